@@ -1,0 +1,1 @@
+"""Clusters: GPUs, links, topology builders and loaders, routing."""

@@ -1,0 +1,142 @@
+"""A Cluster: GPUs placed on a graph of links, ready to be routed. A record.
+
+Rule: vertices and directed links are numbered once; names are for people. Like a street map with house numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simulator.cluster.routing import Route, Router
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What one GPU can do; from catalog/gpus/NAME.yaml.
+
+    Attributes
+    ----------
+    name : str
+    peak_flops : mapping of str to float
+        Dense peak by dtype name, without sparsity [FLOP/s]; matrix units where the GPU has them for that dtype.
+    hbm_bytes : int
+        Usable [B].
+    hbm_bandwidth : float
+        [B/s]
+    sms : int
+        Streaming multiprocessors (compute units on AMD).
+    scale_up_bandwidth : float
+        All NVLink or xGMI links together, per direction [B/s]; 0 where there is none.
+    host_bandwidth : float
+        PCIe, per direction [B/s].
+    facts : mapping
+        All else that the catalog file holds: sources, uncertain figures, fitted constants.
+    """
+
+    name: str
+    peak_flops: Mapping[str, float]
+    hbm_bytes: int
+    hbm_bandwidth: float
+    sms: int
+    scale_up_bandwidth: float
+    host_bandwidth: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCollective:
+    """How well a machine runs one operation, as fitted from measurements; data of a topology file.
+
+    Attributes
+    ----------
+    algorithm : str
+        What it runs.
+    startup : float
+        Paid once an operation by every rank before its first transfer [s].
+    rate_cap : float
+        Bound on each flow for very large arrays [B/s].
+    cross_rate_cap : float
+        The same for flows between boxes [B/s].
+    half_size : float
+        Array size at which the caps have fallen to a half [B]; 0: they do not depend on size.
+    exponent : float
+        How steeply: factor(S) = 1 / (1 + (half_size / S)^exponent).
+    chunks : int or None
+        Pipeline segments, for algorithms that take them.
+    source : str
+        Where the figures were measured.
+    """
+
+    algorithm: str
+    startup: float = 0.0
+    rate_cap: float = float("inf")
+    cross_rate_cap: float = float("inf")
+    half_size: float = 0.0
+    exponent: float = 1.0
+    chunks: int | None = None
+    source: str = ""
+
+    def factor(self, nbytes: float) -> float:
+        """Share of the caps that an array of this size [B] reaches, 0 to 1."""
+        if self.half_size == 0.0 or nbytes <= 0:
+            return 1.0
+        return float(1.0 / (1.0 + (self.half_size / nbytes) ** self.exponent))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """GPUs on a graph.
+
+    Attributes
+    ----------
+    name : str
+        The topology's.
+    graph : networkx.DiGraph
+        Vertices have `kind` ("gpu", "nic", "switch", "host", "server") and `forwards` (may routes pass through);
+        edges have `bandwidth` [B/s] and `latency` [s], one per direction.
+    router : Router
+        Numbers of vertices and links, and routes.
+    gpus : tuple of Gpu
+        Rank r's GPU.
+    ranks : tuple of str
+        Rank r's vertex.
+    servers : tuple of str
+        Vertices of parameter servers that stand on their own.
+    speeds : tuple of float
+        Factor on rank r's FLOP/s and HBM bandwidth; 1 for a healthy one.
+    boxes : tuple of tuple of int
+        Ranks of each box; one box with all ranks where the topology knows none.
+    reducing_switches : tuple of str
+        For each box the switch that can reduce; empty where none can.
+    collectives : mapping of operation to MachineCollective
+        What this machine runs at this number of boxes, where it was measured.
+    """
+
+    name: str
+    graph: nx.DiGraph[str]
+    router: Router
+    gpus: tuple[Gpu, ...]
+    ranks: tuple[str, ...]
+    servers: tuple[str, ...] = ()
+    speeds: tuple[float, ...] = ()
+    boxes: tuple[tuple[int, ...], ...] = ()
+    reducing_switches: tuple[str, ...] = ()
+    collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    def route(self, src: str, dst: str) -> Route:
+        """The route between two vertices; see `Router.route`."""
+        return self.router.route(src, dst)
+
+    def hbm_bandwidth(self, rank: int) -> float:
+        """HBM bandwidth of a rank, its straggler factor applied [B/s]."""
+        return self.gpus[rank].hbm_bandwidth * (self.speeds[rank] if self.speeds else 1.0)

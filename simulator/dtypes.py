@@ -1,0 +1,138 @@
+"""Number formats: how many bits, what they can hold, and numpy's type for each.
+
+Rule: names are numpy's. Like a drawer of rulers: each has its length and its finest mark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from simulator.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """One number format.
+
+    Attributes
+    ----------
+    name : str
+        numpy's (or ml_dtypes') name.
+    kind : {"float", "int", "uint"}
+    bits : int
+        Bits of one element in memory (tf32: 19 bits that count, 32 stored).
+    exponent, fraction : int
+        Bits of the exponent and of the fraction; 0 for integers.
+    largest : float
+        Largest finite value; exact for floats, and for integers as an int.
+    smallest_normal : float
+        Smallest positive normal value; 1 for integers.
+    compute_only : bool
+        True for tf32: tensor cores multiply in it, nothing is stored or sent in it.
+    """
+
+    name: str
+    kind: Literal["float", "int", "uint"]
+    bits: int
+    exponent: int
+    fraction: int
+    largest: float
+    smallest_normal: float
+    compute_only: bool = False
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory [B]."""
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it has an exponent."""
+        return self.kind == "float"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """Numpy's dtype; imports numpy (and ml_dtypes for bfloat16 and fp8) when first asked."""
+        import numpy as np
+
+        if self.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+            import ml_dtypes
+
+            return np.dtype(getattr(ml_dtypes, self.name))
+        return np.dtype(self.name)
+
+
+def _float(name: str, bits: int, exponent: int, fraction: int, largest: float | None = None, **facts: Any) -> Dtype:
+    bias = 2 ** (exponent - 1) - 1
+    top = largest if largest is not None else (2.0 - 2.0**-fraction) * 2.0**bias
+    return Dtype(name, "float", bits, exponent, fraction, top, 2.0 ** (1 - bias), **facts)
+
+
+def _integer(name: str, bits: int, *, signed: bool) -> Dtype:
+    return Dtype(name, "int" if signed else "uint", bits, 0, 0, 2 ** (bits - signed) - 1, 1)
+
+
+# IEEE 754-2019 for float64/32/16; Kalamkar et al. 2019 (bfloat16); Micikevicius et al. 2022, arXiv:2209.05433 (fp8:
+# e4m3fn gives up infinity for one more binade, so its largest is 448); NVIDIA Ampere white paper (tf32: 8 + 10 bits).
+DTYPES: Final = MappingProxyType(
+    {
+        d.name: d
+        for d in (
+            _float("float64", 64, 11, 52),
+            _float("float32", 32, 8, 23),
+            _float("tf32", 32, 8, 10, compute_only=True),
+            _float("float16", 16, 5, 10),
+            _float("bfloat16", 16, 8, 7),
+            _float("float8_e4m3fn", 8, 4, 3, 448.0),
+            _float("float8_e5m2", 8, 5, 2),
+            _integer("int64", 64, signed=True),
+            _integer("int32", 32, signed=True),
+            _integer("int8", 8, signed=True),
+            _integer("uint8", 8, signed=False),
+        )
+    }
+)
+
+_ALIASES: Final = {
+    "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32", "single": "float32",
+    "fp16": "float16", "half": "float16", "bf16": "bfloat16", "tfloat32": "tf32", "float8": "float8_e4m3fn",
+    "fp8": "float8_e4m3fn", "e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+    "e5m2": "float8_e5m2", "long": "int64", "int": "int32", "i64": "int64", "i32": "int32", "i8": "int8", "u8": "uint8",
+    "byte": "uint8",
+}  # fmt: skip
+
+
+def find(name: str, *, stored: bool = True) -> Dtype:
+    """Find a dtype by its name.
+
+    Parameters
+    ----------
+    name : str
+    stored : bool
+        Whether it must be one that memory and wires can hold; tf32 cannot be sent.
+
+    Raises
+    ------
+    UnknownNameError
+        With the right name for "fp32" and the like.
+
+    Examples
+    --------
+    >>> find("bfloat16").itemsize
+    2
+    """
+    allowed = [d.name for d in DTYPES.values() if not (stored and d.compute_only)]
+    if name in allowed:
+        return DTYPES[name]
+    error = UnknownNameError("dtype", name, allowed)
+    meant = _ALIASES.get(str(name).lower())
+    if meant is not None:
+        error.args = (f"dtype: got {name!r}; one of {', '.join(error.allowed)}; did you mean {meant!r}?",)
+    elif name == "tf32":
+        error.args = ("dtype: got 'tf32'; it is for compute only and is stored and sent as float32; write 'float32'",)
+    raise error

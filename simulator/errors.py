@@ -1,0 +1,138 @@
+"""The errors of this package: who is at fault, and what to do about it.
+
+Rule: every error that the command line prints as one line is below SimulatorError and knows its exit code.
+
+    SimulatorError                       everything the command line prints as one line
+      ScenarioError (ValueError)         your file or option is wrong: one line a fault            exit 2
+        UnknownNameError                 + "did you mean 'ring'?"                                  exit 2
+      ScheduleError                      an algorithm breaks its promise                           exit 1
+      SimulationError                    the run cannot go on                                      exit 1
+        OutOfMemoryError                 rank, time, needed, capacity, largest holders
+        DeadlockError                    ranks, and what each waits for
+        NoRouteError                     src, dst, topology
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+
+class SimulatorError(Exception):
+    """Anything that goes wrong and is told to the user in one line."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take keyword facts; without this they would not survive the way back from a worker process.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[SimulatorError], args: tuple[Any, ...], facts: Mapping[str, Any]) -> SimulatorError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class ScenarioError(SimulatorError, ValueError):
+    """The user's file or option is wrong. The message has one line for each fault."""
+
+    exit_code = 2
+
+
+class UnknownNameError(ScenarioError):
+    """A name that nothing carries.
+
+    Attributes
+    ----------
+    kind, name : str
+        What was looked for ("topology") and the name that was given.
+    allowed : tuple of str
+        The names that exist, sorted.
+    """
+
+    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.allowed = tuple(sorted(allowed))
+        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name)}")
+
+
+class ScheduleError(SimulatorError):
+    """A collective algorithm breaks its promise: rank, chunk, what it held and what was wanted."""
+
+
+class SimulationError(SimulatorError):
+    """The run cannot go on."""
+
+
+class OutOfMemoryError(SimulationError):
+    """A rank needs more HBM than it has.
+
+    Attributes
+    ----------
+    rank : int
+    time : float
+        When [s].
+    needed, capacity : int
+        [B]
+    holders : tuple of (str, int)
+        The three largest labels and their bytes.
+    """
+
+    def __init__(self, rank: int, time: float, needed: int, capacity: int, holders: tuple[tuple[str, int], ...]) -> None:
+        self.rank = rank
+        self.time = time
+        self.needed = needed
+        self.capacity = capacity
+        self.holders = holders
+        held = ", ".join(f"{label} {nbytes / 1e9:.3g} GB" for label, nbytes in holders)
+        super().__init__(
+            f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / 1e9:.4g} GB, "
+            f"has {capacity / 1e9:.4g} GB ({held})"
+        )
+
+
+class DeadlockError(SimulationError):
+    """Nothing can happen any more, but not everything has ended.
+
+    Attributes
+    ----------
+    waiting : mapping of str to str
+        Who waits ("rank 0, stream 'communication'") and for what.
+    """
+
+    def __init__(self, time: float, waiting: Mapping[str, str]) -> None:
+        self.time = time
+        self.waiting = dict(waiting)
+        shown = list(self.waiting.items())[:8]
+        told = "; ".join(f"{who} waits for {what}" for who, what in shown)
+        more = f"; and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
+        super().__init__(f"deadlock at {time:.6g} s: {told}{more}")
+
+
+class NoRouteError(SimulationError):
+    """Two vertices of a topology are not connected."""
+
+    def __init__(self, src: str, dst: str, topology: str) -> None:
+        self.src = src
+        self.dst = dst
+        self.topology = topology
+        super().__init__(f"no route from {src} to {dst} in topology {topology!r}; add links until every rank is reached")
+
+
+def one_of(allowed: Iterable[str], name: object) -> str:
+    """Say which names are allowed, and the one that was probably meant.
+
+    Examples
+    --------
+    >>> one_of(["ring", "tree"], "rng")
+    "one of ring, tree; did you mean 'ring'?"
+    """
+    names = sorted(allowed)
+    shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
+    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"one of {shown}{hint}"

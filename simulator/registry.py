@@ -1,0 +1,65 @@
+"""Things found by name: one file each, and the file's name is the name.
+
+Rule: nothing is registered by hand. A folder's listing is the menu.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from simulator.errors import ScenarioError, UnknownNameError
+
+Kind = Literal["topology", "scenario", "gpu", "link", "model"]
+
+_PACKAGE: Final = Path(__file__).parent
+# In the wheel topologies/ and scenarios/ lie inside the package; in a checkout beside it.
+_FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], str]]] = {
+    "topology": ((_PACKAGE / "topologies", _PACKAGE.parent / "topologies"), ".yaml"),
+    "scenario": ((_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"), ".yaml"),
+    "gpu": ((_PACKAGE / "catalog" / "gpus",), ".yaml"),
+    "link": ((_PACKAGE / "catalog" / "links",), ".yaml"),
+    "model": ((_PACKAGE / "catalog" / "models",), ".json"),
+}
+
+
+@cache
+def _files(kind: Kind) -> dict[str, Path]:
+    folders, suffix = _FOLDERS[kind]
+    for folder in folders:
+        if folder.is_dir():
+            return {p.stem: p for p in sorted(folder.glob(f"*{suffix}"))}
+    return {}
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """List every name of a kind, sorted."""
+    return tuple(_files(kind))
+
+
+def find(kind: Kind, name: str) -> Path:
+    """Find the file behind a shipped name, or the file that a path names.
+
+    A text with a slash or a file suffix is a path; all else is a shipped name.
+
+    Raises
+    ------
+    UnknownNameError
+        No such name; with "did you mean".
+    ScenarioError
+        A path to nothing.
+    """
+    shipped = _files(kind)
+    if name in shipped:
+        return shipped[name]
+    path = Path(name)
+    if path.is_file():
+        return path
+    if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
+        raise ScenarioError(f"{name}: no such {kind} file; give an existing path or {_some(shipped)}")
+    raise UnknownNameError(kind, name, shipped)
+
+
+def _some(names: dict[str, Path]) -> str:
+    return "one of " + ", ".join(names) if names else "a path"

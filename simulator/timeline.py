@@ -1,0 +1,137 @@
+"""A Timeline: what happened and when. Flat records, the return value of an engine.
+
+Rule: a record of the past, without behaviour. Like a seismograph's paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.schedule import Transfers
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One operation of one rank, from when its stream reached it to its end.
+
+    Attributes
+    ----------
+    rank : int
+    stream, name, kind : str
+    start, end : float
+        [s]
+    nbytes : float
+        Of HBM for compute, of the whole array for a collective [B].
+    flops : float
+        [FLOP]
+    """
+
+    rank: int
+    stream: str
+    name: str
+    kind: str
+    start: float
+    end: float
+    nbytes: float = 0.0
+    flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLog:
+    """The transfers of one collective as they were played: columns, one row a transfer.
+
+    Attributes
+    ----------
+    collective : str
+        The operation's name.
+    transfers : Transfers
+        Who, to whom, which chunks.
+    nbytes : float array
+        On the wire [B].
+    enter, end : float array
+        When its bytes begin to flow and when the last is through [s].
+    route : int array
+        Row of `routes`.
+    routes : tuple of tuple of int
+        Links of each route, by number.
+    vertices : tuple of str
+        Vertex of each participant.
+    """
+
+    collective: str
+    transfers: Transfers
+    nbytes: Floats
+    enter: Floats
+    end: Floats
+    route: npt.NDArray[np.int32]
+    routes: tuple[tuple[int, ...], ...]
+    vertices: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """HBM in use on a rank from this moment on, by category [B]."""
+
+    rank: int
+    time: float
+    nbytes: int
+    by_category: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What one directed link carried.
+
+    Attributes
+    ----------
+    name : str
+        'src->dst'.
+    bandwidth : float
+        [B/s]
+    nbytes : float
+        [B]
+    busy : float
+        Time during which at least one flow was on it [s].
+    """
+
+    name: str
+    bandwidth: float
+    nbytes: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything that an engine recorded.
+
+    Attributes
+    ----------
+    engine : str
+        Which engine played it.
+    end : float
+        When the last operation ended [s].
+    spans : tuple of Span
+        Sorted by rank, stream, start.
+    logs : tuple of TransferLog
+        One a collective, in the program's order.
+    memory : tuple of MemorySample
+    links : tuple of LinkUse
+        Links that carried anything, by number.
+    link_names : mapping of link number to 'src->dst', for those links
+    """
+
+    engine: str
+    end: float
+    spans: tuple[Span, ...]
+    logs: tuple[TransferLog, ...] = ()
+    memory: tuple[MemorySample, ...] = ()
+    links: tuple[LinkUse, ...] = ()
+    link_names: dict[int, str] = field(default_factory=dict)

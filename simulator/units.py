@@ -1,0 +1,172 @@
+"""Quantities as text with a unit, to SI numbers and back.
+
+Rule: this is the only door. Inside the simulator everything is seconds, bytes, B/s, FLOP and FLOP/s, and names carry
+no unit. Three traps, told apart here once and for all:
+
+- bits and bytes: network cards are sold in Gb/s, memory in GB/s. "b" is a bit, "B" a byte, and "400 Gb/s" is 50 GB/s.
+- GB and GiB: 1 GB = 10^9 B, 1 GiB = 2^30 B. An "80 GB" GPU has about 80 GiB.
+- both directions: NVLink is advertised as the sum of both directions (H100: 900 GB/s). A bandwidth here is always per
+  direction (450 GB/s).
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final, Literal
+
+Kind = Literal["bytes", "bandwidth", "time", "flops", "flop_rate"]
+
+_SI: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_IEC: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_TIME: Final = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    "s": Fraction(1),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+}
+_EXAMPLE: Final[dict[Kind, str]] = {
+    "bytes": "'256 MiB' or '80 GB'",
+    "bandwidth": "'12.5 GB/s' or '100 Gb/s' (per direction)",
+    "time": "'5 us' or '1.5 ms'",
+    "flops": "'6 TFLOP'",
+    "flop_rate": "'312 TFLOP/s'",
+}
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
+
+
+def _table(kind: Kind) -> dict[str, Fraction]:
+    if kind == "time":
+        return dict(_TIME)
+    if kind == "bytes":
+        return {f"{p}B": Fraction(f) for p, f in (_SI | _IEC).items()}
+    if kind == "bandwidth":
+        per_byte = {f"{p}B/s": Fraction(f) for p, f in (_SI | _IEC).items()}
+        return per_byte | {f"{p}b/s": Fraction(f, 8) for p, f in (_SI | _IEC).items()}
+    if kind == "flops":
+        return {f"{p}FLOP": Fraction(f) for p, f in _SI.items()}
+    return {f"{p}FLOP/s": Fraction(f) for p, f in _SI.items()}
+
+
+_UNITS: Final[dict[Kind, dict[str, Fraction]]] = {k: _table(k) for k in _EXAMPLE}
+
+
+def parse(text: str, kind: Kind) -> float:
+    """Read a quantity, such as "400 Gb/s", as its SI number.
+
+    Parameters
+    ----------
+    text : str
+        A number and a unit. Units are case-sensitive: "Gb/s" is not "GB/s", "MB" is not "mB".
+    kind : {"bytes", "bandwidth", "time", "flops", "flop_rate"}
+        What the number must measure.
+
+    Returns
+    -------
+    float
+        [B], [B/s], [s], [FLOP] or [FLOP/s].
+
+    Raises
+    ------
+    ValueError
+        No number, no unit, a unit of another kind, a negative number. The message says what is allowed.
+
+    Examples
+    --------
+    >>> parse("400 Gb/s", "bandwidth")
+    50000000000.0
+    >>> parse("5 us", "time")
+    5e-06
+    """
+    return float(_exact(text, kind))
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes, which must come out whole.
+
+    Examples
+    --------
+    >>> parse_bytes("1.5 KiB")
+    1536
+    """
+    exact = _exact(text, "bytes")
+    if exact.denominator != 1:
+        raise ValueError(f"got {text!r}; must be a whole number of bytes")
+    return int(exact)
+
+
+def _exact(text: str, kind: Kind) -> Fraction:
+    if not isinstance(text, str):
+        raise ValueError(f"got {text!r}; must be text with a unit, such as {_EXAMPLE[kind]}")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"got {text!r}; must be a number and a unit, such as {_EXAMPLE[kind]}")
+    number, unit = match.groups()
+    units = _UNITS[kind]
+    if unit is None:
+        raise ValueError(f"got {text!r}, which has no unit; write for example {_EXAMPLE[kind]}")
+    if unit not in units:
+        raise ValueError(f"got {text!r}; {_why_not(unit, kind)}")
+    exact = Fraction(number.replace("_", "")) * units[unit]
+    if exact < 0:
+        raise ValueError(f"got {text!r}; must not be negative")
+    if exact > 10**30:
+        raise ValueError(f"got {text!r}; larger than anything that is simulated")
+    return exact
+
+
+def _why_not(unit: str, kind: Kind) -> str:
+    close = [u for u in _UNITS[kind] if u.lower() == unit.lower().replace("ps", "/s").replace("bit", "b")]
+    if close:
+        return f"no unit {unit!r}; did you mean {' or '.join(map(repr, close))}?"
+    for other, units in _UNITS.items():
+        if unit in units:
+            return f"{unit!r} measures {other.replace('_', ' ')}, not {kind.replace('_', ' ')}; write for example {_EXAMPLE[kind]}"
+    return f"no unit {unit!r}; write for example {_EXAMPLE[kind]}"
+
+
+def format_bytes(nbytes: float) -> str:
+    """Show bytes in binary units, exactly where the number is a whole multiple.
+
+    Examples
+    --------
+    >>> format_bytes(256 * 2**20), format_bytes(1000)
+    ('256 MiB', '1000 B')
+    """
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= factor:
+            if nbytes % factor == 0 or nbytes >= 10 * factor or unit != "KiB":
+                return f"{nbytes / factor:.4g} {unit}"
+            break
+    return f"{nbytes:g} B"
+
+
+def format_time(seconds: float) -> str:
+    """Show a time with four digits and the unit that fits.
+
+    Examples
+    --------
+    >>> format_time(0.00128)
+    '1.28 ms'
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= factor:
+            return f"{seconds / factor:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
+def format_bandwidth(bandwidth: float) -> str:
+    """Show a bandwidth in decimal units, per direction.
+
+    Examples
+    --------
+    >>> format_bandwidth(12.5e9)
+    '12.5 GB/s'
+    """
+    for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bandwidth >= factor:
+            return f"{bandwidth / factor:.4g} {unit}"
+    return f"{bandwidth:g} B/s"
