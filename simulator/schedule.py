@@ -57,14 +57,16 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A round that is played `times` times, all indices but `channel` moving on regularly.
+    """A round that is played `times` times, moving on regularly.
 
-    In repetition i, `first` is moved by i x `first_moves` (modulo chunks), and `after` by i x the round's length.
+    In repetition i `after` is moved on by i x the round's length, and transfers carry the chunk
+    table[(round.first + i x moves) mod len(table)].
     """
 
     round: Round
     times: int
-    first_moves: int
+    moves: int
+    table: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,12 @@ class Schedule:
             for i in range(part.times):
                 yield self._moved(part, i)
 
-    def _moved(self, part: Repeat, i: int) -> Round:
+    @staticmethod
+    def _moved(part: Repeat, i: int) -> Round:
         r = part.round
         after = np.where(r.after >= 0, r.after + i * len(r), -1)
-        return Round(r.src, r.dst, (r.first + i * part.first_moves) % self.chunks, r.count, r.reduce, r.channel, after, r.step)
+        first = part.table[(r.first + i * part.moves) % len(part.table)]
+        return Round(r.src, r.dst, first, r.count, r.reduce, r.channel, after, r.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +131,12 @@ class Transfers:
 
     Attributes
     ----------
-    src, dst, first, count, step : int32 array, shape (t,)
+    src, dst, first, count, step, channel : int32 array, shape (t,)
     reduce : bool array, shape (t,)
     before_on_channel : int32 array, shape (t,)
         The transfer ahead in the channel's queue; -1 for the first.
-    waits : int32 array, shape (t,)
-        How many transfers it declares to wait for.
-    waiter_start : int32 array, shape (t + 1,)
-        Rows of `waiters` that wait for transfer i: waiter_start[i] to waiter_start[i + 1].
-    waiters : int32 array
-    round_of : int32 array, shape (t,)
+    awaited, waiter : int32 array, shape (w,)
+        Pairs: `waiter` declares to wait for `awaited`.
     """
 
     src: npt.NDArray[np.int32]
@@ -144,71 +144,90 @@ class Transfers:
     first: npt.NDArray[np.int32]
     count: npt.NDArray[np.int32]
     step: npt.NDArray[np.int32]
+    channel: npt.NDArray[np.int32]
     reduce: Bools
     before_on_channel: npt.NDArray[np.int32]
-    waits: npt.NDArray[np.int32]
-    waiter_start: npt.NDArray[np.int32]
-    waiters: npt.NDArray[np.int32]
-    round_of: npt.NDArray[np.int32]
+    awaited: npt.NDArray[np.int32]
+    waiter: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.src)
 
     def waits_of(self) -> list[list[int]]:
-        """For each transfer the numbers it waits for, in order."""
+        """For each transfer the numbers it waits for."""
         found: list[list[int]] = [[] for _ in range(len(self))]
-        starts = self.waiter_start.tolist()
-        waiters = self.waiters.tolist()
-        for number in range(len(self)):
-            for waiter in waiters[starts[number] : starts[number + 1]]:
-                found[waiter].append(number)
+        for awaited, waiter in zip(self.awaited.tolist(), self.waiter.tolist(), strict=True):
+            found[waiter].append(awaited)
         return found
 
 
 def write_out(schedule: Schedule) -> Transfers:
     """Write a schedule out as columns, for whoever plays it transfer by transfer."""
-    rounds = list(schedule.rounds())
-    if not rounds:
-        rounds = [Round(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, np.bool_), np.zeros(0, np.int64), np.zeros((0, 1), np.int64))]
-    lengths = [len(r) for r in rounds]
+    parts = [p if isinstance(p, Repeat) else Repeat(p, 1, 0, p.first) for p in schedule.parts()]
+    parts = [p for p in parts if p.times and len(p.round)]
 
-    def column(name: str) -> npt.NDArray[np.int32]:
-        return np.concatenate([getattr(r, name) for r in rounds], dtype=np.int32, casting="same_kind")
+    def column(name: str, kind: npt.DTypeLike = np.int32) -> npt.NDArray[Any]:
+        whole = [np.tile(getattr(p.round, name).astype(kind), p.times) for p in parts]
+        return np.concatenate(whole) if whole else np.zeros(0, kind)
 
-    total = sum(lengths)
+    first = [_first_chunks(p) for p in parts]
+    steps = [np.full(len(p.round) * p.times, p.round.step, np.int32) for p in parts]
     channel = column("channel")
-    awaited, waiter = _waits(rounds)
-    order = np.argsort(awaited, kind="stable")
-    start = np.zeros(total + 1, np.int32)
-    np.cumsum(np.bincount(awaited, minlength=total), out=start[1:])
+    awaited, waiter = _waits(parts)
     return Transfers(
         src=column("src"),
         dst=column("dst"),
-        first=column("first"),
+        first=np.concatenate(first) if first else np.zeros(0, np.int32),
         count=column("count"),
-        step=np.repeat([r.step for r in rounds], lengths).astype(np.int32),
-        reduce=np.concatenate([r.reduce for r in rounds]),
-        before_on_channel=_before(channel),
-        waits=np.bincount(waiter, minlength=total).astype(np.int32),
-        waiter_start=start,
-        waiters=waiter[order].astype(np.int32),
-        round_of=np.repeat(np.arange(len(rounds), dtype=np.int32), lengths),
+        step=np.concatenate(steps) if steps else np.zeros(0, np.int32),
+        channel=channel,
+        reduce=column("reduce", np.bool_),
+        before_on_channel=_before(parts, channel),
+        awaited=awaited,
+        waiter=waiter,
     )
 
 
-def _waits(rounds: list[Round]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    awaited: list[npt.NDArray[Any]] = []
-    waiter: list[npt.NDArray[Any]] = []
+def _first_chunks(part: Repeat) -> npt.NDArray[np.int32]:
+    if part.times == 1 and part.moves == 0:
+        return part.round.first.astype(np.int32)
+    moved = part.round.first[None, :] + (np.arange(part.times) * part.moves)[:, None]
+    return part.table.astype(np.int32)[moved % len(part.table)].ravel()
+
+
+def _waits(parts: list[Repeat]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    awaited = [np.zeros(0, np.int32)]
+    waiter = [np.zeros(0, np.int32)]
     number = 0
-    for r in rounds:
-        row, column = np.nonzero(r.after >= 0)
-        awaited.append(r.after[row, column].astype(np.int32))
-        waiter.append((row + number).astype(np.int32))
-        number += len(r)
+    for part in parts:
+        row, place = np.nonzero(part.round.after >= 0)
+        moved = (np.arange(part.times) * len(part.round))[:, None]
+        awaited.append((part.round.after[row, place][None, :] + moved).ravel().astype(np.int32))
+        waiter.append(((row + number)[None, :] + moved).ravel().astype(np.int32))
+        number += len(part.round) * part.times
     return np.concatenate(awaited), np.concatenate(waiter)
 
 
-def _before(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    before = np.full(len(channel), -1, np.int32)
+    last = np.full(int(channel.max()) + 1 if len(channel) else 0, -1, np.int32)
+    number = 0
+    for part in parts:
+        queue, length = part.round.channel, len(part.round)
+        total = length * part.times
+        numbers = np.arange(number, number + length, dtype=np.int32)
+        before[number : number + length] = last[queue]
+        last[queue] = numbers
+        if np.any(last[queue] != numbers):
+            return _before_sorted(channel)
+        # In a repeated round every transfer follows its own like of the repetition before.
+        before[number + length : number + total] = np.arange(number, number + total - length, dtype=np.int32)
+        last[queue] = numbers + (total - length)
+        number += total
+    return before
+
+
+def _before_sorted(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     order = np.argsort(channel, kind="stable").astype(np.int32)
     before = np.full(len(channel), -1, np.int32)
     same = channel[order[1:]] == channel[order[:-1]]
@@ -243,12 +262,16 @@ def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
 def transfer_elements(transfers: Transfers, sizes: Ints) -> Ints:
     """Elements that each transfer carries, shape (t,), for chunks of these sizes."""
     k = len(sizes)
-    first = transfers.first.astype(np.int64)
     carried = np.zeros(len(transfers), np.int64)
-    contiguous = transfers.step == 1
-    twice = np.concatenate([[0], np.cumsum(np.concatenate([sizes, sizes]))])
-    carried[contiguous] = (twice[first + transfers.count] - twice[first])[contiguous]
-    for row in np.flatnonzero(~contiguous):
-        chunks = (first[row] + np.arange(transfers.count[row]) * transfers.step[row]) % k
-        carried[row] = sizes[chunks].sum()
+    single = transfers.count == 1
+    carried[single] = sizes[transfers.first[single]]
+    row = np.flatnonzero(~single & (transfers.step == 1))
+    if len(row):
+        twice = np.concatenate([[0], np.cumsum(np.concatenate([sizes, sizes]))])
+        first = transfers.first[row].astype(np.int64)
+        carried[row] = twice[first + transfers.count[row]] - twice[first]
+    row = np.flatnonzero(~single & (transfers.step != 1))
+    for i in range(int(transfers.count[row].max()) if len(row) else 0):
+        within = row[transfers.count[row] > i]
+        carried[within] += sizes[(transfers.first[within] + i * transfers.step[within]) % k]
     return carried

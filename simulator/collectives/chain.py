@@ -1,0 +1,72 @@
+"""Chain: a line of ranks; the array travels along it in pieces, so that all links work at once.
+
+Like a bucket brigade.
+"""
+
+from __future__ import annotations
+
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.draft import Draft
+from simulator.collectives.idle import IdleNetwork
+from simulator.schedule import Schedule
+
+# Enough pieces that the pipeline's filling costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
+# rule; the best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.
+PIECES = 16
+
+
+def broadcast(request: Request) -> Schedule:
+    """Hand the root's array down the line, piece by piece."""
+    line = _line(request)
+    return _schedule(request, list(zip(line, line[1:], strict=False)), reduce=False)
+
+
+def reduce(request: Request) -> Schedule:
+    """Add up towards the root, piece by piece; the root's own part comes last."""
+    line = _line(request)[::-1]
+    return _schedule(request, list(zip(line, line[1:], strict=False)), reduce=True)
+
+
+def _line(request: Request) -> list[int]:
+    order = list(request.order)
+    at = order.index(request.root)
+    return order[at:] + order[:at]
+
+
+def pieces(request: Request) -> int:
+    """How many pieces the array is cut into: as asked, else up to 16, none of them empty."""
+    return request.chunks or max(1, min(PIECES, request.elements))
+
+
+def _schedule(request: Request, hops: list[tuple[int, int]], *, reduce: bool) -> Schedule:
+    draft = Draft()
+    for piece in range(pieces(request)):
+        arrived: int | None = None
+        for src, dst in hops:
+            arrived = draft.send(src, dst, piece, 1, reduce=reduce, channel=src, after=[arrived])
+        draft.end_round()
+    return Schedule(
+        request.operation, "chain", request.world_size, 0, pieces(request), "in_sequence", draft.parts, request.root
+    )
+
+
+def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+    """(N-1) alpha + (N-2+k) S / (k beta): latencies of later pieces hide behind the earlier ones; needs k | n."""
+    link = network.line(_line(request))
+    n, k = request.world_size, pieces(request)
+    if link is None or request.elements % k:
+        return None
+    reducing = request.operation == "reduce"
+    if reducing and not network.hbm_bears(link.rate(1)):
+        return None
+    piece = request.elements // k * (sizes.reduced if reducing else sizes.copied)
+    return network.startup + (n - 1) * link.latency + (n - 2 + k) * piece / link.rate(1)
+
+
+ALGORITHM = Algorithm(
+    plans={"broadcast": broadcast, "reduce": reduce},
+    volume=least_volume,
+    minimal=always,
+    closed_form=closed_form,
+    options=("rank_order", "chunks"),
+)

@@ -1,0 +1,55 @@
+"""A pencil for schedules: note transfers one by one, get rounds of arrays.
+
+Rule: only for writing; a drafted Schedule is as immutable as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.schedule import Repeat, Round
+
+Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Transfers noted so far; `send` returns a transfer's number, for later ones to wait for."""
+
+    step: int = 1
+    _rounds: list[list[Row]] = field(default_factory=list)
+    _open: list[Row] = field(default_factory=list)
+    _count: int = 0
+
+    def send(
+        self, src: int, dst: int, first: int, count: int, *, reduce: bool, channel: int, after: Iterable[int | None] = ()
+    ) -> int:
+        """Note a transfer in the round that is open; None among `after` stands for nothing to wait for."""
+        waits = tuple(sorted({number for number in after if number is not None}))
+        self._open.append((src, dst, first, count, reduce, channel, waits))
+        self._count += 1
+        return self._count - 1
+
+    def end_round(self) -> None:
+        """Close the open round, if it has any transfer."""
+        if self._open:
+            self._rounds.append(self._open)
+            self._open = []
+
+    def parts(self) -> Iterator[Round | Repeat]:
+        """The rounds as arrays."""
+        self.end_round()
+        for rows in self._rounds:
+            yield _round(rows, self.step)
+
+
+def _round(rows: list[Row], step: int) -> Round:
+    width = max(1, *(len(row[6]) for row in rows))
+    after = np.full((len(rows), width), -1, np.int64)
+    for i, row in enumerate(rows):
+        after[i, : len(row[6])] = row[6]
+    src, dst, first, count, reduce, channel = (np.array(column) for column in list(zip(*rows, strict=True))[:6])
+    return Round(src, dst, first, count, reduce.astype(np.bool_), channel, after, step)

@@ -1,0 +1,236 @@
+"""What a collective must give, bit for bit, when its transfers end in a given order. No clock, no buffers.
+
+Rule: independent of the engines. Every rank's chunk is written as an expression over the inputs ("((2 + 3) + 0) + 1");
+each different expression is evaluated once. Like checking a bill by adding up the receipts, not by watching the till.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.collectives.reduction import Array, accumulate_into, exact, finished, overflowed
+from simulator.collectives.verify import chunks_of, initial, promised
+from simulator.dtypes import Dtype
+from simulator.schedule import Schedule, Transfers, chunk_sizes
+
+# ("input", rank) | ("add", node, node) | ("total", node): a complete sum, divided and rounded for good |
+# ("rounded", node): a partial sum that travelled in the payload's dtype
+Node = tuple[str, int] | tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How the numbers are added.
+
+    Attributes
+    ----------
+    dtype : Dtype
+        Of the payload.
+    reduction : str
+    accumulate : numpy dtype
+        Of partial sums.
+    """
+
+    dtype: Dtype
+    reduction: str
+    accumulate: npt.DTypeLike
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a collective's results compare.
+
+    Attributes
+    ----------
+    wrong : int
+        Elements, over all ranks, unlike the replay in the played order.
+    max_abs_error : float
+        Largest distance from the exact result.
+    overflowed : int
+        Elements whose exact result the dtype cannot hold.
+    """
+
+    wrong: int
+    max_abs_error: float
+    overflowed: int
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Expressions of one chunk: who holds which, and what is buffered."""
+
+    world_size: int
+    adds: str
+    rounds: bool
+    held: dict[int, int]
+    nodes: list[Node] = field(default_factory=list)
+    known: dict[Node, int] = field(default_factory=dict)
+    origins: list[int] = field(default_factory=list)
+    buffered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def node(self, node: Node, origins: int) -> int:
+        if node not in self.known:
+            self.known[node] = len(self.nodes)
+            self.nodes.append(node)
+            self.origins.append(origins)
+        return self.known[node]
+
+    def add(self, a: int, b: int) -> int:
+        return self.node(("add", a, b), self.origins[a] | self.origins[b])
+
+    def settle(self, participant: int) -> None:
+        """Add what is buffered, in rank order, the own part in its place."""
+        waiting = self.buffered.pop(participant, [])
+        if not waiting:
+            return
+        own = [(participant, self.held[participant])] if participant in self.held else []
+        terms = [node for _, node in sorted(waiting + own)]
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.add(total, term)
+        self.held[participant] = total
+
+    def transfer(self, src: int, dst: int, *, reduce: bool) -> None:
+        self.settle(src)
+        value = self.held[src]
+        if not reduce:
+            self.settle(dst)
+            self.held[dst] = self.finish(value, keep=False)
+            self.held[src] = self.finish(value, keep=True)
+        elif self.adds == "held":
+            self.buffered.setdefault(dst, []).append((src, value))
+        elif dst in self.held:
+            self.held[dst] = self.add(self.held[dst], value)
+        else:
+            self.held[dst] = value
+
+    def finish(self, value: int, *, keep: bool) -> int:
+        """What is left of a sum when it is copied: a complete one is final, a partial one is rounded to travel."""
+        if not self.rounds or self.nodes[value][0] in ("input", "total", "rounded"):
+            return value
+        if self.origins[value] == (1 << self.world_size) - 1:
+            return self.node(("total", value), self.origins[value])
+        return value if keep else self.node(("rounded", value), self.origins[value])
+
+
+def judge(
+    schedule: Schedule,
+    transfers: Transfers,
+    order: npt.NDArray[np.int64],
+    numbers: Numbers,
+    inputs: Sequence[Array],
+    results: Sequence[Array],
+) -> Verdict:
+    """Compare results with the replay in the played order and with exact arithmetic.
+
+    Parameters
+    ----------
+    schedule, transfers : Schedule, Transfers
+    order : int array, shape (t,)
+        Transfer numbers in the order in which they ended.
+    numbers : Numbers
+    inputs, results : sequence of array, one a rank
+        Whole buffers, as `inputs.buffers` lays them out: chunks in order.
+    """
+    carried: list[list[int]] = [[] for _ in range(schedule.chunks)]
+    for number in order.tolist():
+        for chunk in chunks_of(schedule, transfers, number):
+            carried[chunk].append(number)
+    sizes = chunk_sizes(schedule, _elements(schedule, inputs))
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    before = initial(schedule)
+    wrong, error, over = 0, 0.0, 0
+    for chunk in range(schedule.chunks):
+        part = slice(int(starts[chunk]), int(starts[chunk + 1]))
+        verdict = _judge_chunk(schedule, transfers, chunk, carried[chunk], part, numbers, inputs, results, before)
+        wrong, over, error = wrong + verdict.wrong, over + verdict.overflowed, max(error, verdict.max_abs_error)
+    return Verdict(wrong, error, over)
+
+
+def _elements(schedule: Schedule, inputs: Sequence[Array]) -> int:
+    return len(inputs[0]) // schedule.world_size if schedule.operation == "all_to_all" else len(inputs[0])
+
+
+def _judge_chunk(
+    schedule: Schedule,
+    transfers: Transfers,
+    chunk: int,
+    carried: list[int],
+    part: slice,
+    numbers: Numbers,
+    inputs: Sequence[Array],
+    results: Sequence[Array],
+    before: list[list[int]],
+) -> Verdict:
+    n = schedule.world_size
+    rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
+    paper = _Chunk(n, schedule.adds, rounds, {})
+    for participant, held in enumerate(before):
+        if held[chunk]:
+            paper.held[participant] = paper.node(("input", participant), held[chunk])
+    for number in carried:
+        paper.transfer(
+            int(transfers.src[number]), int(transfers.dst[number]), reduce=bool(transfers.reduce[number])
+        )
+    wanted: dict[int, list[int]] = {}
+    origins = 0
+    for rank in range(n):
+        mask = promised(schedule, rank, chunk)
+        if mask is not None:
+            paper.settle(rank)
+            wanted.setdefault(paper.held[rank], []).append(rank)
+            origins = mask
+    if not wanted or part.start == part.stop:
+        return Verdict(0, 0.0, 0)
+    values = _evaluate(paper, numbers, inputs, part, n)
+    sources = [inputs[r][part] for r in range(n) if origins >> r & 1]
+    truth = exact(sources, numbers.reduction) if len(sources) > 1 else sources[0].astype(np.longdouble)
+    wrong, error = 0, 0.0
+    for node, ranks in wanted.items():
+        expected = values[node]
+        if len(sources) > 1 and not (rounds and paper.nodes[node][0] == "total"):
+            expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
+        for rank in ranks:
+            result = results[rank][part]
+            wrong += unlike(result, expected)
+            error = max(error, _distance(result, truth))
+    return Verdict(wrong, error, overflowed(truth, numbers.dtype) if len(sources) > 1 else 0)
+
+
+def _evaluate(paper: _Chunk, numbers: Numbers, inputs: Sequence[Array], part: slice, n: int) -> list[Array]:
+    values: list[Array] = []
+    for node in paper.nodes:
+        if node[0] == "input":
+            values.append(inputs[node[1]][part])
+        elif node[0] == "add":
+            total = values[node[1]].astype(numbers.accumulate)
+            accumulate_into(total, values[node[2]].astype(numbers.accumulate), numbers.reduction)  # type: ignore[misc]
+            values.append(total)
+        elif node[0] == "total":
+            values.append(finished(values[node[1]], numbers.reduction, n, numbers.dtype.numpy))
+        else:
+            values.append(finished(values[node[1]], "sum", n, numbers.dtype.numpy))
+    return values
+
+
+def unlike(a: Array, b: Array) -> int:
+    """How many elements differ in any bit; NaN equals NaN."""
+    raw = f"u{a.dtype.itemsize}"
+    differ = np.ascontiguousarray(a).view(raw) != np.ascontiguousarray(b).view(raw)
+    if not differ.any():
+        return 0
+    if a.dtype.kind in "iu":
+        return int(np.count_nonzero(differ))
+    both_nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
+    return int(np.count_nonzero(differ & ~both_nan))
+
+
+def _distance(result: Array, truth: Array) -> float:
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(result.astype(np.longdouble) - truth)
+    distance = distance[np.isfinite(distance)]
+    return float(distance.max()) if len(distance) else 0.0

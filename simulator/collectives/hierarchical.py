@@ -1,0 +1,182 @@
+"""Hierarchical: add up inside every box, then across the boxes, then hand out inside.
+
+Like branch offices that settle accounts among themselves before head offices talk: slow links between boxes carry only
+1/G of the array for each of G ranks. All three stages are rings. With `chunks` the array is cut into segments that follow
+each other through the stages, so that links inside and across work at once.
+
+Chunk b G + g belongs to the g-th rank of box b; the *set* g is that chunk of every box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from simulator.collectives import ring
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.draft import Draft
+from simulator.collectives.idle import IdleNetwork
+from simulator.schedule import Schedule
+
+
+def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:
+    """The request's boxes; ValueError unless they are all of one size and hold every rank once."""
+    boxes = request.boxes or (tuple(range(request.world_size)),)
+    if len({len(box) for box in boxes}) != 1:
+        raise ValueError(f"boxes must be of one size, got sizes {[len(box) for box in boxes]}; give group_size")
+    if sorted(place for box in boxes for place in box) != list(range(request.world_size)):
+        raise ValueError("boxes must hold each rank of the group once")
+    return boxes
+
+
+@dataclass(slots=True)
+class Stages:
+    """A draft over boxes of G ranks, stage by stage.
+
+    `arrived` is the last transfer into each rank for a segment, `sent` the last one of a ring stage out of it.
+
+    Transfers of a stage queue in one channel a source rank; stages have channels of their own.
+    """
+
+    boxes: tuple[tuple[int, ...], ...]
+    draft: Draft = field(init=False)
+    arrived: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.draft = Draft(step=self.size)
+
+    @property
+    def size(self) -> int:
+        return len(self.boxes[0])
+
+    @property
+    def ranks(self) -> int:
+        return len(self.boxes) * self.size
+
+    def next_segment(self) -> None:
+        self.arrived = {}
+        self.sent = {}
+
+    def inside(self, stage: int, segment: int, *, reduce: bool) -> None:
+        """A ring inside every box, moving whole sets; set g ends (or begins) at the g-th rank."""
+        rings = [(box, [(segment * self.ranks + g, len(self.boxes)) for g in range(self.size)]) for box in self.boxes]
+        self._rings(rings, stage, reduce=reduce)
+
+    def across(self, stage: int, segment: int, *, reduce: bool) -> None:
+        """A ring through the g-th rank of every box, moving single chunks; chunk b ends (or begins) at box b."""
+        start = segment * self.ranks
+        rings = [
+            (tuple(box[g] for box in self.boxes), [(start + b * self.size + g, 1) for b in range(len(self.boxes))])
+            for g in range(self.size)
+        ]
+        self._rings(rings, stage, reduce=reduce)
+
+    def _rings(
+        self, rings: Iterable[tuple[tuple[int, ...], list[tuple[int, int]]]], stage: int, *, reduce: bool
+    ) -> None:
+        """Note rings of equal length side by side; part p ends at place p (reduce) or begins there (copy)."""
+        rings = list(rings)
+        n = len(rings[0][0])
+        before = dict(self.arrived)
+        shift = 1 if reduce else 0
+        for k in range(n - 1):
+            came = dict(self.arrived)
+            for ranks, parts in rings:
+                for i in range(n):
+                    src, dst = ranks[i], ranks[(i + 1) % n]
+                    # What is added to must itself be ready: what came to the receiver before this stage.
+                    after = [came.get(src), before.get(dst) if reduce else None]
+                    self.sent[src] = self.arrived[dst] = self.draft.send(
+                        src, dst, *parts[(i - k - shift) % n],
+                        reduce=reduce, channel=stage * self.ranks + src, after=after,
+                    )  # fmt: skip
+            self.draft.end_round()
+
+
+def segments(request: Request) -> int:
+    """How many segments follow each other: as asked, else 1 (only all_reduce may be cut)."""
+    return request.chunks or 1
+
+
+def all_reduce(request: Request) -> Schedule:
+    """Reduce-scatter inside, all-reduce across, all-gather inside."""
+    return _schedule(request, segments(request))
+
+
+def reduce_scatter(request: Request) -> Schedule:
+    """Reduce-scatter inside, then across."""
+    return _schedule(_in_order(request), 1)
+
+
+def all_gather(request: Request) -> Schedule:
+    """All-gather across, then inside."""
+    return _schedule(_in_order(request), 1)
+
+
+def _in_order(request: Request) -> Request:
+    placed = tuple(place for box in equal_boxes(request) for place in box)
+    if placed != tuple(range(request.world_size)):
+        raise ValueError(f"hierarchical {request.operation} needs boxes of consecutive ranks, got {list(placed)}")
+    if request.chunks not in (None, 1):
+        raise ValueError(f"hierarchical {request.operation} is not cut into segments; leave `chunks` out")
+    return request
+
+
+def _schedule(request: Request, cut: int) -> Schedule:
+    boxes = equal_boxes(request)
+    if len(boxes) == 1 or len(boxes[0]) == 1:
+        return replace(ring.ALGORITHM.plans[request.operation](_as_ring(request)), algorithm="hierarchical")
+    stages = Stages(boxes)
+    for segment in range(cut):
+        stages.next_segment()
+        if request.operation != "all_gather":
+            stages.inside(0, segment, reduce=True)
+            stages.across(1, segment, reduce=True)
+        if request.operation != "reduce_scatter":
+            stages.across(1, segment, reduce=False)
+            stages.inside(2, segment, reduce=False)
+    n = request.world_size
+    return Schedule(request.operation, "hierarchical", n, 0, n * cut, "in_sequence", stages.draft.parts)
+
+
+def _as_ring(request: Request) -> Request:
+    return replace(request, rank_order=tuple(place for box in equal_boxes(request) for place in box), chunks=None)
+
+
+def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+    """M boxes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for all_reduce.
+
+    beta2 is a rank's share of its NIC.
+    """
+    boxes = equal_boxes(request)
+    m, g, n = len(boxes), len(boxes[0]), request.world_size
+    if m == 1 or g == 1:
+        return ring.closed_form(_as_ring(request), sizes, network)
+    inside, across = network.inside(boxes), network.across(boxes)
+    if inside is None or across is None or request.elements % n or segments(request) != 1:
+        return None
+    outer, sharing = across
+    chunk = request.elements // n
+
+    def pass_over(itemsize: int) -> float:
+        within = (g - 1) * (inside.latency + m * chunk * itemsize / inside.rate(1))
+        return within + (m - 1) * (outer.latency + chunk * itemsize / outer.rate(sharing))
+
+    time = network.startup
+    if request.operation != "all_gather":
+        if not network.hbm_bears(max(inside.rate(1), outer.rate(sharing))):
+            return None
+        time += pass_over(sizes.reduced)
+    if request.operation != "reduce_scatter":
+        time += pass_over(sizes.copied)
+    return time
+
+
+ALGORITHM = Algorithm(
+    plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
+    volume=least_volume,
+    minimal=always,
+    closed_form=closed_form,
+    options=("boxes", "chunks"),
+)

@@ -1,0 +1,44 @@
+"""Naive: everybody sends everything to rank 0, which adds it up and sends the sum to everybody.
+
+Like a meeting in which one person reads out every letter: its port carries (N-1) S each way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.idle import IdleNetwork
+from simulator.schedule import Round, Schedule
+
+
+def all_reduce(request: Request) -> Schedule:
+    """Reduce to rank 0, then broadcast from it; two rounds of N-1 transfers."""
+    others = np.arange(1, request.world_size)
+    zeros, ones = np.zeros_like(others), np.ones_like(others)
+    m = len(others)
+
+    def parts() -> Iterator[Round]:
+        nothing = np.full((m, 1), -1)
+        yield Round(others, zeros, zeros, ones, ones.astype(np.bool_), others - 1, nothing)
+        all_in = np.tile(np.arange(m), (m, 1))
+        yield Round(zeros, others, zeros, ones, zeros.astype(np.bool_), others - 1 + m, all_in)
+
+    return Schedule(request.operation, "naive", request.world_size, 0, 1, "held", parts)
+
+
+def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+    """Star: 2(alpha + (N-1) S/beta), rank 0's port rules. Dedicated links: 2(alpha + S/beta)."""
+    m = request.world_size - 1
+    link = network.port or network.mesh
+    if link is None:
+        return None
+    rate = link.rate(m if network.port else 1)
+    if not network.hbm_bears(m * rate):
+        return None
+    return network.startup + 2 * link.latency + request.elements * (sizes.copied + sizes.copied) / rate
+
+
+ALGORITHM = Algorithm(plans={"all_reduce": all_reduce}, volume=least_volume, minimal=always, closed_form=closed_form)

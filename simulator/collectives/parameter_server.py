@@ -1,0 +1,94 @@
+"""Parameter server: workers push their arrays to servers, which add them as they arrive, and pull the sum.
+
+Like a bank: everybody pays in, then everybody takes out. Each of k servers holds 1/k of the array. Servers are vertices
+of their own (2 N S on the wire) or live on the first k ranks (2(N-1) S: a host's own part does not travel). With
+`chunks` every server's part is cut into pieces, and a piece is pulled as soon as all have pushed it.
+
+References
+----------
+.. [1] Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
+.. [2] Jiang et al., "A unified architecture for accelerating distributed DNN training" (BytePS), OSDI 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from simulator.collectives.algorithm import Algorithm, Request, Sizes
+from simulator.collectives.idle import IdleNetwork
+from simulator.schedule import Round, Schedule
+
+
+def all_reduce(request: Request) -> Schedule:
+    """All pushes of a piece, then all its pulls; a channel for each (worker, server) and direction."""
+    n, k, cut = request.world_size, request.servers, request.chunks or 1
+    own = request.servers_on == "own"
+    if not own and k > n:
+        raise ValueError(f"servers on workers: got {k} servers for {n} workers; at most one a worker")
+    places = np.arange(k) + (n if own else 0)
+    worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
+    apart = worker != places[server]
+    worker, server = worker[apart], server[apart]
+    host = places[server]
+    pushes = len(worker)
+    ones = np.ones(pushes, np.int64)
+    pushed_to = [np.flatnonzero(server == s) for s in range(k)]
+    channel = worker * k + server
+
+    def parts() -> Iterator[Round]:
+        for piece in range(cut):
+            first = server * cut + piece
+            start = piece * 2 * pushes
+            nothing = np.full((pushes, 1), -1)
+            yield Round(worker, host, first, ones, ones.astype(np.bool_), channel, nothing)
+            all_in = np.array([pushed_to[s] + start for s in server])
+            yield Round(host, worker, first, ones, np.zeros(pushes, np.bool_), channel + n * k, all_in)
+
+    return Schedule(request.operation, "parameter_server", n, k if own else 0, k * cut, "on_arrival", parts)
+
+
+def volume(request: Request) -> int:
+    """2 N S to servers of their own; 2(N-1) S where each lives on a worker, for any number of servers."""
+    workers = request.world_size - (request.servers_on == "workers")
+    return 2 * workers * request.elements
+
+
+def minimal(request: Request) -> bool:
+    """On the workers' hosts nothing travels twice."""
+    return request.servers_on == "workers"
+
+
+def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+    """Star: k dedicated 2(alpha + max(S, N S/k)/beta), k | n; one on each worker 2(alpha + (N-1) S/(N beta)), N | n.
+
+    With a full mesh and one on each worker: 2(alpha + S/(N beta)).
+    """
+    n, k = request.world_size, request.servers
+    if (request.chunks or 1) != 1 or request.elements % k:
+        return None
+    part = request.elements // k * sizes.copied
+    own = request.servers_on == "own"
+    if not own and k != n:
+        return None
+    port, mesh = network.port, None if own else network.mesh
+    if port is not None:
+        sharing = max(n, k) if own else n - 1
+        link, rate = port, port.rate(sharing)
+    elif mesh is not None:
+        link, rate = mesh, mesh.rate(1)
+    else:
+        return None
+    if not own and not network.hbm_bears((n - 1) * rate):
+        return None
+    return network.startup + 2 * (link.latency + part / rate)
+
+
+ALGORITHM = Algorithm(
+    plans={"all_reduce": all_reduce},
+    volume=volume,
+    minimal=minimal,
+    closed_form=closed_form,
+    options=("servers", "chunks"),
+)

@@ -1,0 +1,149 @@
+"""Binomial tree: the number of ranks that have (or have given) doubles in each round.
+
+Like a telephone chain: who has heard calls one more each round. In round j of a reduce every rank whose lowest set bit
+is j, counted from the root, sends to the rank 2^j below; a broadcast is its mirror, the farthest first.
+
+References
+----------
+.. [1] Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005.
+"""
+
+from __future__ import annotations
+
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part
+from simulator.collectives.draft import Draft
+from simulator.collectives.idle import IdleNetwork
+from simulator.schedule import Schedule
+
+
+def reduce(request: Request) -> Schedule:
+    """Add up towards the root in ceil(log2 N) rounds."""
+    draft = Draft()
+    _up(draft, request, whole=True, add=True)
+    return _schedule(request, draft, 1)
+
+
+def broadcast(request: Request) -> Schedule:
+    """Hand the root's array out in ceil(log2 N) rounds."""
+    draft = Draft()
+    _down(draft, request, None, whole=True)
+    return _schedule(request, draft, 1)
+
+
+def all_reduce(request: Request) -> Schedule:
+    """A reduce to rank 0, then a broadcast from it."""
+    draft = Draft()
+    summed = _up(draft, request, whole=True, add=True)
+    _down(draft, request, summed, whole=True)
+    return _schedule(request, draft, 1)
+
+
+def scatter(request: Request) -> Schedule:
+    """Hand out halves, quarters, ...: each rank passes on what belongs to those below it."""
+    draft = Draft()
+    _down(draft, request, None, whole=False)
+    return _schedule(request, draft, request.world_size)
+
+
+def gather(request: Request) -> Schedule:
+    """Collect towards the root: each rank sends what it and those below it have."""
+    draft = Draft()
+    _up(draft, request, whole=False, add=False)
+    return _schedule(request, draft, request.world_size)
+
+
+def _schedule(request: Request, draft: Draft, chunks: int) -> Schedule:
+    return Schedule(
+        request.operation, "tree", request.world_size, 0, chunks, "in_sequence", draft.parts, request.root
+    )
+
+
+def _rounds(n: int) -> range:
+    return range((n - 1).bit_length())
+
+
+def _part(request: Request, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
+    """First chunk and count of what hangs below a rank at level j; the range may wrap round the end."""
+    if whole:
+        return 0, 1
+    return (virtual + request.root) % request.world_size, min(1 << j, request.world_size - virtual)
+
+
+def _up(draft: Draft, request: Request, *, whole: bool, add: bool) -> int | None:
+    """Note the rounds towards the root, and return the last transfer into it."""
+    n, root = request.world_size, request.root
+    arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
+    for j in _rounds(n):
+        for virtual in range(1 << j, n, 2 << j):
+            above = virtual - (1 << j)
+            first, count = _part(request, virtual, j, whole=whole)
+            # Adds into one chunk wait for the add before, so the last one stands for all; gathered parts do not meet.
+            after = arrived[virtual][-1:] + arrived[above][-1:] if add else arrived[virtual]
+            src, dst = (virtual + root) % n, (above + root) % n
+            arrived[above].append(draft.send(src, dst, first, count, reduce=add, channel=src, after=after))
+        draft.end_round()
+    return arrived[0][-1]
+
+
+def _down(draft: Draft, request: Request, ready: int | None, *, whole: bool) -> None:
+    """Note the rounds away from the root, which starts after `ready`; the farthest rank first."""
+    n, root = request.world_size, request.root
+    arrived: dict[int, int | None] = {0: ready}
+    for j in reversed(_rounds(n)):
+        for virtual in range(1 << j, n, 2 << j):
+            above = virtual - (1 << j)
+            first, count = _part(request, virtual, j, whole=whole)
+            src, dst = (above + root) % n, (virtual + root) % n
+            arrived[virtual] = draft.send(
+                src, dst, first, count, reduce=False, channel=src, after=[arrived[above]]
+            )
+        draft.end_round()
+
+
+def volume(request: Request) -> int:
+    """(N-1) S a way; scatter and gather send each part once a level that it passes."""
+    if request.operation not in ("scatter", "gather"):
+        return least_volume(request)
+    n, root = request.world_size, request.root
+    return sum(own_part(request, (v + root) % n) * v.bit_count() for v in range(n))
+
+
+def minimal(request: Request) -> bool:
+    """Scatter and gather send parts more than once, from 4 ranks on."""
+    return request.operation not in ("scatter", "gather") or request.world_size < 4
+
+
+def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+    """Star or full mesh, L = ceil(log2 N): reduce L(alpha + S/beta), broadcast L S/beta + (L - [N is no power of 2]) alpha.
+
+    Scatter and gather, N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.
+    """
+    link = network.port or network.mesh
+    if link is None:
+        return None
+    n, levels = request.world_size, len(_rounds(request.world_size))
+    uneven = n != 1 << levels
+    rate, alpha = link.rate(1), link.latency
+    if request.operation in ("scatter", "gather"):
+        if uneven or request.elements % n:
+            return None
+        return network.startup + levels * alpha + (n - 1) * (request.elements // n) * sizes.copied / rate
+    if request.operation != "broadcast" and not network.hbm_bears(rate):
+        return None
+    up = levels * (alpha + request.elements * sizes.reduced / rate)
+    down = levels * request.elements * sizes.copied / rate + (levels - uneven) * alpha
+    return network.startup + {"reduce": up, "broadcast": down, "all_reduce": up + down}[request.operation]
+
+
+ALGORITHM = Algorithm(
+    plans={
+        "all_reduce": all_reduce,
+        "broadcast": broadcast,
+        "reduce": reduce,
+        "scatter": scatter,
+        "gather": gather,
+    },
+    volume=volume,
+    minimal=minimal,
+    closed_form=closed_form,
+)

@@ -1,0 +1,186 @@
+"""The proof that a schedule keeps its operation's promise, without a clock.
+
+Rule: replay who holds which origins of which chunk; no numbers, no times. Like checking a recipe by reading it.
+
+Origins are a bit mask: bit r is set where rank r's part is contained.
+
+References
+----------
+.. [1] The idea of checking a collective program by its pre- and postcondition over chunks is that of MSCCL: Cowan et al.,
+   "MSCCLang: Microsoft collective communication language", ASPLOS 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Transfers, write_out
+
+Held = list[list[int]]
+
+
+def initial(schedule: Schedule) -> Held:
+    """Origins that each participant holds of each chunk before the first transfer: held[participant][chunk]."""
+    n, chunks, operation = schedule.world_size, schedule.chunks, schedule.operation
+    held = [[0] * chunks for _ in range(n + schedule.extras)]
+    for rank in range(n):
+        for chunk in range(chunks):
+            if _has(operation, rank, chunk, n, schedule.root):
+                held[rank][chunk] = 1 << rank
+    return held
+
+
+def _has(operation: str, rank: int, chunk: int, n: int, root: int) -> bool:
+    if operation in ("all_gather", "gather"):
+        return chunk == rank
+    if operation in ("broadcast", "scatter"):
+        return rank == root
+    if operation == "all_to_all":
+        return chunk // n == rank
+    return True
+
+
+def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
+    """Origins that a rank must hold of a chunk at the end; None where nothing is promised."""
+    n, root, operation = schedule.world_size, schedule.root, schedule.operation
+    everybody = (1 << n) - 1
+    if operation == "all_reduce":
+        return everybody
+    if operation == "reduce_scatter":
+        return everybody if chunk == rank else None
+    if operation == "reduce":
+        return everybody if rank == root else None
+    if operation == "all_gather":
+        return 1 << chunk
+    if operation == "gather":
+        return 1 << chunk if rank == root else None
+    if operation == "broadcast":
+        return 1 << root
+    if operation == "scatter":
+        return 1 << root if chunk == rank else None
+    return 1 << (chunk // n) if chunk % n == rank else None
+
+
+def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int]:
+    """Chunks that a transfer carries."""
+    first, count, step = int(transfers.first[number]), int(transfers.count[number]), int(transfers.step[number])
+    return [(first + i * step) % schedule.chunks for i in range(count)]
+
+
+def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
+    """Prove that a schedule keeps its promise.
+
+    Checked: every rank ends with what the operation promises; what is added has no origin in common with what is
+    there; every transfer changes something (but for a switch's, which reach all its ports alike); and the declared
+    waits, with the order of the channels, cover every read after write, write after read and write after write (adds
+    that arrive in any order, and buffered ones, excepted).
+
+    Parameters
+    ----------
+    schedule : Schedule
+        For at most a few hundred ranks: time and memory grow with the square of the number of transfers.
+    transfers : Transfers, optional
+        The schedule written out, if it is there already (or if a changed one is to be tried).
+
+    Raises
+    ------
+    ScheduleError
+        With transfer, rank, chunk, what was held and what was wanted.
+    """
+    proof = _Proof(schedule, transfers if transfers is not None else write_out(schedule), initial(schedule))
+    for number in range(len(proof.transfers)):
+        proof.play(number)
+    for rank in range(schedule.world_size):
+        for chunk in range(schedule.chunks):
+            wanted = promised(schedule, rank, chunk)
+            if wanted is not None and proof.held[rank][chunk] != wanted:
+                raise ScheduleError(
+                    f"{schedule.algorithm} {schedule.operation}: rank {rank}, chunk {chunk}: "
+                    f"ends with {told(proof.held[rank][chunk])}, wanted {told(wanted)}"
+                )
+
+
+def told(origins: int) -> str:
+    """Origins for people.
+
+    Examples
+    --------
+    >>> told(0b101)
+    'ranks 0, 2'
+    """
+    ranks = [str(r) for r in range(origins.bit_length()) if origins >> r & 1]
+    return "ranks " + ", ".join(ranks) if ranks else "nothing"
+
+
+@dataclass(slots=True)
+class _Proof:
+    """What is held, who wrote it and who read it since, and each transfer's ancestors as a bit mask."""
+
+    schedule: Schedule
+    transfers: Transfers
+    held: Held
+    ancestors: list[int] = field(default_factory=list)
+    writers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    readers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    waits: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waits = self.transfers.waits_of()
+
+    def play(self, number: int) -> None:
+        src, dst = int(self.transfers.src[number]), int(self.transfers.dst[number])
+        reduce = bool(self.transfers.reduce[number])
+        self._note_ancestors(number)
+        if not (0 <= src < len(self.held) and 0 <= dst < len(self.held) and src != dst):
+            raise self._error(number, f"goes from participant {src} to {dst}")
+        changed = False
+        for chunk in chunks_of(self.schedule, self.transfers, number):
+            self._read(number, src, chunk)
+            self._write(number, dst, chunk, reduce=reduce)
+            changed |= self._move(number, src, dst, chunk, reduce=reduce)
+        if not changed and (reduce or max(src, dst) < self.schedule.world_size):
+            raise self._error(number, f"from {src} to {dst} changes nothing")
+
+    def _move(self, number: int, src: int, dst: int, chunk: int, *, reduce: bool) -> bool:
+        have, there = self.held[src][chunk], self.held[dst][chunk]
+        if not have:
+            raise self._error(number, f"rank {src} sends chunk {chunk}, of which it holds nothing")
+        if reduce and have & there:
+            raise self._error(
+                number, f"chunk {chunk}: adds {told(have)} to rank {dst}, which holds {told(there)} already"
+            )
+        self.held[dst][chunk] = have | there if reduce else have
+        return self.held[dst][chunk] != there
+
+    def _note_ancestors(self, number: int) -> None:
+        known = 0
+        before = int(self.transfers.before_on_channel[number])
+        for awaited in [*self.waits[number], *([before] if before >= 0 else [])]:
+            if awaited >= number:
+                raise self._error(number, f"waits for transfer {awaited}, which comes later")
+            known |= self.ancestors[awaited] | 1 << awaited
+        self.ancestors.append(known)
+
+    def _read(self, number: int, src: int, chunk: int) -> None:
+        self._after(number, self.writers.get((src, chunk), []), f"reads chunk {chunk} of rank {src}, written by")
+        self.readers.setdefault((src, chunk), []).append(number)
+
+    def _write(self, number: int, dst: int, chunk: int, *, reduce: bool) -> None:
+        place = (dst, chunk)
+        what = f"writes chunk {chunk} of rank {dst}"
+        self._after(number, self.readers.get(place, []), f"{what}, read by")
+        earlier = self.writers.get(place, [])
+        unordered = reduce and self.schedule.adds != "in_sequence"
+        ordered_after = [w for w in earlier if not (unordered and self.transfers.reduce[w])]
+        self._after(number, ordered_after, f"{what}, written by")
+        self.readers[place] = []
+        self.writers[place] = [*earlier, number] if unordered else [number]
+
+    def _after(self, number: int, others: list[int], why: str) -> None:
+        for other in others:
+            if not self.ancestors[number] >> other & 1:
+                raise self._error(number, f"{why} transfer {other}, for which it does not wait")
+
+    def _error(self, number: int, what: str) -> ScheduleError:
+        return ScheduleError(f"{self.schedule.algorithm} {self.schedule.operation}: transfer {number}: {what}")

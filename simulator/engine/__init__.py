@@ -1,0 +1,1 @@
+"""Engines: play a Program on a Cluster. The only place with a clock."""

@@ -1,0 +1,258 @@
+"""One collective being played: which transfer may start, when it enters, who is done.
+
+Rule: the rule of transfers (docs/design.md) and nothing else. A transfer is *ready* when all that it waits for has ended
+and both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).
+
+A transfer costs one entry in the clock's queue and a few counters. Columns are plain lists while they are short, and
+memory views of numpy arrays beyond: slower to read, but a tenth of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simpy
+
+from simulator.engine.clock import NORMAL, Clock
+from simulator.engine.fabric import Fabric, Flow
+from simulator.engine.wiring import Wiring
+from simulator.program import Collective
+from simulator.schedule import Transfers
+from simulator.timeline import TransferLog
+
+_SHORT = 400_000
+_NONE = -1
+_SEVERAL = -2
+_NEVER = float("inf")
+
+
+class CollectivePlay:
+    """The life of one collective, from the first rank that reaches it to the last transfer's end.
+
+    Attributes
+    ----------
+    op : Collective
+    sizes : sequence of float
+        Bytes by transfer [B].
+    done : list of simpy.Event
+        By place in the group: happens when all that the rank sends and receives has ended.
+    on_end : tuple of callable
+        What the clock calls when a flow ends.
+    """
+
+    def __init__(self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wiring, jitter: npt.NDArray[np.float64] | None) -> None:
+        self.op = op
+        self.wiring = wiring
+        self.done = [simpy.Event(clock) for _ in op.group]
+        self._clock = clock
+        ranks, total = len(op.group), len(wiring.transfers)
+        self._started = [_NEVER] * ranks + [float("-inf")] * len(op.extras)
+        self._blocked: list[list[int]] = [[] for _ in self._started]
+        # While ranks have yet to start, or if they start at different times, a transfer must look at both its ends.
+        self._late = [True]
+        self._missing = ranks
+        self._first_reach = _NEVER
+        self._ends = np.full(total, np.nan)
+        self._ready = _writable(np.zeros(total))
+        latency = np.array([path.latency for path in wiring.paths])[wiring.route]
+        self._latency = latency if jitter is None else latency * jitter
+        tails = _tails(wiring.transfers)
+        self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
+        self._tails: dict[int, list[int]] = {}
+        for number, participant in tails.tolist():
+            self._tails.setdefault(number, []).append(participant)
+        self._pending = _pending(wiring.transfers)
+        self._initial = _initial(wiring.transfers)
+        self.sizes: Sequence[float] = _column(wiring.nbytes)
+        self._start, on_end = self._closures(clock, fabric)
+        self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
+
+    def missing(self) -> list[int]:
+        """Ranks that have not reached it yet."""
+        return [rank for rank, at in zip(self.op.group, self._started, strict=False) if at == _NEVER]
+
+    def reach(self, place: int) -> None:
+        """A rank's stream has reached the operation, and has paid its start-up."""
+        now = self._clock._now
+        if self._first_reach == _NEVER:
+            self._first_reach = now
+            self._ready[:] = _filled(self._ready, now)
+        self._started[place] = now
+        self._missing -= 1
+        self._late[0] = self._missing > 0 or any(at != now for at in self._started[: len(self.done)])
+        waiting, self._blocked[place] = self._blocked[place], []
+        for number in [*waiting, *self._initial.pop(place, ())]:
+            self._start(number, self._ready[number], now)
+        if self._left[place] == 0:
+            self.done[place].succeed()
+
+    def log(self) -> TransferLog:
+        """What was played. Enters follow from the ends by the rule of transfers."""
+        transfers, wiring = self.wiring.transfers, self.wiring
+        started = np.array(self._started)
+        ready = np.maximum(started[transfers.src], started[transfers.dst])
+        np.maximum.at(ready, transfers.waiter, self._ends[transfers.awaited])
+        before = transfers.before_on_channel
+        freed = np.where(before >= 0, self._ends[before], -np.inf) if len(before) else np.zeros(0)
+        enter = np.maximum(ready + self._latency, freed)
+        return TransferLog(
+            self.op.name, transfers, wiring.nbytes, enter, self._ends, wiring.route, wiring.links, wiring.vertices
+        )
+
+    def _tail_ended(self, number: int) -> None:
+        for participant in self._tails[number]:
+            self._left[participant] -= 1
+            if self._left[participant] == 0 and participant < len(self.done):
+                self.done[participant].succeed()
+
+    def _closures(self, clock: Clock, fabric: Fabric) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
+        """The two functions that are called once a transfer, with everything they need in reach."""
+        wiring, transfers = self.wiring, self.wiring.transfers
+        paths = _shared(np.array(wiring.paths, dtype=object), wiring.route)
+        rates = np.array([path.rate for path in wiring.paths])[wiring.route]
+        duration, latency = _column(wiring.nbytes / rates), _column(self._latency)
+        successor = _column(_successors(transfers))
+        waiter, several = _waiters(transfers)
+        next_waiter = _column(waiter)
+        tail = bytearray(len(transfers))
+        for number in self._tails:
+            tail[number] = 1
+        src, dst = _column(transfers.src), _column(transfers.dst)
+        ends = memoryview(self._ends)
+        ready, pending, started, late, blocked = self._ready, self._pending, self._started, self._late, self._blocked
+        until, holder, launch = fabric.until, fabric.holder, fabric.launch
+        queue, eid, tail_ended = clock._queue, clock._eid.__next__, self._tail_ended
+        owner = self
+
+        def start(number: int, since: float, now: float) -> None:
+            if late[0]:
+                a, b = src[number], dst[number]
+                latest = max(started[a], started[b])
+                if latest == _NEVER:
+                    blocked[a if started[a] == _NEVER else b].append(number)
+                    return
+                if latest > since:
+                    since = latest
+            enter = since + latency[number]
+            if enter < now:
+                enter = now
+            path = paths[number]
+            flow = Flow(number, path, enter, owner)
+            if path.links:
+                for link in path.links:
+                    if until[link] > now:
+                        launch(flow)
+                        return
+                end = enter + duration[number]
+                for link in path.links:
+                    until[link] = end
+                    holder[link] = flow
+            else:
+                end = enter + duration[number]
+            flow.end = end
+            flow.callbacks = on_end
+            heappush(queue, (end, NORMAL, eid(), flow))
+
+        def ended(flow: Flow) -> None:
+            number = flow.number
+            now = flow.end
+            ends[number] = now
+            other = successor[number]
+            if other >= 0:
+                if pending[other] == 1:
+                    start(other, ready[other], now)
+                else:
+                    pending[other] -= 1
+            other = next_waiter[number]
+            if other >= 0:
+                if pending[other] == 1:
+                    start(other, now, now)
+                else:
+                    pending[other] -= 1
+                    ready[other] = now
+            elif other == _SEVERAL:
+                for other in several[number]:
+                    if pending[other] == 1:
+                        start(other, now, now)
+                    else:
+                        pending[other] -= 1
+                        ready[other] = now
+            if tail[number]:
+                tail_ended(number)
+
+        on_end = (ended,)
+        return start, ended
+
+
+def _column(values: npt.NDArray[Any]) -> Any:
+    return values.tolist() if len(values) <= _SHORT else memoryview(np.ascontiguousarray(values))
+
+
+def _shared(things: npt.NDArray[Any], row: npt.NDArray[np.int32]) -> Any:
+    return things[row].tolist()
+
+
+def _pending(transfers: Transfers) -> Any:
+    """How much each transfer still waits for: what it declares, and its channel."""
+    waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
+    if len(waits) and waits.max() > 255:
+        return waits.tolist()
+    return bytearray(waits.astype(np.uint8).tobytes())
+
+
+def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
+    after = np.full(len(transfers), _NONE, np.int32)
+    follows = np.flatnonzero(transfers.before_on_channel >= 0)
+    after[transfers.before_on_channel[follows]] = follows
+    return after
+
+
+def _waiters(transfers: Transfers) -> tuple[npt.NDArray[np.int32], dict[int, list[int]]]:
+    """Who waits for a transfer: the one, or -1 for nobody, or -2 for several, who are then in the mapping."""
+    one = np.full(len(transfers), _NONE, np.int32)
+    one[transfers.awaited] = transfers.waiter
+    crowd = np.bincount(transfers.awaited, minlength=len(transfers)) > 1
+    one[crowd] = _SEVERAL
+    several: dict[int, list[int]] = {}
+    rows = np.flatnonzero(crowd[transfers.awaited])
+    for awaited, waiter in zip(transfers.awaited[rows].tolist(), transfers.waiter[rows].tolist(), strict=True):
+        several.setdefault(awaited, []).append(waiter)
+    return one, several
+
+
+def _initial(transfers: Transfers) -> dict[int, list[int]]:
+    """Transfers that wait for nothing, by the rank that sends them; servers and switches have nothing to begin with."""
+    waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
+    found: dict[int, list[int]] = {}
+    for number in np.flatnonzero(waits == 0).tolist():
+        found.setdefault(int(transfers.src[number]), []).append(number)
+    return found
+
+
+def _tails(transfers: Transfers) -> npt.NDArray[np.int64]:
+    """(transfer, participant) for each end of a transfer after which the participant may be done, shape (k, 2).
+
+    An end is none if the next one on the channel, or one that waits for it, has the same participant: that ends later.
+    """
+    src, dst, after = transfers.src, transfers.dst, _successors(transfers)
+    waiter, _ = _waiters(transfers)
+    rows = []
+    for participant in (src, dst):
+        covered = np.zeros(len(transfers), np.bool_)
+        for later in (after, waiter):
+            covered |= (later >= 0) & ((src[later] == participant) | (dst[later] == participant))
+        number = np.flatnonzero(~covered)
+        rows.append(np.stack([number, participant[number].astype(np.int64)], axis=1))
+    return np.concatenate(rows)
+
+
+def _writable(values: npt.NDArray[np.float64]) -> Any:
+    return values.tolist() if len(values) <= _SHORT else memoryview(values)
+
+
+def _filled(like: Any, value: float) -> Any:
+    return [value] * len(like) if isinstance(like, list) else memoryview(np.full(len(like), value))

@@ -1,0 +1,216 @@
+"""The events engine: plays a Program on a Cluster with SimPy. Contention, stragglers, jitter, payload: everything.
+
+Rule: every rank has a process for each of its streams; a stream runs one operation at a time, in order. The only module
+that says how long a Program takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import simpy
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine.clock import Clock
+from simulator.engine.collective_play import CollectivePlay
+from simulator.engine.fabric import Fabric
+from simulator.engine.memory import Hbm
+from simulator.engine.noise import factors
+from simulator.engine.payload import Payload, carry, ended_order
+from simulator.engine.wiring import Wiring, capacities, wire
+from simulator.errors import DeadlockError
+from simulator.program import Allocate, Collective, Compute, Op, Program
+from simulator.timeline import Span, Timeline
+
+NAME: Final = "events"
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """Standard deviations of the logarithm of a factor on kernels' times and on transfers' latencies; seeded."""
+
+    compute: float = 0.0
+    latency: float = 0.0
+    seed: int = 0
+
+
+def execute(
+    program: Program,
+    cluster: Cluster,
+    *,
+    jitter: Jitter | None = None,
+    payloads: Mapping[str, Payload] | None = None,
+    limit_memory: bool = True,
+) -> Timeline:
+    """Play a program to its end.
+
+    Parameters
+    ----------
+    program : Program
+    cluster : Cluster
+    jitter : Jitter, optional
+    payloads : mapping of collective name to Payload, optional
+        Arrays to work on, in place.
+    limit_memory : bool
+        Whether HBM ends at its capacity.
+
+    Returns
+    -------
+    Timeline
+        The same with and without payload.
+
+    Raises
+    ------
+    DeadlockError
+        Nothing can happen any more and not everything has ended; says who waits for what.
+    OutOfMemoryError
+        A rank needs more HBM than it has.
+    ValueError
+        A program that contradicts itself: unknown names in `after`, ranks that are not there.
+    """
+    play = _Play(program, cluster, jitter or Jitter(), limit_memory=limit_memory)
+    play.run()
+    for name, payload in (payloads or {}).items():
+        collective = play.collectives[name]
+        transfers = collective.wiring.transfers
+        carry(collective.op.schedule, transfers, ended_order(transfers, collective.log().end), payload)
+    return play.timeline()
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a stream is: the operation that it is at, for reports of deadlocks."""
+
+    rank: int
+    stream: str
+    at: Op | None = None
+    awaiting: str | None = None
+
+
+@dataclass(slots=True)
+class _Play:
+    program: Program
+    cluster: Cluster
+    jitter: Jitter
+    limit_memory: bool
+    clock: Clock = field(default_factory=Clock)
+    collectives: dict[str, CollectivePlay] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    places: list[_Place] = field(default_factory=list)
+    memory: list[Hbm] = field(default_factory=list)
+    ended: list[dict[str, simpy.Event]] = field(default_factory=list)
+    running: int = 0
+
+    def run(self) -> None:
+        self._prepare()
+        for rank, ops in enumerate(self.program.ranks):
+            streams: dict[str, list[tuple[int, Op]]] = {}
+            for number, op in enumerate(ops):
+                streams.setdefault(op.stream, []).append((number, op))
+            for stream, queue in streams.items():
+                place = _Place(rank, stream)
+                self.places.append(place)
+                self.running += 1
+                self.clock.process(self._stream(place, queue))
+        self.clock.play()
+        if self.running:
+            raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
+
+    def _prepare(self) -> None:
+        ranks = self.program.ranks
+        if len(ranks) > self.cluster.world_size:
+            raise ValueError(f"the program has {len(ranks)} ranks, the cluster {self.cluster.world_size}")
+        capacity = capacities(self.cluster)
+        fabric = Fabric(self.clock, capacity)
+        ops = self.program.collectives()
+        for number, (op, wiring) in enumerate(zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)):
+            self.collectives[op.name] = CollectivePlay(self.clock, fabric, op, wiring, self._latency_noise(number, wiring))
+        for rank in range(len(ranks)):
+            limit = float(self.cluster.gpus[rank].hbm_bytes) if self.limit_memory else float("inf")
+            self.memory.append(Hbm(rank, limit))
+            self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
+            if len(self.ended[rank]) != len(ranks[rank]):
+                raise ValueError(f"rank {rank} has two operations of one name")
+
+    def _latency_noise(self, number: int, wiring: Wiring) -> Any:
+        if not self.jitter.latency:
+            return None
+        sources = wiring.transfers.src
+        return factors(self.jitter.latency, self.jitter.seed, sources, number, np.arange(len(sources)))
+
+    def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
+        for number, op in queue:
+            place.at = op
+            for name in op.after:
+                if name not in self.ended[place.rank]:
+                    raise ValueError(f"rank {place.rank}: {op.name!r} waits for {name!r}, which is not there")
+                place.awaiting = name
+                if not self.ended[place.rank][name].processed:
+                    yield self.ended[place.rank][name]
+            place.awaiting = None
+            start = self.clock.now
+            yield from self._play(place.rank, number, op)
+            self.ended[place.rank][op.name].succeed()
+            self._note(place, op, start)
+        place.at = None
+        self.running -= 1
+
+    def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
+        if isinstance(op, Compute):
+            yield self.clock.reach(self.clock.now + self._duration(rank, number, op))
+        elif isinstance(op, Collective):
+            if op.startup:
+                yield self.clock.reach(self.clock.now + op.startup)
+            place = op.group.index(rank)
+            self.collectives[op.name].reach(place)
+            yield self.collectives[op.name].done[place]
+        elif isinstance(op, Allocate):
+            self.memory[rank].allocate(op, self.clock.now)
+        else:
+            self.memory[rank].free(op.allocation, self.clock.now)
+
+    def _duration(self, rank: int, number: int, op: Compute) -> float:
+        speed = self.cluster.speeds[rank] if self.cluster.speeds else 1.0
+        noise = 1.0
+        if self.jitter.compute:
+            drawn = factors(self.jitter.compute, self.jitter.seed, np.array([rank]), number, np.array([0]))
+            noise = float(drawn[0])
+        return op.duration * noise / speed
+
+    def _note(self, place: _Place, op: Op, start: float) -> None:
+        end = self.clock.now
+        if isinstance(op, Compute):
+            self.spans.append(Span(place.rank, place.stream, op.name, op.kind, start, end, op.nbytes, op.flops))
+        elif isinstance(op, Collective):
+            kind = op.schedule.operation
+            self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
+
+    def _what(self, place: _Place) -> str:
+        if place.awaiting is not None:
+            return f"its own {place.awaiting!r}"
+        if isinstance(place.at, Collective):
+            missing = self.collectives[place.at.name].missing()
+            if missing:
+                ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+                return f"{place.at.name!r}, which rank {ranks} has not reached"
+            return f"{place.at.name!r}, whose transfers wait for each other"
+        return f"{place.at.name!r}" if place.at is not None else "nothing"
+
+    def timeline(self) -> Timeline:
+        spans = tuple(sorted(self.spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
+        return Timeline(
+            engine=NAME,
+            end=max((span.end for span in spans), default=0.0),
+            spans=spans,
+            logs=tuple(collective.log() for collective in self.collectives.values()),
+            memory=tuple(sample for hbm in self.memory for sample in hbm.samples),
+        )
+
+
+def _who(place: _Place) -> str:
+    return f"rank {place.rank} ({place.stream})"
+
+

@@ -1,0 +1,43 @@
+"""Seeded jitter: a factor exp(sigma z) that depends on who and what, never on when it is asked for.
+
+Rule: counters in, normals out; no running stream. So adding a rank or a transfer does not shift the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Unsigned = npt.NDArray[np.uint64]
+
+
+def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """exp(sigma z), z standard normal, drawn from (seed, rank, op, number).
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the logarithm; 0 gives ones.
+    seed, op : int
+    rank, number : int arrays of equal shape
+    """
+    if sigma == 0.0:
+        return np.ones(np.shape(number))
+    state = _mixed(np.full(np.shape(number), seed, np.uint64))
+    for part in (np.asarray(rank), np.full(np.shape(number), op), np.asarray(number)):
+        state = _mixed(state ^ part.astype(np.uint64))
+    # Box & Muller 1958; the first uniform is kept away from 0.
+    first = (_mixed(state) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+    second = (_mixed(state ^ np.uint64(0xA5A5A5A5)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.asarray(np.exp(sigma * np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)))
+
+
+def _mixed(state: Unsigned) -> Unsigned:
+    """SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    with np.errstate(over="ignore"):
+        z = state + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(z ^ (z >> np.uint64(31)), np.uint64)
