@@ -167,11 +167,10 @@ def write_out(schedule: Schedule) -> Transfers:
     parts = [p for p in parts if p.times and len(p.round)]
 
     def column(name: str, kind: npt.DTypeLike = np.int32) -> npt.NDArray[Any]:
-        whole = [np.tile(getattr(p.round, name).astype(kind), p.times) for p in parts]
-        return np.concatenate(whole) if whole else np.zeros(0, kind)
+        columns = [np.broadcast_to(np.asarray(getattr(p.round, name), kind), len(p.round)) for p in parts]
+        return _laid_out(columns, [p.times for p in parts], kind)
 
     first = [_first_chunks(p) for p in parts]
-    steps = [np.full(len(p.round) * p.times, p.round.step, np.int32) for p in parts]
     channel = column("channel")
     awaited, waiter = _waits(parts)
     return Transfers(
@@ -179,7 +178,7 @@ def write_out(schedule: Schedule) -> Transfers:
         dst=column("dst"),
         first=np.concatenate(first) if first else np.zeros(0, np.int32),
         count=column("count"),
-        step=np.concatenate(steps) if steps else np.zeros(0, np.int32),
+        step=column("step"),
         channel=channel,
         reduce=column("reduce", np.bool_),
         before_on_channel=_before(parts, channel),
@@ -188,11 +187,22 @@ def write_out(schedule: Schedule) -> Transfers:
     )
 
 
+def _laid_out(columns: list[npt.NDArray[Any]], times: list[int], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Columns one behind the other, each repeated; a single number where all entries are the same."""
+    if not columns:
+        return np.zeros(0, kind)
+    value = columns[0][0]
+    if all(bool((c == value).all()) for c in columns):
+        return np.broadcast_to(value, sum(len(c) * t for c, t in zip(columns, times, strict=True)))
+    return np.concatenate([np.tile(c, t) for c, t in zip(columns, times, strict=True)])
+
+
 def _first_chunks(part: Repeat) -> npt.NDArray[np.int32]:
     if part.times == 1 and part.moves == 0:
         return part.round.first.astype(np.int32)
-    moved = part.round.first[None, :] + (np.arange(part.times) * part.moves)[:, None]
-    return part.table.astype(np.int32)[moved % len(part.table)].ravel()
+    moves = np.arange(part.times, dtype=np.int32) * np.int32(part.moves)
+    moved = (part.round.first.astype(np.int32)[None, :] + moves[:, None]) % np.int32(len(part.table))
+    return part.table.astype(np.int32)[moved].ravel()
 
 
 def _waits(parts: list[Repeat]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -201,9 +211,9 @@ def _waits(parts: list[Repeat]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.i
     number = 0
     for part in parts:
         row, place = np.nonzero(part.round.after >= 0)
-        moved = (np.arange(part.times) * len(part.round))[:, None]
-        awaited.append((part.round.after[row, place][None, :] + moved).ravel().astype(np.int32))
-        waiter.append(((row + number)[None, :] + moved).ravel().astype(np.int32))
+        moved = (np.arange(part.times, dtype=np.int32) * np.int32(len(part.round)))[:, None]
+        awaited.append((part.round.after[row, place].astype(np.int32)[None, :] + moved).ravel())
+        waiter.append(((row + number).astype(np.int32)[None, :] + moved).ravel())
         number += len(part.round) * part.times
     return np.concatenate(awaited), np.concatenate(waiter)
 

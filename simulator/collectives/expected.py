@@ -188,16 +188,18 @@ def _judge_chunk(
         return Verdict(0, 0.0, 0)
     values = _evaluate(paper, numbers, inputs, part, n)
     sources = [inputs[r][part] for r in range(n) if origins >> r & 1]
-    truth = exact(sources, numbers.reduction) if len(sources) > 1 else sources[0].astype(np.longdouble)
+    truth = exact(sources, numbers.reduction)
     wrong, error = 0, 0.0
     for node, ranks in wanted.items():
         expected = values[node]
         if len(sources) > 1 and not (rounds and paper.nodes[node][0] == "total"):
             expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
+        error = max(error, _distance(expected, truth))
         for rank in ranks:
-            result = results[rank][part]
-            wrong += unlike(result, expected)
-            error = max(error, _distance(result, truth))
+            differing = unlike(results[rank][part], expected)
+            if differing:
+                wrong += differing
+                error = max(error, _distance(results[rank][part], truth))
     return Verdict(wrong, error, overflowed(truth, numbers.dtype) if len(sources) > 1 else 0)
 
 
@@ -231,6 +233,6 @@ def unlike(a: Array, b: Array) -> int:
 
 def _distance(result: Array, truth: Array) -> float:
     with np.errstate(invalid="ignore"):
-        distance = np.abs(result.astype(np.longdouble) - truth)
+        distance = np.abs(result.astype(truth.dtype) - truth)
     distance = distance[np.isfinite(distance)]
     return float(distance.max()) if len(distance) else 0.0

@@ -81,7 +81,7 @@ def exact(inputs: list[Array], reduction: str) -> Array:
     total = inputs[0].astype(wide)
     for other in inputs[1:]:
         _OPERATORS[reduction](total, other.astype(wide), out=total)
-    return total / len(inputs) if reduction == "average" else total
+    return total / len(inputs) if reduction == "average" and len(inputs) > 1 else total
 
 
 def overflowed(result: Array, dtype: Dtype) -> int:

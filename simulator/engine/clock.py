@@ -32,7 +32,10 @@ class Occurrence:
 
 
 class Clock(simpy.Environment):
-    """Simulated time."""
+    """Simulated time, from 0.0 on [s]."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
 
     def at(self, time: float, event: Any, priority: int = NORMAL) -> None:
         """Let an event happen at an absolute time [s], not before now."""

@@ -58,8 +58,7 @@ class CollectivePlay:
         self._first_reach = _NEVER
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
-        latency = np.array([path.latency for path in wiring.paths])[wiring.route]
-        self._latency = latency if jitter is None else latency * jitter
+        self._jitter = jitter
         tails = _tails(wiring.transfers)
         self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
         self._tails: dict[int, list[int]] = {}
@@ -94,11 +93,16 @@ class CollectivePlay:
         """What was played. Enters follow from the ends by the rule of transfers."""
         transfers, wiring = self.wiring.transfers, self.wiring
         started = np.array(self._started)
-        ready = np.maximum(started[transfers.src], started[transfers.dst])
-        np.maximum.at(ready, transfers.waiter, self._ends[transfers.awaited])
-        before = transfers.before_on_channel
-        freed = np.where(before >= 0, self._ends[before], -np.inf) if len(before) else np.zeros(0)
-        enter = np.maximum(ready + self._latency, freed)
+        latency = np.array([path.latency for path in wiring.paths])
+        enter = np.full(len(transfers), -np.inf)
+        for rows in _blocks(len(transfers.awaited)):
+            np.maximum.at(enter, transfers.waiter[rows], self._ends[transfers.awaited[rows]])
+        for rows in _blocks(len(transfers)):
+            ready = np.maximum(started[transfers.src[rows]], started[transfers.dst[rows]])
+            np.maximum(ready, enter[rows], out=ready)
+            ready += latency[wiring.route[rows]] * (1.0 if self._jitter is None else self._jitter[rows])
+            before = transfers.before_on_channel[rows]
+            enter[rows] = np.where(before >= 0, np.maximum(ready, self._ends[before]), ready)
         return TransferLog(
             self.op.name, transfers, wiring.nbytes, enter, self._ends, wiring.route, wiring.links, wiring.vertices
         )
@@ -112,9 +116,8 @@ class CollectivePlay:
     def _closures(self, clock: Clock, fabric: Fabric) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
         """The two functions that are called once a transfer, with everything they need in reach."""
         wiring, transfers = self.wiring, self.wiring.transfers
-        paths = _shared(np.array(wiring.paths, dtype=object), wiring.route)
-        rates = np.array([path.rate for path in wiring.paths])[wiring.route]
-        duration, latency = _column(wiring.nbytes / rates), _column(self._latency)
+        paths, route, sizes = wiring.paths, _column(wiring.route), self.sizes
+        jitter = None if self._jitter is None else _column(self._jitter)
         successor = _column(_successors(transfers))
         waiter, several = _waiters(transfers)
         next_waiter = _column(waiter)
@@ -137,22 +140,22 @@ class CollectivePlay:
                     return
                 if latest > since:
                     since = latest
-            enter = since + latency[number]
+            path = paths[route[number]]
+            enter = since + (path.latency if jitter is None else path.latency * jitter[number])
             if enter < now:
                 enter = now
-            path = paths[number]
             flow = Flow(number, path, enter, owner)
             if path.links:
                 for link in path.links:
                     if until[link] > now:
                         launch(flow)
                         return
-                end = enter + duration[number]
+                end = enter + sizes[number] / path.rate
                 for link in path.links:
                     until[link] = end
                     holder[link] = flow
             else:
-                end = enter + duration[number]
+                end = enter + sizes[number] / path.rate
             flow.end = end
             flow.callbacks = on_end
             heappush(queue, (end, NORMAL, eid(), flow))
@@ -188,12 +191,13 @@ class CollectivePlay:
         return start, ended
 
 
+def _blocks(length: int) -> list[slice]:
+    """Slices that cover a length, short enough that what is worked out for one needs little memory."""
+    return [slice(start, start + _SHORT) for start in range(0, length, _SHORT)]
+
+
 def _column(values: npt.NDArray[Any]) -> Any:
     return values.tolist() if len(values) <= _SHORT else memoryview(np.ascontiguousarray(values))
-
-
-def _shared(things: npt.NDArray[Any], row: npt.NDArray[np.int32]) -> Any:
-    return things[row].tolist()
 
 
 def _pending(transfers: Transfers) -> Any:
@@ -255,4 +259,4 @@ def _writable(values: npt.NDArray[np.float64]) -> Any:
 
 
 def _filled(like: Any, value: float) -> Any:
-    return [value] * len(like) if isinstance(like, list) else memoryview(np.full(len(like), value))
+    return [value] * len(like) if isinstance(like, list) else memoryview(np.full(len(like), value, np.float64))

@@ -96,7 +96,7 @@ def _draft(cluster: Cluster, op: Collective, capacity: Sequence[float]) -> _Draf
     transfers = write_out(op.schedule)
     vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras
     n = len(vertices)
-    key = (transfers.src.astype(np.int64) * n + transfers.dst) * 2 + transfers.reduce
+    key = (transfers.src * np.int32(n) + transfers.dst) * np.int32(2) + transfers.reduce
     table = np.full(2 * n * n, -1, np.int32)
     table[key] = 0
     found = np.flatnonzero(table == 0)
