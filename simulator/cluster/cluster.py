@@ -115,6 +115,8 @@ class Cluster:
         For each box the switch that can reduce; empty where none can.
     collectives : mapping of operation to MachineCollective
         What this machine runs at this number of boxes, where it was measured.
+    hosts : tuple of str
+        Rank r's processor socket, where offloaded data lie; empty where the topology has none.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Cluster:
     boxes: tuple[tuple[int, ...], ...] = ()
     reducing_switches: tuple[str, ...] = ()
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:

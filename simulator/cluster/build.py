@@ -1,0 +1,238 @@
+"""From the name of a topology to a Cluster, or only to its facts.
+
+Rule: the first ranks take the first GPUs unless a placement says otherwise; what was asked for and cannot be is a
+ScenarioError that says what can. Like seating guests: the plan is fixed, the guest list is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.cluster import builder as builders
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.graph import Graph, of_kind
+from simulator.cluster.graph_file import load_graph
+from simulator.cluster.routing import Router
+from simulator.cluster.shape import Shape
+from simulator.cluster.topology_file import Topology, load_topology
+from simulator.errors import ScenarioError, UnknownNameError
+
+_MOST_SUGGESTIONS: Final = 2000  # names among which a misspelt link is looked for: difflib is slow
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyFacts:
+    """What can be known of a topology without building it.
+
+    Attributes
+    ----------
+    name : str
+    max_ranks : int or None
+        None where it grows with the world size.
+    own_servers : bool
+        Whether parameter servers can have a port of their own.
+    in_switch_reduction : bool
+        Whether the switches of its boxes can add.
+    box_size : int or None
+        GPUs of a box; None where there are no boxes, or boxes of several sizes.
+    gpu : str or None
+        The GPU that it has by default ("inline" for one that the file describes).
+    """
+
+    name: str
+    max_ranks: int | None
+    own_servers: bool
+    in_switch_reduction: bool
+    box_size: int | None
+    gpu: str | None
+
+
+def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
+    """Read what a topology can do, without building it.
+
+    Parameters
+    ----------
+    topology : str, Path or mapping
+        As for `build`.
+    base : Path, optional
+        Folder against which a relative path is read first.
+
+    Raises
+    ------
+    ScenarioError
+        Unknown name; one line for each fault in the file.
+
+    Examples
+    --------
+    >>> facts("dgx_a100").box_size
+    8
+    """
+    read = load_topology(topology, base)
+    shape = _shape(read, None if read.graph is None else load_graph(read.graph))
+    gpu = "inline" if isinstance(read.gpu, Mapping) else read.gpu
+    return TopologyFacts(read.name, shape.max_ranks, shape.own_servers, shape.in_switch_reduction, shape.box_size, gpu)
+
+
+def build(
+    topology: str | Path | Mapping[str, Any],
+    world_size: int,
+    *,
+    gpu: str | Mapping[str, Any] | None = None,
+    servers: int = 0,
+    stragglers: Mapping[int, float] | None = None,
+    link_factors: Mapping[str, float] | None = None,
+    placement: Sequence[int] | None = None,
+    ecmp_seed: int | None = None,
+    base: Path | None = None,
+) -> Cluster:
+    """Build a cluster.
+
+    Parameters
+    ----------
+    topology : str, Path or mapping
+        A shipped name, the path of a topology file or of a graph, or the keys of a topology file.
+    world_size : int
+        Ranks; they take the first GPUs.
+    gpu : str or mapping, optional
+        Replaces the topology's own: a catalog name, a path, or the keys of a GPU file.
+    servers : int
+        Parameter servers with a port of their own.
+    stragglers : mapping of int to float, optional
+        Factor on a rank's FLOP/s and HBM bandwidth.
+    link_factors : mapping of str to float, optional
+        Factor on the bandwidth of link 'src->dst'.
+    placement : sequence of int, optional
+        Rank r takes GPU placement[r].
+    ecmp_seed : int, optional
+        Choose among equally short routes by a hash with this seed.
+    base : Path, optional
+        Folder against which relative paths are read first.
+
+    Returns
+    -------
+    Cluster
+
+    Raises
+    ------
+    ScenarioError
+        A fault in a file, more ranks or servers than there is room for, an unknown link, a bad placement.
+
+    Examples
+    --------
+    >>> build("star_100g", 2).route("gpu0", "gpu1").latency
+    1e-05
+    """
+    read = load_topology(topology, base)
+    places = _placed(world_size, placement)
+    graph = _graph(read, max(places) + 1, servers)
+    _slow_down(graph, link_factors or {})
+    ranks, boxes = _seats(graph, places)
+    if gpu is None and read.gpu is None:
+        raise ScenarioError(f"topology {read.name!r} names no GPU; give cluster.gpu, such as a100_sxm_80gb")
+    kind = load_gpu(gpu, base) if gpu is not None else load_gpu(read.gpu or "", read.folder)
+    seed = read.ecmp_seed if ecmp_seed is None else ecmp_seed
+    used = [number for number, _ in boxes]
+    reducing = graph.graph.get("reducing_switches") or ()
+    hosts = graph.graph.get("hosts") or ()
+    return Cluster(
+        name=read.name,
+        graph=graph,
+        router=Router(graph, read.name, ecmp_seed=seed),
+        gpus=(kind,) * world_size,
+        ranks=ranks,
+        servers=tuple(of_kind(graph, "server")[:servers]),
+        speeds=_speeds(world_size, stragglers or {}),
+        boxes=tuple(members for _, members in boxes),
+        reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
+        collectives=_measured(read, one_box=len(boxes) == 1),
+        hosts=tuple(hosts[place] for place in places) if hosts else (),
+    )
+
+
+def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]:
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
+        raise ScenarioError(f"world_size: got {world_size!r}; must be a whole number of at least 1")
+    if placement is None:
+        return tuple(range(world_size))
+    places = tuple(placement)
+    whole = all(isinstance(place, int) and place >= 0 for place in places)
+    if not whole or len(places) != world_size or len(set(places)) != world_size:
+        raise ScenarioError(f"placement: got {list(places)}; must be {world_size} different GPU numbers from 0")
+    return places
+
+
+def _shape(read: Topology, graph: Graph | None) -> Shape:
+    if graph is None:
+        return builders.find(read.builder or "").limits(**read.options)
+    sizes = {len(box) for box in graph.graph.get("boxes", ())}
+    return Shape(
+        max_ranks=len(of_kind(graph, "gpu")),
+        own_servers=bool(of_kind(graph, "server")),
+        box_size=sizes.pop() if len(sizes) == 1 else None,
+        in_switch_reduction=bool(graph.graph.get("reducing_switches")),
+    )
+
+
+def _graph(read: Topology, gpus: int, servers: int) -> Graph:
+    """Build or load the graph, once it is known that it has room."""
+    loaded = None if read.graph is None else load_graph(read.graph)
+    shape = _shape(read, loaded)
+    if shape.max_ranks is not None and gpus > shape.max_ranks:
+        raise ScenarioError(f"topology {read.name!r}: got {gpus} ranks; has {shape.max_ranks} GPUs; take fewer ranks")
+    if servers and not shape.own_servers:
+        raise ScenarioError(f"topology {read.name!r}: got {servers} servers; has no port for them; put them on workers")
+    if loaded is not None:
+        have = len(of_kind(loaded, "server"))
+        if servers > have:
+            raise ScenarioError(f"topology {read.name!r}: got {servers} servers; has {have} vertices of kind 'server'")
+        return loaded
+    try:
+        return builders.find(read.builder or "").build(read.options, gpus, servers)
+    except ValueError as error:
+        raise ScenarioError(read.document.fault(("options",), str(error)).told(read.document.source)) from error
+
+
+def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
+    """Give every rank its vertex, and list the boxes that are used with their ranks."""
+    gpus = of_kind(graph, "gpu")
+    ranks = tuple(gpus[place] for place in places)
+    boxes = graph.graph.get("boxes") or ((*gpus,),)
+    number = {name: i for i, box in enumerate(boxes) for name in box}
+    members: dict[int, list[int]] = {}
+    for rank, name in enumerate(ranks):
+        members.setdefault(number[name], []).append(rank)
+    return ranks, [(box, tuple(members[box])) for box in sorted(members)]
+
+
+def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ...]:
+    for rank, factor in stragglers.items():
+        if not isinstance(rank, int) or not 0 <= rank < world_size:
+            raise ScenarioError(f"stragglers: got rank {rank!r}; must be from 0 to {world_size - 1}")
+        if not 0 < factor < float("inf"):
+            raise ScenarioError(f"stragglers.{rank}: got {factor!r}; must be more than 0, such as 0.8")
+    return tuple(float(stragglers.get(rank, 1.0)) for rank in range(world_size))
+
+
+def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
+    for name, factor in factors.items():
+        src, arrow, dst = str(name).partition("->")
+        if not arrow or not graph.has_edge(src, dst):
+            raise UnknownNameError("link", str(name), _similar(graph, src, dst))
+        if not 0 < factor < float("inf"):
+            raise ScenarioError(f"link_factors.{name}: got {factor!r}; must be more than 0, such as 0.5")
+        graph.edges[src, dst]["bandwidth"] *= factor
+
+
+def _similar(graph: Graph, src: str, dst: str) -> list[str]:
+    """List the links that could have been meant: those that share an end, or else the first."""
+    near = [f"{a}->{b}" for a, b in graph.edges if src == a or dst == b]
+    return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]
+
+
+def _measured(read: Topology, *, one_box: bool) -> dict[str, MachineCollective]:
+    chosen = {name: both.one_box if one_box else both.boxes for name, both in read.collectives.items()}
+    return {name: measured for name, measured in chosen.items() if measured is not None}

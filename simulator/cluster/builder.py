@@ -1,0 +1,84 @@
+"""Builders by name, and the options that each takes.
+
+Rule: the folder's listing is the menu, and a builder's own signature is the schema of its options.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Final, cast, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from simulator.cluster import builders
+from simulator.cluster.graph import Graph
+from simulator.cluster.shape import Shape
+from simulator.errors import UnknownNameError
+
+# Given by `build`, not by the topology file.
+_GIVEN: Final = ("world_size", "servers")
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """A topology builder.
+
+    Attributes
+    ----------
+    name : str
+    function : callable
+        Returns the graph.
+    limits : callable
+        Returns the Shape, from the same options.
+    options : type of pydantic.BaseModel
+        What a topology file may say under `options`.
+    """
+
+    name: str
+    function: Callable[..., Graph]
+    limits: Callable[..., Shape]
+    options: type[BaseModel]
+
+    def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
+        """Call the function with what it takes."""
+        takes = inspect.signature(self.function).parameters
+        given = {"world_size": world_size, "servers": servers}
+        return self.function(**options, **{name: given[name] for name in _GIVEN if name in takes})
+
+
+def names() -> tuple[str, ...]:
+    """List all builders, sorted."""
+    return tuple(sorted(module.name for module in iter_modules(builders.__path__)))
+
+
+@cache
+def find(name: str) -> Builder:
+    """Find a builder by its name.
+
+    Raises
+    ------
+    UnknownNameError
+        No such builder; with "did you mean".
+    """
+    if name not in names():
+        raise UnknownNameError("builder", name, names())
+    module = import_module(f"{builders.__name__}.{name}")
+    function = getattr(module, name)
+    return Builder(name, function, module.limits, _options(name, function))
+
+
+def _options(name: str, function: Callable[..., Graph]) -> type[BaseModel]:
+    """Make a strict model out of the parameters that a topology file gives."""
+    hints = get_type_hints(function, include_extras=True)
+    fields = {
+        parameter.name: (hints[parameter.name], ... if parameter.default is parameter.empty else parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in _GIVEN
+    }
+    config = ConfigDict(extra="forbid", strict=True)
+    return cast("type[BaseModel]", cast(Any, create_model)(f"{name}_options", __config__=config, **fields))

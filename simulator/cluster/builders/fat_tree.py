@@ -1,0 +1,102 @@
+"""A k-ary fat tree: three layers of equal switches with k ports each.
+
+Rule: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches above; every switch has as many ports up
+as down. Like a tree whose branches grow thicker towards the trunk, each thick branch a bundle of thin ones [1]_.
+
+References
+----------
+.. [1] Al-Fares, Loukissas, Vahdat, "A scalable, commodity data center network architecture", SIGCOMM 2008, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.quantity import Bandwidth, Count, Seconds
+from simulator.cluster.shape import Shape
+
+Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+
+
+def fat_tree(
+    world_size: int,
+    *,
+    k: Count | None = None,
+    bandwidth: Bandwidth,
+    latency: Seconds,
+    oversubscription: Ratio = 1.0,
+    servers: int = 0,
+) -> Graph:
+    """Join single-GPU hosts by a k-ary fat tree.
+
+    Parameters
+    ----------
+    world_size : int
+        GPUs that must find a port where k is not given.
+    k : int, optional
+        Ports of a switch, even; the smallest that has room where it is not given.
+    bandwidth : float
+        Of each cable and direction at a host [B/s].
+    latency : float
+        Of each cable [s].
+    oversubscription : float
+        Bandwidth at the hosts over bandwidth above the edge: cables between switches have bandwidth / this.
+    servers : int
+        Parameter servers on the last ports.
+
+    Returns
+    -------
+    Graph
+        k^3/4 ports with a GPU or server each, 5 k^2/4 switches, 3 k^3/4 cables. Hosts are 2 hops apart at one edge
+        switch, 4 in one pod, 6 otherwise.
+
+    Examples
+    --------
+    >>> from simulator.cluster.graph import of_kind
+    >>> tree = fat_tree(16, bandwidth=1e9, latency=1e-6)
+    >>> len(of_kind(tree, "gpu")), len(of_kind(tree, "switch"))
+    (16, 20)
+    """
+    ports = _ports(world_size + servers) if k is None else k
+    require(ports >= 2 and ports % 2 == 0, f"got k {ports}; must be even and at least 2")
+    require(oversubscription >= 1, f"got oversubscription {oversubscription}; must be at least 1")
+    half, hosts = ports // 2, ports**3 // 4
+    require(world_size + servers <= hosts, f"got {world_size} ranks and {servers} servers; k {ports} has {hosts} ports")
+    graph = empty()
+    names = [add_vertex(graph, f"gpu{i}", "gpu", forwards=False) for i in range(hosts - servers)]
+    names += [add_vertex(graph, f"server{i}", "server", forwards=False) for i in range(servers)]
+    for i, name in enumerate(names):
+        add_cable(graph, name, _switch(graph, "edge", i // half), bandwidth, latency)
+    for pod in range(ports):
+        _join_pod(graph, pod, half, bandwidth / oversubscription, latency)
+    return graph
+
+
+def _join_pod(graph: Graph, pod: int, half: int, bandwidth: float, latency: float) -> None:
+    """Join a pod's edge switches to its aggregation switches, and aggregation switch j to core group j."""
+    for j in range(half):
+        aggregation = _switch(graph, "aggregation", pod * half + j)
+        for i in range(half):
+            add_cable(graph, f"edge{pod * half + i}", aggregation, bandwidth, latency)
+        for i in range(half):
+            add_cable(graph, aggregation, _switch(graph, "core", j * half + i), bandwidth, latency)
+
+
+def _switch(graph: Graph, layer: str, number: int) -> str:
+    return add_vertex(graph, f"{layer}{number}", "switch", forwards=True)
+
+
+def _ports(hosts: int) -> int:
+    """Find the smallest even k with k^3/4 >= hosts."""
+    k = 2
+    while k**3 // 4 < hosts:
+        k += 2
+    return k
+
+
+def limits(*, k: int | None = None, **_: object) -> Shape:
+    """It grows with the world size unless k is given."""
+    return Shape(max_ranks=None if k is None else k**3 // 4, own_servers=True)

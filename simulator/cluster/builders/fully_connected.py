@@ -1,0 +1,46 @@
+"""GPUs with a cable between every two of them.
+
+Rule: every route is one link. Like a small company in which everybody has everybody's number.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.quantity import Bandwidth, Seconds
+from simulator.cluster.shape import Shape
+
+
+def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) -> Graph:
+    """Join every two of n GPUs.
+
+    Parameters
+    ----------
+    world_size : int
+    bandwidth : float
+        Of each cable and direction [B/s].
+    latency : float
+        Of each cable [s].
+
+    Returns
+    -------
+    Graph
+        n GPUs, n(n-1)/2 cables; the diameter is 1.
+
+    Examples
+    --------
+    >>> fully_connected(4, bandwidth=1e9, latency=1e-6).number_of_edges()
+    12
+    """
+    require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
+    graph = empty()
+    names = [add_vertex(graph, f"gpu{i}", "gpu", forwards=False) for i in range(world_size)]
+    for a, b in combinations(names, 2):
+        add_cable(graph, a, b, bandwidth, latency)
+    return graph
+
+
+def limits(**_: object) -> Shape:
+    """It grows with the world size."""
+    return Shape()

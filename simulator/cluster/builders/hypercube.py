@@ -1,0 +1,54 @@
+"""GPUs on the corners of a cube of d dimensions.
+
+Rule: two GPUs share a cable if their numbers differ in one binary digit. Like combination locks that are one turn of
+one wheel apart.
+"""
+
+from __future__ import annotations
+
+from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.quantity import Bandwidth, Number, Seconds
+from simulator.cluster.shape import Shape
+
+
+def hypercube(world_size: int, *, dimensions: Number | None = None, bandwidth: Bandwidth, latency: Seconds) -> Graph:
+    """Join 2^d GPUs, each with d others.
+
+    Parameters
+    ----------
+    world_size : int
+        Decides d where `dimensions` is not given: the smallest cube that has room.
+    dimensions : int, optional
+        d.
+    bandwidth : float
+        Of each cable and direction [B/s].
+    latency : float
+        Of each cable [s].
+
+    Returns
+    -------
+    Graph
+        2^d GPUs, all forwarding, d 2^(d-1) cables. The distance of two GPUs is the number of binary digits in which
+        their numbers differ; the diameter is d.
+
+    Examples
+    --------
+    >>> len(hypercube(5, bandwidth=1e9, latency=1e-6))
+    8
+    """
+    require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
+    size = (world_size - 1).bit_length() if dimensions is None else dimensions
+    require(0 <= size <= 20, f"got dimensions {size}; must be from 0 to 20")
+    graph = empty()
+    for i in range(2**size):
+        add_vertex(graph, f"gpu{i}", "gpu", forwards=True)
+    for i in range(2**size):
+        for digit in range(size):
+            if not i >> digit & 1:
+                add_cable(graph, f"gpu{i}", f"gpu{i | 1 << digit}", bandwidth, latency)
+    return graph
+
+
+def limits(*, dimensions: int | None = None, **_: object) -> Shape:
+    """It grows with the world size unless its dimensions are given."""
+    return Shape(max_ranks=None if dimensions is None else 2**dimensions)

@@ -1,0 +1,50 @@
+"""GPUs around one switch.
+
+Rule: every GPU and every server has a cable of its own to the switch, and nothing else. Like the spokes of a wheel.
+"""
+
+from __future__ import annotations
+
+from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.quantity import Bandwidths, Seconds
+from simulator.cluster.shape import Shape
+
+
+def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: int = 0) -> Graph:
+    """Join n GPUs by one switch.
+
+    Parameters
+    ----------
+    world_size : int
+    bandwidth : float or sequence of float
+        Of each cable and direction; several values repeat port by port [B/s].
+    latency : float
+        Of each cable [s]; a route between two GPUs has twice this.
+    servers : int
+        Parameter servers with a port of their own, like a worker's.
+
+    Returns
+    -------
+    Graph
+        n GPUs and the servers, each one cable away from "switch0".
+
+    Examples
+    --------
+    >>> sorted(star(2, bandwidth=1e9, latency=1e-6, servers=1))
+    ['gpu0', 'gpu1', 'server0', 'switch0']
+    """
+    require(world_size >= 1, f"got world_size {world_size}; a star has at least one GPU")
+    require(servers >= 0, f"got servers {servers}; must not be negative")
+    bandwidths = [bandwidth] if isinstance(bandwidth, float | int) else list(bandwidth)
+    graph = empty()
+    ports = [add_vertex(graph, f"gpu{i}", "gpu", forwards=False) for i in range(world_size)]
+    ports += [add_vertex(graph, f"server{i}", "server", forwards=False) for i in range(servers)]
+    add_vertex(graph, "switch0", "switch", forwards=True)
+    for i, name in enumerate(ports):
+        add_cable(graph, name, "switch0", bandwidths[i % len(bandwidths)], latency)
+    return graph
+
+
+def limits(**_: object) -> Shape:
+    """It grows with the world size, and servers find a port."""
+    return Shape(own_servers=True)

@@ -1,0 +1,91 @@
+"""A figure of the catalog: a value, the source that printed it, and whether it is sure.
+
+Rule: a bare value is short for a figure without source. Like a label on a jar: what is in it, and who filled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate, Seconds, Size
+
+
+class Strict(BaseModel):
+    """A model that refuses unknown keys and converts nothing silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Figure(Strict):
+    """A value with its source."""
+
+    source: str = ""
+    sure: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        return data if isinstance(data, Mapping) else {"value": data}
+
+
+class Rate(Figure):
+    """[FLOP/s]."""
+
+    value: FlopRate
+
+
+class Memory(Figure):
+    """[B], more than none."""
+
+    value: Annotated[Size, Field(gt=0)]
+
+
+class Speed(Figure):
+    """[B/s], more than none."""
+
+    value: Bandwidth
+
+
+class AnySpeed(Figure):
+    """[B/s]; 0 where there is no such link."""
+
+    value: AnyBandwidth
+
+
+class Time(Figure):
+    """[s]."""
+
+    value: Seconds
+
+
+class Whole(Figure):
+    """A count of at least one."""
+
+    value: Count
+
+
+class Number(Figure):
+    """Any finite number."""
+
+    value: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Open(Figure):
+    """A number, or text that nothing reads."""
+
+    value: float | str
+
+
+def figures(file: BaseModel) -> list[tuple[str, Any]]:
+    """List every figure of a file under its dotted key."""
+    found: list[tuple[str, Any]] = []
+    for key in type(file).model_fields:
+        held = getattr(file, key)
+        if isinstance(held, Figure):
+            found.append((key, held))
+        elif isinstance(held, dict):
+            found += [(f"{key}.{inner}", figure) for inner, figure in held.items()]
+    return found

@@ -1,0 +1,128 @@
+"""GPUs from files: catalog/gpus/NAME.yaml, a path, or a mapping.
+
+Rule: every figure stands with the source that printed it, and says so if it is not sure. A bare value is short for a
+figure without source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from simulator import dtypes
+from simulator.cluster.cluster import Gpu
+from simulator.cluster.figure import AnySpeed, Memory, Number, Rate, Speed, Strict, Whole, figures
+from simulator.cluster.locate import locate
+from simulator.cluster.validation import checked
+from simulator.document import Document, load
+from simulator.errors import UnknownNameError
+
+
+def _known(name: str) -> str:
+    try:
+        return dtypes.find(name, stored=False).name
+    except UnknownNameError as error:
+        raise ValueError(str(error).removeprefix("dtype: ")) from error
+
+
+_Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
+
+
+class _GpuFile(Strict):
+    """What a GPU file may hold.
+
+    Vector units and matrix units (tensor cores) have rates of their own; integer operations count as FLOP. `clock` is
+    that of the peaks [Hz], `power` the board's [W]. `best_matmul_flops` and `stream_bandwidth` are the best that was
+    measured on the chip; `constants` holds numbers that were fitted to it.
+    """
+
+    product: str = ""
+    vector_flops: _Peaks = Field(default_factory=dict)
+    matrix_flops: _Peaks = Field(default_factory=dict)
+    hbm_bytes: Memory
+    hbm_bandwidth: Speed
+    sms: Whole
+    scale_up_bandwidth: AnySpeed = AnySpeed.model_construct(value=0.0)
+    scale_up_links: Whole | None = None
+    host_bandwidth: Speed
+    clock: Number | None = None
+    l2_bytes: Memory | None = None
+    shared_memory_per_sm: Memory | None = None
+    power: Number | None = None
+    best_matmul_flops: _Peaks = Field(default_factory=dict)
+    stream_bandwidth: Speed | None = None
+    constants: dict[str, Number] = Field(default_factory=dict)
+
+
+def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> Gpu:
+    """Read a GPU.
+
+    Parameters
+    ----------
+    gpu : str, Path or mapping
+        A catalog name, a path, or the keys of a GPU file.
+    base : Path, optional
+        Folder against which a relative path is read first.
+
+    Returns
+    -------
+    Gpu
+        `peak_flops` holds the matrix units' rate where the GPU has them for a dtype, else the vector units'.
+
+    Raises
+    ------
+    ScenarioError
+        Unknown name; one line for each fault in the file.
+
+    Examples
+    --------
+    >>> load_gpu("a100_sxm_80gb").peak_flops["bfloat16"]
+    312000000000000.0
+    """
+    if isinstance(gpu, Mapping):
+        return _gpu(str(gpu.get("product", "inline")), Document("gpu", dict(gpu)))
+    path = gpu if isinstance(gpu, Path) else locate("gpu", gpu, base)
+    return _gpu(path.stem, load(path))
+
+
+def _gpu(name: str, document: Document) -> Gpu:
+    file = checked(_GpuFile, document)
+    if not (file.vector_flops or file.matrix_flops):
+        document.refuse([document.fault((), "needs vector_flops or matrix_flops, a rate for each dtype")])
+    return _record(name, file)
+
+
+def _record(name: str, file: _GpuFile) -> Gpu:
+    vector = {dtype: figure.value for dtype, figure in file.vector_flops.items()}
+    matrix = {dtype: figure.value for dtype, figure in file.matrix_flops.items()}
+    return Gpu(
+        name=name,
+        peak_flops=vector | matrix,
+        hbm_bytes=int(file.hbm_bytes.value),
+        hbm_bandwidth=file.hbm_bandwidth.value,
+        sms=file.sms.value,
+        scale_up_bandwidth=file.scale_up_bandwidth.value,
+        host_bandwidth=file.host_bandwidth.value,
+        facts=_facts(file, vector, matrix),
+    )
+
+
+def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -> dict[str, Any]:
+    found = dict(figures(file))
+    facts: dict[str, Any] = {
+        "product": file.product,
+        "vector_flops": vector,
+        "matrix_flops": matrix,
+        "best_matmul_flops": {name: figure.value for name, figure in file.best_matmul_flops.items()},
+        "constants": {name: figure.value for name, figure in file.constants.items()},
+        "sources": {key: figure.source for key, figure in found.items()},
+        "unsure": tuple(key for key, figure in found.items() if not figure.sure),
+    }
+    for key in ("scale_up_links", "clock", "l2_bytes", "shared_memory_per_sm", "power", "stream_bandwidth"):
+        figure = getattr(file, key)
+        if figure is not None:
+            facts[key] = figure.value
+    return facts

@@ -1,0 +1,154 @@
+"""Graphs from other programs: networkx's node-link JSON, and GraphML.
+
+Rule: vertices say their `kind`, edges their `bandwidth` and `latency` as text with a unit or as SI numbers; an
+undirected edge is a link in each direction. Two attributes are optional: `box`, the same for all GPUs of a box, and
+`reduces`, true for a switch of a box that can add.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from simulator import units
+from simulator.cluster.graph import Graph, empty, of_kind
+from simulator.document import Document, Fault, load
+from simulator.errors import ScenarioError, one_of
+
+_KINDS: Final = ("gpu", "host", "nic", "server", "switch")
+_ENDS: Final = ("gpu", "server")
+
+
+def load_graph(path: Path) -> Graph:
+    """Read a graph file.
+
+    Parameters
+    ----------
+    path : Path
+        "*.graphml", or node-link JSON as `networkx.node_link_data` writes it (`edges` or `links`).
+
+    Returns
+    -------
+    Graph
+        GPUs in the file's order. `forwards` is false for GPUs and servers and true for all else unless it is given.
+
+    Raises
+    ------
+    ScenarioError
+        Not such a file; one line for each vertex and edge that is wrong.
+    """
+    document = _from_graphml(path) if path.suffix == ".graphml" else _from_json(path)
+    graph, faults = _graph(document)
+    if faults:
+        _told(path, document, faults)
+    return graph
+
+
+def _told(path: Path, document: Document, faults: list[Fault]) -> None:
+    """Refuse, with lines and columns where the text has them; reading them is slow, so only now."""
+    placed = document if path.suffix == ".graphml" else load(path)
+    placed.refuse([placed.fault(fault.key, fault.message) for fault in faults])
+
+
+def _from_json(path: Path) -> Document:
+    try:
+        return Document(str(path), json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        load(path)  # says better what is wrong, and where
+        raise ScenarioError(f"{path}: not JSON; write it with networkx.node_link_data and json.dump") from None
+
+
+def _from_graphml(path: Path) -> Document:
+    import networkx as nx
+
+    try:
+        read = nx.read_graphml(path)
+    except Exception as error:  # the parsers below raise a dozen kinds
+        raise ScenarioError(f"{path}: not GraphML that can be read: {' '.join(str(error).split())}") from error
+    return Document(str(path), nx.node_link_data(read, edges="edges"))
+
+
+def _graph(document: Document) -> tuple[Graph, list[Fault]]:
+    data = document.data
+    if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list):
+        return empty(), [document.fault((), "is no node-link graph; it needs nodes and edges")]
+    if data.get("multigraph"):
+        return empty(), [document.fault(("multigraph",), "got true; join parallel edges to one with their sum")]
+    graph, faults = empty(), list[Fault]()
+    _add_vertices(graph, document, data["nodes"], faults)
+    where = "edges" if "edges" in data else "links"
+    edges = data.get(where, [])
+    both = not data.get("directed", True)
+    for i, edge in enumerate(edges if isinstance(edges, list) else []):
+        _add_edge(graph, document, (where, i), edge, both, faults)
+    if not faults and not of_kind(graph, "gpu"):
+        faults.append(document.fault(("nodes",), "has no vertex of kind 'gpu'"))
+    _say_boxes(graph)
+    return graph, faults
+
+
+def _add_vertices(graph: Graph, document: Document, nodes: list[Any], faults: list[Fault]) -> None:
+    for i, node in enumerate(nodes):
+        if not isinstance(node, Mapping) or "id" not in node:
+            faults.append(document.fault(("nodes", i), f"got {node!r}; must be a mapping with an id"))
+            continue
+        kind, forwards = node.get("kind"), node.get("forwards")
+        if kind not in _KINDS:
+            faults.append(document.fault(("nodes", i, "kind"), f"got {kind!r}; {one_of(_KINDS, kind)}"))
+        if forwards is not None and not isinstance(forwards, bool):
+            faults.append(document.fault(("nodes", i, "forwards"), f"got {forwards!r}; must be true or false"))
+        if str(node["id"]) in graph:
+            faults.append(document.fault(("nodes", i, "id"), f"got {node['id']!r}, which stands twice"))
+        facts = {key: value for key, value in node.items() if key != "id"}
+        graph.add_node(str(node["id"]), **(facts | {"forwards": kind not in _ENDS if forwards is None else forwards}))
+
+
+def _add_edge(
+    graph: Graph, document: Document, key: tuple[str | int, ...], edge: Any, both: bool, faults: list[Fault]
+) -> None:
+    if not isinstance(edge, Mapping):
+        faults.append(document.fault(key, f"got {edge!r}; must be a mapping"))
+        return
+    ends = [str(edge.get(end)) for end in ("source", "target")]
+    for end, name in zip(("source", "target"), ends, strict=True):
+        if name not in graph:
+            faults.append(document.fault((*key, end), f"got {name!r}; {one_of(list(graph)[:1000], name)}"))
+    bandwidth = _quantity(document, (*key, "bandwidth"), edge.get("bandwidth"), "bandwidth", faults)
+    latency = _quantity(document, (*key, "latency"), edge.get("latency"), "time", faults)
+    if bandwidth == 0:
+        faults.append(document.fault((*key, "bandwidth"), f"got {edge['bandwidth']!r}; must be more than 0"))
+    if ends[0] == ends[1]:
+        faults.append(document.fault(key, f"joins {ends[0]!r} to itself"))
+    if faults:
+        return
+    graph.add_edge(ends[0], ends[1], bandwidth=bandwidth, latency=latency)
+    if both:
+        graph.add_edge(ends[1], ends[0], bandwidth=bandwidth, latency=latency)
+
+
+def _quantity(
+    document: Document, key: tuple[str | int, ...], value: Any, kind: units.Kind, faults: list[Fault]
+) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return float(value)
+    try:
+        return units.parse(value, kind)
+    except ValueError as error:
+        faults.append(document.fault(key, "is missing; give it" if value is None else str(error)))
+        return 1.0
+
+
+def _say_boxes(graph: Graph) -> None:
+    """Collect boxes and their reducing switches from the vertices, where all GPUs name a box."""
+    boxes: dict[str, list[str]] = {}
+    reducing: dict[str, str] = {}
+    for name, facts in graph.nodes(data=True):
+        if facts.get("kind") == "gpu" and "box" in facts:
+            boxes.setdefault(str(facts["box"]), []).append(name)
+        if facts.get("reduces") and "box" in facts:
+            reducing[str(facts["box"])] = name
+    if boxes and sum(map(len, boxes.values())) == len(of_kind(graph, "gpu")):
+        graph.graph["boxes"] = tuple(map(tuple, boxes.values()))
+        graph.graph["reducing_switches"] = tuple(reducing.values()) if reducing.keys() == boxes.keys() else ()

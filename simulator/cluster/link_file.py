@@ -1,0 +1,89 @@
+"""Links from files: catalog/links/NAME.yaml, a path, or a mapping.
+
+Rule: what the wire can carry and what software gets out of it are two figures. Topologies take the first; what is lost
+belongs to the machine and its collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from simulator.cluster.figure import Open, Speed, Strict, Time, figures
+from simulator.cluster.locate import locate
+from simulator.cluster.validation import checked
+from simulator.document import Document, load
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One kind of link.
+
+    Attributes
+    ----------
+    name : str
+    bandwidth : float
+        Raw, of one direction [B/s].
+    effective : float or None
+        What large transfers reach [B/s]; None where it is not known.
+    latency : float or None
+        [s]; None where it is not known.
+    facts : mapping
+        Further figures, sources and what is not sure.
+    """
+
+    name: str
+    bandwidth: float
+    effective: float | None
+    latency: float | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _LinkFile(Strict):
+    product: str = ""
+    bandwidth: Speed
+    effective: Speed | None = None
+    latency: Time | None = None
+    further: dict[str, Open] = Field(default_factory=dict)
+
+
+def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) -> Link:
+    """Read a link.
+
+    Parameters
+    ----------
+    link : str, Path or mapping
+        A catalog name, a path, or the keys of a link file.
+    base : Path, optional
+        Folder against which a relative path is read first.
+
+    Raises
+    ------
+    ScenarioError
+        Unknown name; one line for each fault in the file.
+
+    Examples
+    --------
+    >>> load_link("infiniband_ndr").bandwidth
+    50000000000.0
+    """
+    if isinstance(link, Mapping):
+        name, document = str(link.get("product", "inline")), Document("link", dict(link))
+    else:
+        path = link if isinstance(link, Path) else locate("link", link, base)
+        name, document = path.stem, load(path)
+    file = checked(_LinkFile, document)
+    found = figures(file)
+    facts = {
+        "product": file.product,
+        "further": {key: figure.value for key, figure in file.further.items()},
+        "sources": {key: figure.source for key, figure in found},
+        "unsure": tuple(key for key, figure in found if not figure.sure),
+    }
+    effective = None if file.effective is None else file.effective.value
+    latency = None if file.latency is None else file.latency.value
+    return Link(name, file.bandwidth.value, effective, latency, facts)

@@ -1,0 +1,60 @@
+"""Quantities as types: text with a unit in a file, an SI number in a function.
+
+Rule: a parameter that is annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python. Like a turnstile: text
+on one side, numbers on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from simulator import units
+
+
+def _reader(kind: units.Kind, *, positive: bool) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        number = units.parse(value, kind)
+        if positive and number == 0.0:
+            raise ValueError(f"got {value!r}; must be more than 0")
+        return number
+
+    return read
+
+
+_bandwidth = _reader("bandwidth", positive=True)
+
+
+def _one_or_more(value: Any) -> float | list[float]:
+    if not isinstance(value, list):
+        return _bandwidth(value)
+    if not value:
+        raise ValueError("got an empty list; give one bandwidth or several that repeat")
+    return [_bandwidth(item) for item in value]
+
+
+Bandwidth = Annotated[float, BeforeValidator(_bandwidth)]
+"""Of one direction of a link [B/s]; "12.5 GB/s" in a file."""
+
+Bandwidths = Annotated[float | Sequence[float], BeforeValidator(_one_or_more)]
+"""One bandwidth for all links, or several that repeat link by link [B/s]."""
+
+AnyBandwidth = Annotated[float, BeforeValidator(_reader("bandwidth", positive=False))]
+"""As Bandwidth, and 0 where there is no such link [B/s]."""
+
+Seconds = Annotated[float, BeforeValidator(_reader("time", positive=False))]
+"""[s]; "5 us" in a file."""
+
+Size = Annotated[float, BeforeValidator(_reader("bytes", positive=False))]
+"""[B]; "8 MiB" in a file."""
+
+FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True))]
+"""[FLOP/s]; "312 TFLOP/s" in a file."""
+
+Count = Annotated[int, Field(ge=1)]
+"""At least one."""
+
+Number = Annotated[int, Field(ge=0)]
+"""None or more."""

@@ -1,0 +1,240 @@
+"""Routes through a cluster: which links a transfer crosses.
+
+Rule: a route is a shortest path by hops that passes only through vertices that forward; where several are as short,
+the destination's number decides, so the same pair always takes the same way. Like a sorting office: the last digits of
+the address choose the van.
+
+At a fork of c ways, sorted by vertex number, destination i takes way i mod c; what is left, i // c, decides at the next
+fork (were it i again, the second fork of a fat tree would always go the way of the first). i counts the destination
+among the vertices of its kind, so that consecutive GPUs spread; where a leaf's GPUs are not consecutive, as on rails,
+the vertices say a `position` that counts leaf by leaf. In a fat tree this is D-mod-k routing [1]_: shift permutations
+share no link.
+
+References
+----------
+.. [1] Zahavi, "D-Mod-K routing providing non-blocking traffic for shift permutations on real life fat trees",
+   CCIT report 776, Technion, 2010.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import fsum
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import NoRouteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import networkx as nx
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way from one vertex to another.
+
+    Attributes
+    ----------
+    links : tuple of int
+        Numbers of the directed links, in order; empty from a vertex to itself.
+    latency : float
+        Sum over the links [s].
+    bandwidth : float
+        Of the narrowest link [B/s]; infinite where there is none.
+    """
+
+    links: tuple[int, ...]
+    latency: float
+    bandwidth: float
+
+
+class Router:
+    """Numbers of vertices and links, and the routes between vertices.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Vertices with `kind`, `forwards` and perhaps `position`, edges with `bandwidth` and `latency`. It is read
+        once, now.
+    name : str
+        For errors.
+    ecmp_seed : int, optional
+        Choose among equally short ways by a hash of (seed, source, destination, fork) and not by the rule above.
+
+    Attributes
+    ----------
+    vertices : tuple of str
+        In the graph's order; the place is the number.
+    index : dict of str to int
+        Number of a vertex.
+    sources, targets : tuple of int
+        Vertex numbers at both ends of link i.
+    bandwidth, latency : tuple of float
+        Of link i [B/s], [s].
+    """
+
+    __slots__ = (
+        "_backward", "_forward", "_link_names", "_links", "_name", "_ordinal", "_routes", "_seed", "bandwidth", "index",
+        "latency", "sources", "targets", "vertices",
+    )  # fmt: skip
+
+    def __init__(self, graph: nx.DiGraph[str], name: str = "", *, ecmp_seed: int | None = None) -> None:
+        self._name = name
+        self._seed = ecmp_seed
+        self.vertices: tuple[str, ...] = tuple(graph)
+        self.index = {vertex: i for i, vertex in enumerate(self.vertices)}
+        self._number_links(graph)
+        self._ordinal = _ordinals(facts for _, facts in graph.nodes(data=True))
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._link_names: tuple[str, ...] | None = None
+
+    def _number_links(self, graph: nx.DiGraph[str]) -> None:
+        forwards = [bool(facts.get("forwards", True)) for _, facts in graph.nodes(data=True)]
+        links: list[dict[int, int]] = [{} for _ in self.vertices]
+        ahead: list[set[int]] = [set() for _ in self.vertices]
+        behind: list[set[int]] = [set() for _ in self.vertices]
+        sources, targets, bandwidth, latency = [], [], [], []
+        for number, (src_name, dst_name, edge) in enumerate(graph.edges(data=True)):
+            src, dst = self.index[src_name], self.index[dst_name]
+            links[src][dst] = number
+            if forwards[dst]:
+                ahead[src].add(dst)
+            if forwards[src]:
+                behind[dst].add(src)
+            sources.append(src)
+            targets.append(dst)
+            bandwidth.append(float(edge["bandwidth"]))
+            latency.append(float(edge["latency"]))
+        self._links, self._forward, self._backward = links, ahead, behind
+        self.sources, self.targets = tuple(sources), tuple(targets)
+        self.bandwidth, self.latency = tuple(bandwidth), tuple(latency)
+
+    @property
+    def link_names(self) -> tuple[str, ...]:
+        """Names of all links, 'src->dst', by number; made when first asked for."""
+        if self._link_names is None:
+            names = self.vertices
+            self._link_names = tuple(f"{names[s]}->{names[t]}" for s, t in zip(self.sources, self.targets, strict=True))
+        return self._link_names
+
+    def link_name(self, link: int) -> str:
+        """Name one link without naming all."""
+        return f"{self.vertices[self.sources[link]]}->{self.vertices[self.targets[link]]}"
+
+    def link(self, src: str, dst: str) -> int:
+        """Number of the link between two neighbours.
+
+        Raises
+        ------
+        KeyError
+            If they are not.
+        """
+        return self._links[self.index[src]][self.index[dst]]
+
+    def route(self, src: str, dst: str) -> Route:
+        """Find the way from one vertex to another; the answer is kept.
+
+        Parameters
+        ----------
+        src, dst : str
+            Names of vertices.
+
+        Returns
+        -------
+        Route
+
+        Raises
+        ------
+        NoRouteError
+            If no path leads through forwarding vertices.
+        KeyError
+            If a vertex is not of this topology.
+        """
+        known = self._routes.get((src, dst))
+        if known is None:
+            known = self._routes[src, dst] = self._find(self.index[src], self.index[dst])
+        return known
+
+    def _find(self, src: int, dst: int) -> Route:
+        if src == dst:
+            return Route((), 0.0, float("inf"))
+        path = (dst,) if dst in self._links[src] else self._walk(src, dst, self._corridor(src, dst))
+        links, here = [], src
+        for vertex in path:
+            links.append(self._links[here][vertex])
+            here = vertex
+        latency = fsum([self.latency[link] for link in links])
+        return Route(tuple(links), latency, min([self.bandwidth[link] for link in links]))
+
+    def _corridor(self, src: int, dst: int) -> list[set[int]]:
+        """Search from both ends, always on the narrower side, and return the vertices that lie on shortest paths.
+
+        Position i of the list holds those i + 1 hops from the source, up to one hop before the destination.
+        """
+        ahead, behind = [{src}], [{dst}, self._backward[dst]]
+        seen_ahead, seen_behind = {src}, {dst} | behind[1]
+        while True:
+            meet = ahead[-1] & behind[-1]
+            if meet:
+                return self._pruned(ahead, meet) + behind[-2:0:-1]
+            if not ahead[-1] or not behind[-1]:
+                raise NoRouteError(self.vertices[src], self.vertices[dst], self._name)
+            if len(ahead[-1]) <= len(behind[-1]):
+                ahead.append(_next(self._forward, ahead[-1], seen_ahead))
+            else:
+                behind.append(_next(self._backward, behind[-1], seen_behind))
+
+    def _pruned(self, ahead: list[set[int]], meet: set[int]) -> list[set[int]]:
+        """Drop from the levels of the search what does not lead to the meeting level."""
+        kept = [meet]
+        for level in ahead[-2:0:-1]:
+            later = kept[-1]
+            kept.append({vertex for vertex in level if not self._forward[vertex].isdisjoint(later)})
+        return kept[::-1]
+
+    def _walk(self, src: int, dst: int, corridor: list[set[int]]) -> list[int]:
+        rest, here, path = self._ordinal[dst], src, []
+        for level in corridor:
+            ways = self._forward[here] & level
+            if len(ways) == 1:
+                (here,) = ways
+            else:
+                way = rest if self._seed is None else _mixed((self._seed, src, dst, here))
+                rest //= len(ways)
+                here = sorted(ways)[way % len(ways)]
+            path.append(here)
+        path.append(dst)
+        return path
+
+
+def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[int]:
+    """Go one hop on from a level of the search."""
+    found = set[int]().union(*[neighbours[vertex] for vertex in level])
+    found -= seen
+    seen |= found
+    return found
+
+
+def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Count each vertex among those of its kind, unless it says its position."""
+    counts: dict[Any, int] = {}
+    ordinals = []
+    for facts in vertices:
+        number = counts.get(facts.get("kind"), 0)
+        counts[facts.get("kind")] = number + 1
+        ordinals.append(int(facts.get("position", number)))
+    return tuple(ordinals)
+
+
+def _mixed(numbers: Iterable[int]) -> int:
+    """Hash numbers with splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014): the same in every process."""
+    state = 0
+    for number in numbers:
+        state = (state ^ number) + 0x9E3779B97F4A7C15 & _MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state

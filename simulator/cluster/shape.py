@@ -1,0 +1,30 @@
+"""What is known of a topology before it is built. A record.
+
+Rule: found from the options alone, so that a check of a scenario never builds a graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Limits of a topology.
+
+    Attributes
+    ----------
+    max_ranks : int or None
+        GPUs that it has; None where it grows with the world size.
+    own_servers : bool
+        Whether parameter servers can have a port of their own.
+    box_size : int or None
+        GPUs of a box; None where there are no boxes.
+    in_switch_reduction : bool
+        Whether the switch of a box can add.
+    """
+
+    max_ranks: int | None = None
+    own_servers: bool = False
+    box_size: int | None = None
+    in_switch_reduction: bool = False

@@ -1,0 +1,173 @@
+"""Topologies from files: topologies/NAME.yaml, a path, or a mapping with the same keys.
+
+Rule: read and checked here, all faults at once; nothing is built. Like a building application: complete before the
+first stone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from simulator.cluster import builder as builders
+from simulator.cluster.cluster import MachineCollective
+from simulator.cluster.figure import Strict
+from simulator.cluster.locate import locate
+from simulator.cluster.quantity import Bandwidth, Count, Seconds, Size
+from simulator.cluster.validation import check
+from simulator.document import Document, Fault, load
+from simulator.errors import UnknownNameError
+
+Operation = Literal[
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather", "all_to_all"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOperation:
+    """How a machine runs one operation: with all ranks in one box, and over several boxes; None where not measured."""
+
+    one_box: MachineCollective | None = None
+    boxes: MachineCollective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A topology file, checked.
+
+    Attributes
+    ----------
+    name : str
+    document : Document
+        For faults that show only when it is built.
+    builder : str or None
+        Its builder; None where `graph` is given.
+    options : mapping
+        The builder's arguments, defaults filled in.
+    graph : Path or None
+        A node-link JSON or GraphML file.
+    gpu : str, mapping or None
+        The GPU that it has by default.
+    ecmp_seed : int or None
+        Choose among equally short routes by a hash with this seed.
+    collectives : mapping of operation to MeasuredOperation
+    folder : Path or None
+        Against which its relative paths are read.
+    """
+
+    name: str
+    document: Document
+    builder: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    graph: Path | None = None
+    gpu: str | Mapping[str, Any] | None = None
+    ecmp_seed: int | None = None
+    collectives: Mapping[str, MeasuredOperation] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+class _Collective(Strict):
+    algorithm: str
+    startup: Seconds = 0.0
+    rate_cap: Bandwidth = float("inf")
+    cross_rate_cap: Bandwidth = float("inf")
+    half_size: Size = 0.0
+    exponent: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    chunks: Count | None = None
+    source: str = ""
+
+    def record(self) -> MachineCollective:
+        """Make the cluster's record of it."""
+        return MachineCollective(**self.model_dump())
+
+
+class _Operation(Strict):
+    one_box: _Collective | None = None
+    boxes: _Collective | None = None
+
+    def record(self) -> MeasuredOperation:
+        """Make the record of both."""
+        return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_box, self.boxes)))
+
+
+class _Ecmp(Strict):
+    hash: int
+
+
+class _TopologyFile(Strict):
+    name: str | None = None
+    builder: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    graph: str | None = None
+    gpu: str | dict[str, Any] | None = None
+    ecmp: _Ecmp | None = None
+    collectives: dict[Operation, _Operation] = Field(default_factory=dict)
+
+
+def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> Topology:
+    """Read a topology without building it.
+
+    Parameters
+    ----------
+    topology : str, Path or mapping
+        A shipped name, the path of a YAML, node-link JSON or GraphML file, or the keys of a topology file.
+    base : Path, optional
+        Folder against which a relative path is read first.
+
+    Raises
+    ------
+    ScenarioError
+        Unknown name; one line for each fault, with line and column.
+    """
+    if isinstance(topology, Mapping):
+        return _read(Document("topology", dict(topology)), "inline", base)
+    path = topology if isinstance(topology, Path) else locate("topology", topology, base)
+    if path.suffix in (".json", ".graphml"):
+        return Topology(path.stem, Document(str(path), {}), graph=path, folder=path.parent)
+    return _read(load(path), path.stem, path.parent)
+
+
+def _read(document: Document, name: str, folder: Path | None) -> Topology:
+    file, faults = check(_TopologyFile, document)
+    options, wrong = _options(document)
+    document.refuse(faults + wrong)
+    if file is None:
+        raise TypeError("a file without faults has a model")
+    graph = None if file.graph is None else (folder or Path()) / file.graph
+    return Topology(
+        name=file.name or name,
+        document=document,
+        builder=file.builder,
+        options=options,
+        graph=graph,
+        gpu=file.gpu,
+        ecmp_seed=None if file.ecmp is None else file.ecmp.hash,
+        collectives={operation: measured.record() for operation, measured in file.collectives.items()},
+        folder=folder,
+    )
+
+
+def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
+    """Check the options against the builder that the file names."""
+    data = document.data
+    if not isinstance(data, Mapping):
+        return {}, []
+    name = data.get("builder")
+    if (name is None) == (data.get("graph") is None):
+        return {}, [document.fault((), "needs either builder or graph")]
+    if name is None:
+        return {}, [document.fault(("options",), "belong to a builder; a graph has none")] if "options" in data else []
+    if not isinstance(name, str):
+        return {}, []
+    try:
+        builder = builders.find(name)
+    except UnknownNameError as error:
+        return {}, [document.fault(("builder",), str(error).removeprefix("builder: "))]
+    if "options" not in data:
+        document = Document(document.source, {**data, "options": {}}, values=document.values)
+    found, faults = check(builder.options, document, ("options",))
+    return ({} if found is None else dict(found)), faults

@@ -1,0 +1,121 @@
+"""What a strict model finds wrong in a file, as faults with line, column and a hint.
+
+Rule: every fault is told, each in one line: what was got, what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from simulator.document import Document, Fault, Key
+from simulator.errors import one_of
+
+M = TypeVar("M", bound=BaseModel)
+
+_WANTED: Final = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "dict_type": "must be a mapping (key: value)",
+    "model_type": "must be a mapping (key: value)",
+    "model_attributes_type": "must be a mapping (key: value)",
+    "list_type": "must be a list",
+    "is_instance_of": "must be a list",
+}
+_QUOTED: Final = re.compile(r"'([^']*)'")
+_BOUND: Final = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+def check(model: type[M], document: Document, at: Key = ()) -> tuple[M | None, list[Fault]]:
+    """Hold the data of a document, or of one of its keys, against a model.
+
+    Parameters
+    ----------
+    model : type of pydantic.BaseModel
+    document : Document
+    at : tuple of str and int
+        The key whose value is checked.
+
+    Returns
+    -------
+    tuple
+        The model and no faults, or None and all faults.
+    """
+    data = document.data
+    for step in at:
+        data = data[step]
+    if not isinstance(data, Mapping):
+        return None, [document.fault(at, f"got {data!r}; must be a mapping (key: value)")]
+    try:
+        return model.model_validate(dict(data)), []
+    except ValidationError as error:
+        return None, [_fault(model, document, at, dict(found)) for found in error.errors()]
+
+
+def checked(model: type[M], document: Document) -> M:
+    """Read a whole document as a model.
+
+    Raises
+    ------
+    ScenarioError
+        One line for each fault.
+    """
+    found, faults = check(model, document)
+    document.refuse(faults)
+    return cast(M, found)
+
+
+def _fault(model: type[BaseModel], document: Document, at: Key, found: Mapping[str, Any]) -> Fault:
+    inner = tuple(step for step in found["loc"] if step != "[key]")
+    key = (*at, *inner)
+    kind = str(found["type"])
+    if kind == "extra_forbidden":
+        return document.fault(key, f"unknown key; {one_of(_keys_at(model, inner[:-1]), inner[-1])}", of_key=True)
+    if kind == "missing":
+        return document.fault(key, "is missing; give it")
+    message = _message(kind, found)
+    return document.fault(key, message, of_key="[key]" in found["loc"])
+
+
+def _message(kind: str, found: Mapping[str, Any]) -> str:
+    got, context = found["input"], found.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"got {got!r}; {one_of(_QUOTED.findall(context['expected']), got)}"
+    if kind in _BOUND:
+        word, name = _BOUND[kind]
+        return f"got {got!r}; must be {word} {context[name]}"
+    return f"got {got!r}; {_WANTED.get(kind, str(found['msg']).lower())}"
+
+
+def _keys_at(model: Any, steps: Key) -> list[str]:
+    """List the keys that the model at the end of these steps takes."""
+    kind = _plain(model)
+    for step in steps:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = _plain(kind.model_fields[str(step)].annotation)
+        elif get_args(kind):
+            kind = _plain(get_args(kind)[-1])
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _plain(kind: Any) -> Any:
+    """Take the model out of `X | None` and `Annotated[X, ...]`."""
+    while get_origin(kind) in (Annotated, Union, UnionType):
+        options = [a for a in get_args(kind) if a is not type(None)]
+        kind = options[0]
+    return kind

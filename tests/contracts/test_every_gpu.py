@@ -1,0 +1,129 @@
+"""What holds for every GPU and every link of the catalog."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator import dtypes, registry
+from simulator.cluster.build import build
+from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.link_file import load_link
+
+GPUS = registry.names("gpu")
+LINKS = registry.names("link")
+
+# Matrix-unit rate of float16 [TFLOP/s], HBM [GB/s], scale-up [GB/s, one direction], SMs: the vendors' data sheets.
+TABLE = {
+    "v100_sxm_32gb": (125, 900, 150, 80),
+    "a100_sxm_40gb": (312, 1555, 300, 108),
+    "a100_sxm_80gb": (312, 2039, 300, 108),
+    "a100_pcie_80gb": (312, 1935, 0, 108),
+    "h100_sxm": (989.4, 3350, 450, 132),
+    "h100_pcie": (756, 2000, 0, 114),
+    "h200": (989.4, 4800, 450, 132),
+    "b200": (2250, 8000, 900, 148),
+    "mi300x": (1307.4, 5300, 448, 304),
+    "l4": (121, 300, 0, 58),
+    "rtx_4090": (165.2, 1008, 0, 128),
+}
+# Matrix operations a clock and SM, each a multiplication and an addition: dense float16 [FLOP].
+PER_CLOCK = {"v100_sxm_32gb": 8 * 64 * 2, "a100_sxm_80gb": 4 * 256 * 2, "h100_sxm": 4 * 512 * 2, "l4": 4 * 128 * 2,
+             "mi300x": 4 * 256 * 2}  # fmt: skip
+
+
+def test_the_catalog_holds_the_gpus_of_the_table() -> None:
+    assert set(TABLE) <= set(GPUS)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_key_figures_equal_the_data_sheet(name: str) -> None:
+    gpu = load_gpu(name)
+    found = (gpu.peak_flops["float16"], gpu.hbm_bandwidth, gpu.scale_up_bandwidth)
+    assert found == pytest.approx((TABLE[name][0] * 1e12, TABLE[name][1] * 1e9, TABLE[name][2] * 1e9))
+    assert gpu.sms == TABLE[name][3]
+
+
+@pytest.mark.parametrize("name", PER_CLOCK)
+def test_the_peak_is_units_times_clock(name: str) -> None:
+    gpu = load_gpu(name)
+    expected = gpu.sms * PER_CLOCK[name] * gpu.facts["clock"]
+    assert gpu.peak_flops["float16"] == pytest.approx(expected, rel=0.003)  # printed to three digits
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_is_complete(name: str) -> None:
+    gpu = load_gpu(name)
+    assert gpu.name == name
+    assert gpu.facts["product"]
+    assert {"float64", "float32", "float16"} <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
+    assert gpu.hbm_bytes > 2**34
+    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9)  # PCIe 3, 4, 5 x16
+    assert gpu.sms > 0
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_matrix_units_are_at_least_as_fast_as_vector_units(name: str) -> None:
+    gpu = load_gpu(name)
+    for dtype, rate in gpu.facts["vector_flops"].items():
+        assert gpu.peak_flops[dtype] >= rate
+    for dtype, rate in gpu.facts["matrix_flops"].items():
+        assert gpu.peak_flops[dtype] == rate
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_what_was_measured_is_below_the_peak(name: str) -> None:
+    gpu = load_gpu(name)
+    for dtype, rate in gpu.facts["best_matmul_flops"].items():
+        assert 0.5 < rate / gpu.peak_flops[dtype] < 1
+    assert gpu.facts.get("stream_bandwidth", 0.0) < gpu.hbm_bandwidth
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_scale_up_bandwidth_is_a_whole_number_of_equal_links(name: str) -> None:
+    gpu = load_gpu(name)
+    if "scale_up_links" in gpu.facts:
+        each = gpu.scale_up_bandwidth / gpu.facts["scale_up_links"]
+        assert each in (25e9, 50e9, 64e9)  # NVLink 2 to 4, NVLink 5, Infinity Fabric
+    else:
+        assert gpu.scale_up_bandwidth == 0
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_figure_of_a_gpu_names_its_source(name: str) -> None:
+    sources = load_gpu(name).facts["sources"]
+    silent = {key for key, source in sources.items() if not source}
+    assert silent - {"scale_up_bandwidth"} == set()
+    text = registry.find("gpu", name).read_text()
+    unsure = load_gpu(name).facts["unsure"]
+    assert text.startswith("#")
+    assert not unsure or "not sure" in text.lower()
+    assert all("recalled" not in source or key in unsure for key, source in sources.items())
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_link_reaches_at_most_what_its_wire_carries(name: str) -> None:
+    link = load_link(name)
+    assert link.facts["product"]
+    assert link.effective is None or 0.5 * link.bandwidth < link.effective < link.bandwidth
+    assert link.latency is not None
+    assert 0 < link.latency < 1e-4
+    assert all(link.facts["sources"].values())
+    assert all("recalled" not in source or key in link.facts["unsure"] for key, source in link.facts["sources"].items())
+
+
+@pytest.mark.parametrize(
+    ("topology", "inside", "outside"),
+    [
+        ("dgx_a100", "nvlink3", "infiniband_hdr"),
+        ("dgx_h100", "nvlink4", "infiniband_ndr"),
+        ("dgx_b200", "nvlink5", "infiniband_ndr"),
+        ("mi300x_box", "xgmi_mi300x", "infiniband_ndr"),
+        ("aws_p4de", "nvlink3", "efa_100g"),
+        ("leaf_spine_100g", "pcie4_x16", "ethernet_100g"),
+    ],
+)
+def test_shipped_boxes_are_made_of_catalog_links(topology: str, inside: str, outside: str) -> None:
+    cluster = build(topology, 16)
+    card = next(name for name, facts in cluster.graph.nodes(data=True) if facts["kind"] == "nic")
+    assert cluster.route("gpu0", "gpu1").bandwidth == load_link(inside).bandwidth
+    assert cluster.route(card, "leaf0").bandwidth == load_link(outside).bandwidth

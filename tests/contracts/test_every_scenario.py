@@ -1,0 +1,74 @@
+"""Every shipped scenario: it loads, asks a question, keeps the schema, and can be resolved and multiplied out."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from simulator import document, registry
+from simulator.cluster.build import build
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.resolve import resolved, to_yaml
+from simulator.scenario.schema import schema
+
+NAMES = registry.names("scenario")
+
+
+def test_the_shipped_scenarios_are_the_ones_that_are_known() -> None:
+    assert {
+        "all_to_all_direct",
+        "low_precision_sum",
+        "n_servers",
+        "nvlink_box_algorithms",
+        "ring_vs_parameter_server",
+        "slow_link",
+        "straggler",
+        "tensor_fusion",
+        "two_boxes_hierarchical",
+    } <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_its_file_name_and_a_question(name: str) -> None:
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.question.endswith("?")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_keeps_the_schema_as_written_and_as_resolved(name: str) -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    validator.validate(json.loads(json.dumps(document.load(registry.find("scenario", name)).data)))
+    validator.validate(json.loads(json.dumps(resolved(load_scenario(name)))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_back_from_what_it_resolves_to(name: str) -> None:
+    scenario = load_scenario(name)
+    assert load_scenario(resolved(scenario)) == scenario
+    assert document.parse(to_yaml(scenario)).question == scenario.question
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_is_a_scenario_of_its_own(name: str) -> None:
+    for point in points(load_scenario(name)):
+        assert load_scenario(resolved(point.scenario)) == point.scenario
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cluster_of_every_point_can_be_built(name: str) -> None:
+    specs = {resolved(p.scenario)["cluster"].__repr__(): p.scenario for p in points(load_scenario(name))}
+    for scenario in specs.values():
+        spec = scenario.cluster
+        cluster = build(
+            spec.topology,
+            spec.world_size,
+            gpu=spec.gpu,
+            stragglers=spec.stragglers,
+            link_factors=spec.link_factors,
+            placement=spec.placement,
+            base=scenario.base,
+        )
+        assert cluster.world_size == spec.world_size
