@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from simulator.errors import ScenarioError, one_of
+from simulator.yaml_dialect import Loader
 
 Key = tuple[str | int, ...]
 
@@ -32,18 +33,22 @@ class Fault:
         "got 'rng'; one of naive, ring; did you mean 'ring'?"
     line, column : int or None
         From 1; None where there is no text behind it (a dict from Python, --set).
+    source : str or None
+        Where the value came from, if not from the document itself ("--set seed=x").
     """
 
     key: Key
     message: str
     line: int | None = None
     column: int | None = None
+    source: str | None = None
 
     def told(self, source: str) -> str:
         """Say it in one line, the place first."""
-        place = source if self.line is None else f"{source}:{self.line}:{self.column}"
+        named = self.source or source
+        place = named if self.line is None else f"{named}:{self.line}:{self.column}"
         dotted = ".".join(map(str, self.key))
-        return f"{place}: {dotted}: {self.message}" if dotted else f"{place}: {self.message}"
+        return _one_line(f"{place}: {dotted}: {self.message}" if dotted else f"{place}: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,26 @@ class Document:
     question: str = ""
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
-        """Line and column of a value (or of its key); of the nearest parent where it is not in the text."""
+        """Line and column of a value (or of its key); of the nearest parent where it is not in the text.
+
+        A mapping or list that begins below its key is told at the key: that is the line that people look for.
+        """
         for end in range(len(key), -1, -1):
-            known = (self.keys if of_key and end else self.values).get(key[:end])
-            if known is not None:
-                return known
+            value, name = self.values.get(key[:end]), self.keys.get(key[:end])
+            if value is None:
+                continue
+            below = name is not None and value[0] > name[0] and isinstance(self._at(key[:end]), dict | list)
+            return name if name is not None and (of_key or below) else value
         return None, None
+
+    def _at(self, key: Key) -> Any:
+        data = self.data
+        for step in key:
+            try:
+                data = data[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return data
 
     def fault(self, key: Key, message: str, *, of_key: bool = False) -> Fault:
         """Make a fault at a value, or at its key where the key itself is wrong."""
@@ -88,19 +107,16 @@ class Document:
             raise ScenarioError("\n".join(f.told(self.source) for f in ordered))
 
 
-class _Loader(yaml.SafeLoader):
-    """A SafeLoader that resolves plain scalars as YAML 1.2's core schema does."""
+def _one_line(text: str) -> str:
+    """A quoted key or a strange name may hold line breaks; a fault must not."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
-    yaml_implicit_resolvers: Final = {}  # type: ignore[misc]
 
-
-for _tag, _pattern, _first in (
-    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("null", r"~|null|Null|NULL|", "~nN"),
-    ("int", r"[-+]?[0-9]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*_first, ""] if _tag == "null" else list(_first))
+_DEEPEST: Final = 40
+# Aliases may repeat a part of the file again and again; ten lines can stand for a billion values.
+_MOST_VALUES: Final = 100_000
+# Beyond this Python itself refuses to read a whole number (sys.int_info.default_max_str_digits is 4300).
+_MOST_DIGITS: Final = 400
 
 
 def load(path: Path | str, *, source: str | None = None) -> Document:
@@ -113,103 +129,158 @@ def load(path: Path | str, *, source: str | None = None) -> Document:
     """
     name = source or str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{name}: cannot be read: {error.strerror or error}") from error
+        text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ScenarioError(f"{name}: not a UTF-8 text file: byte {error.start} is {error.object[error.start]:#x}") from error
+        bad = f"byte {error.start} is {error.object[error.start]:#x}"
+        raise ScenarioError(f"{name}: not a UTF-8 text file: {bad}") from error
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return parse(text, name)
 
 
 def parse(text: str, source: str = "<text>") -> Document:
-    """Read YAML text; see `load`."""
+    """Read YAML text; see `load`.
+
+    Examples
+    --------
+    >>> document = parse("# Why?\\nname: demo\\nsize: 1 MiB")
+    >>> document.question, document.data["size"], document.values[("size",)]
+    ('Why?', '1 MiB', (3, 7))
+    """
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        root = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
-        raise ScenarioError(_syntax(error, source)) from error
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
-    except (RecursionError, ValueError) as error:
-        raise ScenarioError(f"{source}: not YAML that can be read: {error}") from error
-    keys: dict[Key, tuple[int, int]] = {}
-    values: dict[Key, tuple[int, int]] = {}
-    faults: list[Fault] = []
+        raise ScenarioError(_one_line(_syntax(error, source))) from error
+    except yaml.reader.ReaderError as error:
+        raise ScenarioError(_unreadable(error, text, source)) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(str(error))
+        raise ScenarioError(f"{source}: not YAML that can be read: {reason}") from error
     if root is None:
         raise ScenarioError(f"{source}:1:1: the file is empty")
-    data = _build(root, (), keys, values, faults, 0)
-    document = Document(source, data, keys, values, _question(text))
-    document.refuse(faults)
+    builder = _Builder()
+    data = builder.build(root, ())
+    document = Document(source, data, builder.keys, builder.values, _question(text))
+    document.refuse(builder.faults)
     return document
 
 
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
-    mark = error.problem_mark or error.context_mark
+    began, met = error.context_mark, error.problem_mark
+    context, problem = error.context or "", error.problem or "cannot be read"
+    mark = met or began
+    # What was opened and never closed is met much later, often at the end of the file: point to where it was opened.
+    opened = any(word in context for word in ("quoted scalar", "flow", "simple key"))
+    if began and met and opened and met.line > began.line:
+        mark = began
+        problem = f"{problem} in line {met.line + 1}"
     place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-    context = f" ({error.context})" if error.context else ""
-    return f"{place}: not YAML: {error.problem or 'cannot be read'}{context}; check indentation, quotes and brackets"
+    told = f" ({context})" if context else ""
+    return f"{place}: not YAML: {problem}{told}; check indentation, quotes and brackets"
+
+
+def _unreadable(error: yaml.reader.ReaderError, text: str, source: str) -> str:
+    before = text[: error.position]
+    line, column = before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1
+    return f"{source}:{line}:{column}: not YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it"
 
 
 def _question(text: str) -> str:
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in text.removeprefix("\ufeff").splitlines():
+        if line.startswith("# yaml-language-server:"):
+            continue
         if line.startswith("#"):
             lines.append(line.lstrip("# ").rstrip())
         elif line.strip() or lines:
             break
-    return " ".join(lines)
+    return " ".join(" ".join(lines).split())
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:
     return node.start_mark.line + 1, node.start_mark.column + 1
 
 
-def _build(node: yaml.Node, key: Key, keys: dict[Key, tuple[int, int]], values: dict[Key, tuple[int, int]], faults: list[Fault], depth: int) -> Any:
-    values.setdefault(key, _place(node))
-    if depth > 40:
-        faults.append(Fault(key, "nested too deeply", *_place(node)))
-        return None
-    if isinstance(node, yaml.MappingNode):
-        return _build_mapping(node, key, keys, values, faults, depth)
-    if isinstance(node, yaml.SequenceNode):
-        return [_build(item, (*key, i), keys, values, faults, depth + 1) for i, item in enumerate(node.value)]
-    return _scalar(node, key, faults)
+@dataclass(slots=True)
+class _Builder:
+    """Turns YAML nodes into plain data and notes where everything stands."""
+
+    keys: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    values: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    count: int = 0
+
+    def build(self, node: yaml.Node, key: Key) -> Any:
+        self.values.setdefault(key, _place(node))
+        self.count += 1
+        if len(key) > _DEEPEST or self.count > _MOST_VALUES:
+            if self.count <= _MOST_VALUES + 1:
+                deep = len(key) > _DEEPEST
+                message = "nested too deeply" if deep else f"more than {_MOST_VALUES} values; are there aliases?"
+                self.fault((), message, node)
+            # One such fault is enough, and what follows would only repeat it.
+            self.count = _MOST_VALUES + 1
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, key)
+        if isinstance(node, yaml.SequenceNode):
+            return self.sequence(node, key)
+        return self.scalar(node, key)
+
+    def fault(self, key: Key, message: str, node: yaml.Node) -> None:
+        self.faults.append(Fault(key, message, *_place(node)))
+
+    def sequence(self, node: yaml.SequenceNode, key: Key) -> list[Any]:
+        found: list[Any] = []
+        for i, item in enumerate(node.value):
+            if self.count > _MOST_VALUES:
+                break
+            found.append(self.build(item, (*key, i)))
+        return found
+
+    def mapping(self, node: yaml.MappingNode, key: Key) -> dict[str | int, Any]:
+        found: dict[str | int, Any] = {}
+        for name_node, value_node in node.value:
+            if self.count > _MOST_VALUES:
+                break
+            if not isinstance(name_node, yaml.ScalarNode):
+                self.fault(key, "a key must be a word", name_node)
+                continue
+            name = _key_name(name_node)
+            if name in found:
+                first = self.keys[(*key, name)]
+                self.fault((*key, name), f"stands twice, first in line {first[0]}; keep one", name_node)
+                continue
+            self.keys[(*key, name)] = _place(name_node)
+            found[name] = self.build(value_node, (*key, name))
+        return found
+
+    def scalar(self, node: yaml.Node, key: Key) -> Any:
+        text: str = node.value
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        if tag == "bool" and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if tag == "null" and text.lower() in ("", "~", "null"):
+            return None
+        if tag == "int" and _is_whole(text):
+            return int(text)
+        if tag == "float" and re.fullmatch(r"[-+0-9.eE]+", text):
+            try:
+                return float(text)
+            except ValueError:
+                pass
+        if tag not in ("str", "int", "float", "bool", "null"):
+            self.fault(key, f"YAML tag {node.tag!r} is not read here; remove it", node)
+        return text
 
 
-def _build_mapping(node: yaml.MappingNode, key: Key, keys: dict[Key, tuple[int, int]], values: dict[Key, tuple[int, int]], faults: list[Fault], depth: int) -> Any:
-    found: dict[Any, Any] = {}
-    for name_node, value_node in node.value:
-        if not isinstance(name_node, yaml.ScalarNode):
-            faults.append(Fault(key, "a key must be a word", *_place(name_node)))
-            continue
-        name: Any = name_node.value
-        if name_node.tag.endswith(":int") and name.lstrip("+-").isdigit():
-            name = int(name)
-        if name in found:
-            first = keys[(*key, name)]
-            faults.append(Fault((*key, name), f"stands twice, first in line {first[0]}; keep one", *_place(name_node)))
-            continue
-        keys[(*key, name)] = _place(name_node)
-        found[name] = _build(value_node, (*key, name), keys, values, faults, depth + 1)
-    return found
+def _is_whole(text: str) -> bool:
+    return len(text) <= _MOST_DIGITS and re.fullmatch(r"[-+]?[0-9]+", text) is not None
 
 
-def _scalar(node: yaml.Node, key: Key, faults: list[Fault]) -> Any:
+def _key_name(node: yaml.ScalarNode) -> str | int:
     text: str = node.value
-    tag = node.tag.rsplit(":", 1)[-1]
-    if tag == "bool" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if tag == "null":
-        return None
-    if tag == "int" and re.fullmatch(r"[-+]?[0-9]{1,400}", text):
-        return int(text)
-    if tag == "float":
-        try:
-            return float(text)
-        except ValueError:
-            pass
-    if tag not in ("str", "int", "float", "bool"):
-        faults.append(Fault(key, f"YAML tag {node.tag!r} is not read here; remove it", *_place(node)))
-    return text
+    return int(text) if node.tag.endswith(":int") and _is_whole(text) else text
 
 
 def unknown_keys(document: Document, at: Key, allowed: Sequence[str]) -> list[Fault]:

@@ -58,12 +58,16 @@ class Collective:
     reduce_itemsize : int
         Bytes of one element on the wire where it is reduced: partial sums may travel wider [B].
     dtype, reduction : str
+    accumulate : str
+        Dtype of partial sums.
     startup : float
         Paid by every rank once, before its first transfer [s].
     rate_cap : float
         Bound on the rate of each flow [B/s]; infinite where there is none.
     cross_rate_cap : float
         The same for flows that leave a box [B/s].
+    together : bool
+        Whether no rank starts before all have reached it, as where a coordinator lets them.
     stream : str
     after : tuple of str
         Names of operations of the same rank that must have ended.
@@ -79,10 +83,12 @@ class Collective:
     reduce_itemsize: int
     dtype: str = "float32"
     reduction: str = "sum"
+    accumulate: str = "float32"
     extras: tuple[str, ...] = ()
     startup: float = 0.0
     rate_cap: float = float("inf")
     cross_rate_cap: float = float("inf")
+    together: bool = False
     stream: str = "communication"
     after: tuple[str, ...] = ()
     why: str = ""

@@ -125,7 +125,8 @@ class Timeline:
     memory : tuple of MemorySample
     links : tuple of LinkUse
         Links that carried anything, by number.
-    link_names : mapping of link number to 'src->dst', for those links
+    link_names : mapping of link number to 'src->dst', for links on any route
+    link_bandwidths : mapping of link number to bandwidth, for the same links [B/s]
     """
 
     engine: str
@@ -135,3 +136,4 @@ class Timeline:
     memory: tuple[MemorySample, ...] = ()
     links: tuple[LinkUse, ...] = ()
     link_names: dict[int, str] = field(default_factory=dict)
+    link_bandwidths: dict[int, float] = field(default_factory=dict)

@@ -56,6 +56,8 @@ class CollectivePlay:
         self._late = [True]
         self._missing = ranks
         self._first_reach = _NEVER
+        self._all_here = simpy.Event(clock)
+        self._absent = ranks
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
@@ -73,6 +75,13 @@ class CollectivePlay:
     def missing(self) -> list[int]:
         """Ranks that have not reached it yet."""
         return [rank for rank, at in zip(self.op.group, self._started, strict=False) if at == _NEVER]
+
+    def gather(self) -> simpy.Event:
+        """A rank has come; the event happens when all have."""
+        self._absent -= 1
+        if self._absent == 0:
+            self._all_here.succeed()
+        return self._all_here
 
     def reach(self, place: int) -> None:
         """A rank's stream has reached the operation, and has paid its start-up."""

@@ -98,6 +98,7 @@ class _Play:
     limit_memory: bool
     clock: Clock = field(default_factory=Clock)
     collectives: dict[str, CollectivePlay] = field(default_factory=dict)
+    places_in: dict[str, dict[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
     memory: list[Hbm] = field(default_factory=list)
@@ -127,6 +128,7 @@ class _Play:
         fabric = Fabric(self.clock, capacity)
         ops = self.program.collectives()
         for number, (op, wiring) in enumerate(zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)):
+            self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             self.collectives[op.name] = CollectivePlay(self.clock, fabric, op, wiring, self._latency_noise(number, wiring))
         for rank in range(len(ranks)):
             limit = float(self.cluster.gpus[rank].hbm_bytes) if self.limit_memory else float("inf")
@@ -162,11 +164,14 @@ class _Play:
         if isinstance(op, Compute):
             yield self.clock.reach(self.clock.now + self._duration(rank, number, op))
         elif isinstance(op, Collective):
+            collective = self.collectives[op.name]
+            if op.together:
+                yield collective.gather()
             if op.startup:
                 yield self.clock.reach(self.clock.now + op.startup)
-            place = op.group.index(rank)
-            self.collectives[op.name].reach(place)
-            yield self.collectives[op.name].done[place]
+            place = self.places_in[op.name][rank]
+            collective.reach(place)
+            yield collective.done[place]
         elif isinstance(op, Allocate):
             self.memory[rank].allocate(op, self.clock.now)
         else:
@@ -200,13 +205,18 @@ class _Play:
         return f"{place.at.name!r}" if place.at is not None else "nothing"
 
     def timeline(self) -> Timeline:
+        logs = tuple(collective.log() for collective in self.collectives.values())
+        used = sorted({link for log in logs for route in log.routes for link in route})
+        router = self.cluster.router
         spans = tuple(sorted(self.spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
         return Timeline(
             engine=NAME,
             end=max((span.end for span in spans), default=0.0),
             spans=spans,
-            logs=tuple(collective.log() for collective in self.collectives.values()),
+            logs=logs,
             memory=tuple(sample for hbm in self.memory for sample in hbm.samples),
+            link_names={link: router.link_name(link) for link in used},
+            link_bandwidths={link: router.bandwidth[link] for link in used},
         )
 
 

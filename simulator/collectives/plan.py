@@ -1,0 +1,223 @@
+"""Planning: from "all_reduce 256 MiB over these ranks" to a Program, with the algorithm chosen and its time foreseen.
+
+Rule: everything is decided here, before a clock runs: algorithm, boxes, servers' and switches' vertices, start-up and rate
+caps of the machine. No clock, no arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.collectives import catalog
+from simulator.collectives.algorithm import Algorithm, Request, Sizes
+from simulator.collectives.choose import Candidate, choose
+from simulator.collectives.idle import IdleNetwork
+from simulator.dtypes import find as find_dtype
+from simulator.errors import ScenarioError
+from simulator.program import Collective, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A collective to be carried out on a cluster.
+
+    Attributes
+    ----------
+    request : Request
+        What; its boxes are filled in from the cluster where they are left empty.
+    algorithm : str
+        A name of the catalog, or "auto".
+    group : tuple of int
+        Ranks.
+    dtype, reduction : str
+    accumulate : {"payload", "float32"}
+        In what partial sums are kept, and travel where they travel.
+    messages : tuple of int
+        Elements of each array, where several follow each other; empty for one of request.elements.
+    wait : float
+        Before the first of them starts [s].
+    """
+
+    request: Request
+    algorithm: str
+    group: tuple[int, ...]
+    dtype: str = "float32"
+    reduction: str = "sum"
+    accumulate: Literal["payload", "float32"] = "payload"
+    messages: tuple[int, ...] = ()
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A collective ready to be played.
+
+    Attributes
+    ----------
+    program : Program
+    algorithm : str
+    why : str
+        Why this algorithm.
+    predicted : float or None
+        Time on an idle network [s], where every part of it has an exact closed form.
+    """
+
+    program: Program
+    algorithm: str
+    why: str
+    predicted: float | None
+
+
+def plan(cluster: Cluster, task: Task) -> Plan:
+    """Plan a collective.
+
+    Raises
+    ------
+    ScenarioError
+        The algorithm cannot do this here: an operation it does not have, unequal boxes, no reducing switch, no servers.
+    """
+    task = replace(task, request=_with_boxes(cluster, task))
+    name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
+    algorithm = catalog.find(name)
+    if task.request.operation not in algorithm.plans:
+        able = ", ".join(catalog.operations(name))
+        raise ScenarioError(f"collective.algorithm: got {name!r}, which has no {task.request.operation}; it has {able}")
+    ops, predicted = [], 0.0
+    foreseen = True
+    messages = task.messages or (task.request.elements,)
+    for number, elements in enumerate(messages):
+        part = replace(task, request=replace(task.request, elements=elements))
+        # Who merges tensors starts a buffer when all ranks have it ready (Horovod's coordinator).
+        label = task.request.operation if len(messages) == 1 else f"{task.request.operation} {number}"
+        op = _collective(cluster, part, name, algorithm, label, why)
+        op = replace(op, startup=op.startup + (task.wait if number == 0 else 0.0), together=len(messages) > 1)
+        time = algorithm.closed_form(part.request, _sizes(op), _network(cluster, task.group, op))
+        foreseen &= time is not None
+        predicted += time or 0.0
+        ops.append(op)
+    ranks = tuple(tuple(ops) if rank in task.group else () for rank in range(cluster.world_size))
+    return Plan(Program(ranks), name, why, predicted if foreseen else None)
+
+
+def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tuple[int, ...]:
+    """Pack tensors, in order, into buffers of at most so many elements; a larger tensor stands alone.
+
+    Parameters
+    ----------
+    tensors : sequence of int
+        Elements of each.
+    buffer : int
+        Most elements of a buffer.
+    first : int, optional
+        Most elements of the first buffer; PyTorch's DDP keeps it small, so that communication starts early.
+
+    Examples
+    --------
+    >>> packed([4, 4, 9, 1, 1], 8)
+    (8, 9, 2)
+    """
+    buffers: list[int] = []
+    room = 0
+    for elements in tensors:
+        if buffers and elements <= room:
+            buffers[-1] += elements
+            room -= elements
+        else:
+            limit = first if first is not None and not buffers else buffer
+            buffers.append(elements)
+            room = limit - elements
+    return tuple(buffers)
+
+
+def _with_boxes(cluster: Cluster, task: Task) -> Request:
+    if task.request.boxes:
+        return task.request
+    place = {rank: i for i, rank in enumerate(task.group)}
+    boxes = [tuple(place[rank] for rank in box if rank in place) for box in cluster.boxes]
+    return replace(task.request, boxes=tuple(box for box in boxes if box))
+
+
+def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
+    machine = cluster.collectives.get(task.request.operation)
+    if machine is not None and task.request.operation in catalog.find(machine.algorithm).plans:
+        return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
+    candidates = []
+    for name in catalog.names():
+        algorithm = catalog.find(name)
+        # Servers of their own are further machines, which nobody has asked for.
+        if task.request.operation not in algorithm.plans or "servers" in algorithm.options:
+            continue
+        try:
+            op = _collective(cluster, task, name, algorithm, task.request.operation, "")
+        except ScenarioError:
+            continue
+        network = _network(cluster, task.group, op)
+        candidates.append(Candidate(name, algorithm.closed_form(task.request, _sizes(op), network)))
+    return choose(candidates)
+
+
+def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, label: str, why: str) -> Collective:
+    dtype = find_dtype(task.dtype)
+    machine = _machine(cluster, task.request)
+    request = task.request
+    if machine is not None and machine.algorithm == name and request.chunks is None and "chunks" in algorithm.options:
+        request = replace(request, chunks=machine.chunks)
+    try:
+        schedule = algorithm.plans[request.operation](request)
+    except ValueError as error:
+        raise ScenarioError(f"collective.algorithm: {name}: {error}") from error
+    # Partial sums travel wide only where each waits for the one before; buffered and arriving ones are sent as they are.
+    wide = task.accumulate == "float32" and schedule.adds == "in_sequence"
+    factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
+    return Collective(
+        name=label,
+        group=task.group,
+        schedule=schedule,
+        elements=request.elements,
+        itemsize=dtype.itemsize,
+        reduce_itemsize=max(4, dtype.itemsize) if wide else dtype.itemsize,
+        dtype=task.dtype,
+        reduction=task.reduction,
+        accumulate="float32" if task.accumulate == "float32" else task.dtype,
+        extras=_extras(cluster, task, name, request),
+        startup=machine.startup if machine else 0.0,
+        rate_cap=machine.rate_cap * factor if machine else float("inf"),
+        cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
+        why=why,
+    )
+
+
+def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:
+    """What was measured on this machine: for this operation, else for the all-reduce, which is nearest to it."""
+    return cluster.collectives.get(request.operation) or cluster.collectives.get("all_reduce")
+
+
+def _extras(cluster: Cluster, task: Task, name: str, request: Request) -> tuple[str, ...]:
+    if name == "parameter_server" and request.servers_on == "own":
+        if len(cluster.servers) < request.servers:
+            raise ScenarioError(
+                f"collective.servers.on: got 'own', but {cluster.name} has ports for {len(cluster.servers)} servers; "
+                "write on: workers, or use star or leaf-spine"
+            )
+        return cluster.servers[: request.servers]
+    if name != "nvls":
+        return ()
+    switches = [s for box, s in zip(cluster.boxes, cluster.reducing_switches, strict=False) if set(box) & set(task.group)]
+    if len(switches) != len(request.boxes):
+        raise ScenarioError(
+            f"collective.algorithm: got 'nvls', but no switch of {cluster.name} reduces; "
+            "it needs a topology with in_switch_reduction: true"
+        )
+    return tuple(switches)
+
+
+def _sizes(op: Collective) -> Sizes:
+    return Sizes(copied=op.itemsize, reduced=op.reduce_itemsize)
+
+
+def _network(cluster: Cluster, group: tuple[int, ...], op: Collective) -> IdleNetwork:
+    vertices = tuple(cluster.ranks[rank] for rank in group) + op.extras
+    return IdleNetwork(cluster, vertices, group, op.startup, op.rate_cap, op.cross_rate_cap)

@@ -1,0 +1,1 @@
+"""From a Timeline to what people read: figures, traces and tables."""

@@ -1,0 +1,204 @@
+"""The whole product in one function: build the cluster, plan the program, execute it, summarise the timeline.
+
+Rule: this is the way of a scenario, one direction, and nothing is decided here that a stop on the way can decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import inputs
+from simulator.collectives.algorithm import Request
+from simulator.collectives.expected import Numbers, Verdict, judge
+from simulator.collectives.plan import Plan, Task, packed, plan
+from simulator.collectives.reduction import Array
+from simulator.dtypes import find as find_dtype
+from simulator.engine.events import Jitter, execute
+from simulator.engine.payload import Payload, Tamper, ended_order
+from simulator.errors import ScenarioError
+from simulator.report.summary import CollectiveReport, summarize, with_link_use
+from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
+
+if TYPE_CHECKING:
+    from simulator.timeline import Timeline
+
+# payload: auto carries real arrays while all ranks' arrays together are no larger than this [B].
+PAYLOAD_LIMIT = 256 * 2**20
+# PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
+# (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
+_FIRST_BUCKET = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A played scenario.
+
+    Attributes
+    ----------
+    scenario : Scenario
+    plan : Plan
+    timeline : Timeline
+    report : CollectiveReport
+    results : tuple of array, or None
+        By place in the group what the operation gives each rank (one after the other where tensors make several
+        messages); None without payload.
+    """
+
+    scenario: Scenario
+    plan: Plan
+    timeline: Timeline
+    report: CollectiveReport
+    results: tuple[Array, ...] | None
+
+
+def simulate(scenario: Scenario, *, tamper: Tamper | None = None) -> Run:
+    """Play one scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        A single point; one with `compare` or `sweep` is for `simulator.sweep`.
+    tamper : mapping of transfer number to function, optional
+        Faults put into the payload, to see that they show.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario is no single point, or asks for what cannot be.
+    SimulationError
+        The run cannot go on.
+    """
+    if scenario.compare or scenario.sweep:
+        raise ScenarioError(
+            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
+            "use simulator.sweep(scenario), or `simulator run`"
+        )
+    cluster = build_cluster(scenario)
+    planned = plan_scenario(scenario, cluster)
+    jitter = scenario.cluster.jitter
+    payloads = _payloads(scenario, planned, tamper or {})
+    timeline = execute(
+        planned.program,
+        cluster,
+        jitter=Jitter(jitter.compute, jitter.latency, scenario.seed),
+        payloads=payloads,
+    )
+    timeline = with_link_use(timeline)
+    verdict = _verdict(scenario, planned, timeline, payloads) if payloads else None
+    report = summarize(planned, timeline, verdict, exact_form=jitter.latency == 0)
+    return Run(scenario, planned, timeline, report, _results(planned, payloads) if payloads else None)
+
+
+def build_cluster(scenario: Scenario) -> Cluster:
+    """The scenario's cluster, with a server's port for each parameter server that stands on its own."""
+    spec, collective = scenario.cluster, scenario.collective
+    servers = 0
+    if collective is not None and collective.algorithm == "parameter_server" and _servers(collective)[1] == "own":
+        servers = _servers(collective)[0]
+    return build(
+        spec.topology,
+        spec.world_size,
+        gpu=spec.gpu,
+        servers=servers,
+        stragglers=spec.stragglers,
+        link_factors=spec.link_factors,
+        placement=spec.placement,
+        ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
+        base=scenario.base,
+    )
+
+
+def plan_scenario(scenario: Scenario, cluster: Cluster) -> Plan:
+    """The scenario's program on this cluster."""
+    spec = scenario.collective
+    if spec is None:
+        raise ScenarioError(f"{scenario.source}: training steps are not built yet; write `collective:`")
+    itemsize = find_dtype(spec.dtype).itemsize
+    group = spec.group or tuple(range(scenario.cluster.world_size))
+    count, on = _servers(spec)
+    size = spec.group_size
+    boxes = tuple(tuple(range(b, b + size)) for b in range(0, len(group), size)) if size else ()
+    request = Request(
+        operation=spec.operation,
+        world_size=len(group),
+        elements=spec.size // itemsize,
+        root=spec.root,
+        rank_order=spec.rank_order or (),
+        chunks=spec.chunks,
+        servers=count,
+        servers_on=on,
+        boxes=boxes,
+    )
+    messages, wait = _messages(spec, itemsize)
+    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)
+    return plan(cluster, task)
+
+
+def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
+    return (spec.servers.count, spec.servers.on) if spec.servers else (1, "own")
+
+
+def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:
+    """Elements of each message that tensors are sent in, and the time before the first."""
+    if not spec.tensors:
+        return (), 0.0
+    tensors = tuple(nbytes // itemsize for nbytes in spec.tensors)
+    if isinstance(spec.fusion, BufferFusion):
+        return packed(tensors, spec.fusion.buffer // itemsize), spec.fusion.cycle
+    if isinstance(spec.fusion, BucketFusion):
+        bucket = spec.fusion.buckets
+        return packed(tensors, bucket // itemsize, min(_FIRST_BUCKET, bucket) // itemsize), 0.0
+    return tensors, 0.0
+
+
+def carries_payload(spec: CollectiveSpec, world_size: int) -> bool:
+    """Whether real arrays move: as asked, or, by itself, while they are small."""
+    if spec.payload == "auto":
+        return world_size * spec.size <= PAYLOAD_LIMIT
+    return bool(spec.payload)
+
+
+def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
+    spec = scenario.collective
+    if spec is None or not carries_payload(spec, len(spec.group or range(scenario.cluster.world_size))):
+        return {}
+    payloads = {}
+    for name, op in planned.program.collectives().items():
+        dtype = find_dtype(op.dtype)
+        buffers = inputs.buffers(op.schedule, op.elements, dtype, scenario.seed)
+        payloads[name] = Payload(buffers, dtype, op.reduction, find_dtype(op.accumulate).numpy, tamper)
+    return payloads
+
+
+def _verdict(scenario: Scenario, planned: Plan, timeline: Timeline, payloads: dict[str, Payload]) -> Verdict:
+    verdicts = []
+    for log in timeline.logs:
+        payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
+        numbers = Numbers(payload.dtype, payload.reduction, payload.accumulate)
+        drawn = inputs.buffers(op.schedule, op.elements, payload.dtype, scenario.seed)
+        order = ended_order(log.transfers, log.end)
+        verdicts.append(judge(op.schedule, log.transfers, order, numbers, drawn, payload.buffers))
+    return Verdict(
+        wrong=sum(v.wrong for v in verdicts),
+        max_abs_error=max(v.max_abs_error for v in verdicts),
+        overflowed=sum(v.overflowed for v in verdicts),
+    )
+
+
+def _results(planned: Plan, payloads: dict[str, Payload]) -> tuple[Array, ...]:
+    ops = list(planned.program.collectives().values())
+    results = []
+    for place in range(len(ops[0].group)):
+        parts = [inputs.result(op.schedule, payloads[op.name].buffers[place], place, op.elements) for op in ops]
+        if len(parts) == 1:
+            results.append(parts[0])
+            continue
+        import numpy as np
+
+        results.append(np.concatenate(parts))
+    return tuple(results)
+
+

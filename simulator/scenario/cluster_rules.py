@@ -1,0 +1,127 @@
+"""Rules between keys of `cluster`, and between them and what is known of the topology.
+
+Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator import registry
+from simulator.errors import ScenarioError, UnknownNameError
+from simulator.scenario.conflict import Conflict, repeated
+from simulator.scenario.shape import ClusterShape
+
+if TYPE_CHECKING:
+    from simulator.cluster.build import TopologyFacts
+
+AskFacts = Callable[[Any], "TopologyFacts"]
+
+
+@cache
+def _shipped(topology: str) -> TopologyFacts:
+    """Facts of a shipped topology, whose file is read once a process, as the folder's listing is."""
+    from simulator.cluster.build import facts
+
+    return facts(topology)
+
+
+def facts_of(base: Path) -> AskFacts:
+    """Make the question "what is known of this topology?", which reads each topology's file once."""
+    from simulator.cluster.build import facts
+
+    known: dict[str, TopologyFacts | ScenarioError] = {}
+
+    def ask(topology: Any) -> TopologyFacts:
+        if isinstance(topology, str) and topology in registry.names("topology"):
+            return _shipped(topology)
+        name = repr(topology)
+        if name not in known:
+            try:
+                known[name] = facts(topology, base)
+            except ScenarioError as error:
+                known[name] = error
+            except (ValueError, TypeError, OSError) as error:
+                known[name] = ScenarioError(f"cannot be used: {error}")
+        found = known[name]
+        if isinstance(found, ScenarioError):
+            raise found
+        return found
+
+    return ask
+
+
+def conflicts(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+    yield from _gpu(cluster, facts, base)
+    yield from _size(cluster, facts)
+    yield from _placement(cluster, facts)
+
+
+def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
+    """Tell at `cluster.topology` or `cluster.gpu` why what it names cannot be used."""
+    text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
+    for line in text.splitlines():
+        yield Conflict(("cluster", name), line, (f"cluster.{name}",))
+
+
+def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
+    from simulator.cluster.gpu_file import load_gpu
+
+    if cluster.gpu is None:
+        if facts is not None and facts.gpu is None:
+            told = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
+            yield Conflict(("cluster", "gpu"), told, ("cluster.gpu", "cluster.topology"))
+        return
+    if isinstance(cluster.gpu, str) and cluster.gpu in registry.names("gpu"):
+        return
+    try:
+        load_gpu(cluster.gpu, base)
+    except ScenarioError as error:
+        yield from unusable(error, "gpu")
+    except (OSError, ValueError, TypeError) as error:
+        yield from unusable(ScenarioError(f"cannot be used: {error}"), "gpu")
+
+
+def _size(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    if facts is not None and facts.max_ranks is not None and cluster.world_size > facts.max_ranks:
+        yield Conflict(
+            ("cluster", "world_size"),
+            f"got {cluster.world_size}; topology {facts.name} has {facts.max_ranks} GPUs; take fewer ranks",
+            ("cluster.world_size", "cluster.topology"),
+        )
+    allowed = f"must be one of 0 .. {cluster.world_size - 1}, since world_size is {cluster.world_size}"
+    for rank in cluster.stragglers:
+        if rank >= cluster.world_size:
+            yield Conflict(
+                ("cluster", "stragglers", rank),
+                f"got rank {rank}; {allowed}",
+                ("cluster.stragglers", "cluster.world_size"),
+                of_key=True,
+            )
+
+
+def _placement(cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    placement, key = cluster.placement, ("cluster", "placement")
+    if placement is None:
+        return
+    twice = repeated(placement)
+    if twice is not None:
+        yield Conflict((*key, twice), f"got GPU {placement[twice]} twice; each holds one rank", ("cluster.placement",))
+    if len(placement) != cluster.world_size:
+        yield Conflict(
+            key,
+            f"got {len(placement)} GPUs; must be one for each rank, and world_size is {cluster.world_size}",
+            ("cluster.placement", "cluster.world_size"),
+        )
+    most = None if facts is None else facts.max_ranks
+    for i, gpu in enumerate(placement):
+        if most is not None and gpu >= most:
+            yield Conflict(
+                (*key, i),
+                f"got GPU {gpu}; must be one of 0 .. {most - 1}",
+                ("cluster.placement", "cluster.topology"),
+            )

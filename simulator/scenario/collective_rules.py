@@ -1,0 +1,228 @@
+"""Rules between keys of `collective`.
+
+Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from simulator import dtypes
+from simulator.errors import one_of
+from simulator.scenario.conflict import Conflict, repeated
+from simulator.scenario.shape import ClusterShape, CollectiveShape
+
+if TYPE_CHECKING:
+    from simulator.cluster.build import TopologyFacts
+
+# Keys that only some algorithms listen to, and the word by which an algorithm file says so.
+OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "boxes"}
+_IN_SWITCH: Final = ("nvls",)
+
+
+def takers(option: str) -> tuple[str, ...]:
+    """Algorithms that listen to one of OPTIONS."""
+    from simulator.collectives import catalog
+
+    able = tuple(name for name in catalog.names() if OPTIONS[option] in catalog.find(name).options)
+    # What reduces in switches has the boxes that the machine has; nobody can choose their size.
+    return tuple(name for name in able if name not in _IN_SWITCH) if option == "group_size" else able
+
+
+def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    """Find every broken rule; `facts` is None where the topology itself is at fault."""
+    ranks = cluster.world_size if shape.group is None else len(shape.group)
+    group = list(_group(shape, cluster.world_size))
+    yield from group
+    yield from _pair(shape)
+    yield from _options(shape)
+    yield from _sizes(shape)
+    yield from _arithmetic(shape)
+    if not group:
+        # How many ranks there are is not known while the group is wrong; what follows from it would be noise.
+        yield from _root(shape, ranks)
+        yield from _rank_order(shape, ranks)
+        yield from _servers(shape, ranks, facts)
+        yield from _group_size(shape, ranks)
+        if facts is not None:
+            yield from _boxes(shape, cluster, facts)
+    yield from _tensors(shape)
+
+
+def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> Conflict:
+    key = ("collective", name) if at is None else ("collective", name, at)
+    others = (i if i.startswith("cluster") else f"collective.{i}" for i in involved)
+    return Conflict(key, message, (f"collective.{name}", *others), of_key)
+
+
+def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
+    if shape.group is None:
+        if world_size < 2:
+            yield Conflict(
+                ("cluster", "world_size"),
+                f"got {world_size}; a collective needs at least 2 ranks",
+                ("cluster.world_size", "collective.group"),
+            )
+        return
+    if len(shape.group) < 2:
+        yield _conflict("group", f"got {len(shape.group)} ranks; a collective needs at least 2")
+    twice = repeated(shape.group)
+    if twice is not None:
+        yield _conflict("group", f"got rank {shape.group[twice]} twice; name each rank once", at=twice)
+    for i, rank in enumerate(shape.group):
+        if rank >= world_size:
+            allowed = f"must be one of 0 .. {world_size - 1}, since world_size is {world_size}"
+            yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
+
+
+def _pair(shape: CollectiveShape) -> Iterator[Conflict]:
+    from simulator.collectives import catalog
+
+    if shape.algorithm == "auto" or shape.operation in catalog.operations(shape.algorithm):
+        return
+    able = [name for name in catalog.names() if shape.operation in catalog.operations(name)]
+    yield _conflict(
+        "algorithm",
+        f"got {shape.algorithm!r}, which cannot do {shape.operation}; {one_of([*able, 'auto'], shape.algorithm)}",
+        "operation",
+    )
+
+
+def _options(shape: CollectiveShape) -> Iterator[Conflict]:
+    for option in OPTIONS:
+        if getattr(shape, option) is None or shape.algorithm in (able := takers(option)):
+            continue
+        listeners = " and ".join(able) if len(able) < 3 else ", ".join(able[:-1]) + f" and {able[-1]}"
+        yield _conflict(
+            option, f"only for {listeners}, but the algorithm is {shape.algorithm}; remove it", "algorithm", of_key=True
+        )
+
+
+def _sizes(shape: CollectiveShape) -> Iterator[Conflict]:
+    if shape.size is None and shape.tensors is None:
+        yield Conflict(
+            ("collective", "size"),
+            "missing; write for example 'size: 256 MiB'",
+            ("collective.size", "collective.tensors"),
+        )
+    itemsize = dtypes.find(shape.dtype).itemsize
+    rule = f"must be a multiple of {itemsize} B, the size of one {shape.dtype}"
+    if shape.size is not None and shape.size % itemsize:
+        near = f"try {shape.size // itemsize * itemsize} B or {(shape.size // itemsize + 1) * itemsize} B"
+        yield _conflict("size", f"got {shape.size} B; {rule}; {near}", "dtype")
+    for i, nbytes in enumerate(shape.tensors or ()):
+        if nbytes % itemsize:
+            yield _conflict("tensors", f"got {nbytes} B; {rule}", "dtype", at=i)
+
+
+def _arithmetic(shape: CollectiveShape) -> Iterator[Conflict]:
+    from simulator.collectives.algorithm import REDUCING
+
+    dtype, reduces = dtypes.find(shape.dtype), shape.operation in REDUCING
+    only = f"{shape.operation} adds nothing up; remove it, or use one of {', '.join(REDUCING)}"
+    if shape.reduction != "sum" and not reduces:
+        yield _conflict("reduction", f"got {shape.reduction!r}; {only}", "operation")
+    if shape.reduction == "average" and not dtype.is_float:
+        yield _conflict("reduction", f"got 'average' of {dtype.name}; integers cannot be averaged; use sum", "dtype")
+    if shape.accumulate == "payload":
+        return
+    if not reduces:
+        yield _conflict("accumulate", f"got {shape.accumulate!r}; {only}", "operation")
+    if not dtype.is_float or dtype.bits > 32:
+        rule = "only for floats of at most 32 bits; use accumulate: payload"
+        yield _conflict("accumulate", f"got {shape.accumulate!r} with dtype {dtype.name}; {rule}", "dtype")
+
+
+def _root(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+    from simulator.collectives.algorithm import ROOTED
+
+    if shape.root is None:
+        return
+    if shape.operation not in ROOTED:
+        yield _conflict(
+            "root", f"only for {', '.join(ROOTED)}; {shape.operation} has none; remove it", "operation", of_key=True
+        )
+    elif shape.root >= ranks:
+        allowed = f"must be a place in the group, 0 .. {ranks - 1}"
+        yield _conflict("root", f"got {shape.root}; {allowed}", "group", "cluster.world_size")
+
+
+def _rank_order(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+    if shape.algorithm not in takers("rank_order"):
+        return
+    if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
+        missing = sorted(set(range(ranks)) - set(shape.rank_order))[:4]
+        hint = f"; missing: {', '.join(map(str, missing))}" if missing else ""
+        rule = f"must hold each place in the group, 0 .. {ranks - 1}, once"
+        told = f"got {len(shape.rank_order)} entries; {rule}{hint}"
+        yield _conflict("rank_order", told, "group", "cluster.world_size")
+
+
+def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    if shape.algorithm != "parameter_server":
+        return
+    count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
+    if on == "own" and facts is not None and not facts.own_servers:
+        told = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
+        yield Conflict(
+            ("collective", "algorithm") if shape.servers is None else ("collective", "servers", "on"),
+            told,
+            ("collective.algorithm", "collective.servers", "cluster.topology"),
+        )
+    if on == "workers" and count > ranks:
+        yield Conflict(
+            ("collective", "servers", "count"),
+            f"got {count} servers on {ranks} workers; at most one a worker",
+            ("collective.servers", "collective.group", "cluster.world_size"),
+        )
+
+
+def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+    if shape.algorithm != "hierarchical":
+        return
+    if shape.group_size is not None and ranks % shape.group_size:
+        fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
+        told = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
+        yield _conflict("group_size", told, "group", "cluster.world_size")
+    if shape.operation != "all_reduce" and shape.chunks not in (None, 1):
+        told = f"got {shape.chunks}; hierarchical {shape.operation} is not cut into pieces; remove it"
+        yield _conflict("chunks", told, "operation", "algorithm", of_key=True)
+
+
+def _boxes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
+    name, box_size, ranks = shape.algorithm, facts.box_size, cluster.world_size
+    if name in _IN_SWITCH and not facts.in_switch_reduction:
+        told = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
+        yield _conflict("algorithm", told, "cluster.topology")
+    elif name in _IN_SWITCH or (name == "hierarchical" and shape.group_size is None):
+        if box_size is None:
+            told = f"topology {facts.name} has no boxes of one size; say how many ranks make one: 'group_size: 4'"
+            yield _conflict("algorithm", f"got {name!r}; {told}", "group_size", "cluster.topology")
+        elif shape.group is None and cluster.placement is None and ranks > box_size and ranks % box_size:
+            near = f"{ranks // box_size * box_size} or {(ranks // box_size + 1) * box_size}"
+            told = f"got {name!r} on {ranks} ranks, but a box has {box_size} and all must be full; take {near} ranks"
+            yield _conflict("algorithm", told, "group_size", "group", "cluster")
+
+
+def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
+    if shape.fusion is not None:
+        mixed = shape.fusion.buckets is not None and (shape.fusion.buffer, shape.fusion.cycle) != (None, None)
+        empty = (shape.fusion.buffer, shape.fusion.cycle, shape.fusion.buckets) == (None, None, None)
+        if mixed or empty:
+            told = "got a buffer and buckets" if mixed else "got neither a buffer nor buckets"
+            yield _conflict("fusion", f"{told}; write either {{buffer: 64 MiB, cycle: 1 ms}} or {{buckets: 25 MiB}}")
+        if shape.tensors is None:
+            yield _conflict(
+                "fusion", "only with tensors; write for example 'tensors: [4 MiB, 1 MiB]'", "tensors", of_key=True
+            )
+    if shape.tensors is None:
+        return
+    if not shape.tensors:
+        yield _conflict("tensors", "got an empty list; write for example [4 MiB, 1 MiB]")
+    if shape.operation != "all_reduce":
+        told = f"only for all_reduce, but the operation is {shape.operation}; give a size"
+        yield _conflict("tensors", told, "operation", of_key=True)
+    elif shape.tensors and shape.size not in (None, sum(shape.tensors)):
+        told = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; leave the size out"
+        yield _conflict("size", told, "tensors")

@@ -1,0 +1,201 @@
+"""Load a scenario: a shipped name, a path or a dict in, a frozen and valid Scenario out.
+
+Rule: every fault of a file is told at once, one line each, in the file's order; nothing but ScenarioError comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from simulator import document, registry, yaml_dialect
+from simulator.document import Document, Fault, Key
+from simulator.errors import ScenarioError
+from simulator.scenario import axes, cluster_rules, collective_rules, making, overrides, wording
+from simulator.scenario.conflict import Conflict
+from simulator.scenario.reading import shown
+from simulator.scenario.records import Point, Scenario
+from simulator.scenario.resolve import resolved
+from simulator.scenario.shape import ScenarioShape, adapter
+
+_MOST_COMBINATIONS_TOLD: Final = 20
+_DEEPEST: Final = 40
+_LONGEST: Final = 60
+
+
+def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str, str] | None = None) -> Scenario:
+    """Read and check a scenario.
+
+    Parameters
+    ----------
+    source : str or Path or mapping
+        The name of a shipped scenario, the path of a file, or the same keys as a dict.
+    overrides : mapping of str to str, optional
+        Dotted key to YAML text, as in --set: {"collective.size": "1 MiB", "sweep.cluster.world_size": "[2, 4]"}.
+
+    Returns
+    -------
+    Scenario
+
+    Raises
+    ------
+    ScenarioError
+        One line for each fault: place, key, what was got, what is allowed.
+    UnknownNameError
+        No shipped scenario of that name.
+
+    Examples
+    --------
+    >>> demo = load_scenario("ring_vs_parameter_server", {"cluster.world_size": "4"})
+    >>> demo.cluster.world_size, list(demo.sweep)
+    (4, ['collective.size'])
+    """
+    if isinstance(source, Mapping):
+        return parse_scenario(Document("<dict>", _plain(source, ())), Path(), overrides)
+    try:
+        path = registry.find("scenario", str(source))
+    except (OSError, ValueError) as error:
+        if isinstance(error, ScenarioError):
+            raise
+        raise ScenarioError(
+            f"{shown(str(source))}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    shipped = str(source) in registry.names("scenario")
+    return parse_scenario(document.load(path, source=_near(path) if shipped else str(source)), path.parent, overrides)
+
+
+def parse_scenario(read: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
+    """Check a document that was read; `base` is the folder that relative paths start from."""
+    read, done = overrides.apply(read, wanted or {})
+    if not isinstance(read.data, dict):
+        told = f"got {shown(read.data)}; must be a mapping, such as '{wording.example(())}'"
+        read.refuse([read.fault((), told)])
+    try:
+        shape = _shape(read)
+        found = list(_conflicts(read, shape, base))
+    except _FaultyError as error:
+        found = error.faults
+    read.refuse(overrides.renamed(found, done))
+    return making.scenario(shape, read.question, read.source, base)
+
+
+def points(scenario: Scenario) -> tuple[Point, ...]:
+    """Multiply compare and sweep out, compare outermost, in the file's order.
+
+    Examples
+    --------
+    >>> demo = load_scenario("ring_vs_parameter_server")
+    >>> len(points(demo)), points(demo)[0].settings["collective.algorithm"]
+    (54, 'ring')
+    """
+    data = resolved(scenario)
+    found = []
+    for settings in axes.combinations(scenario.compare, scenario.sweep):
+        shape = ScenarioShape.model_validate(axes.applied(data, settings))
+        found.append(Point(settings, making.scenario(shape, scenario.question, scenario.source, scenario.base)))
+    return tuple(found)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name of a scenario that its file would be refused for."""
+    try:
+        adapter("name").validate_python(name)
+    except ValidationError as error:
+        read = Document("name", name)
+        read.refuse(wording.faults(error, read))
+
+
+class _FaultyError(Exception):
+    """Faults that end a check early; never leaves this file."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
+def _shape(read: Document) -> ScenarioShape:
+    data = dict(read.data)
+    found: list[Fault] = []
+    if "training" in data:
+        found.append(read.fault(("training",), "training steps are not built yet", of_key=True))
+        del data["training"]
+    shape: ScenarioShape | None = None
+    try:
+        shape = ScenarioShape.model_validate(data)
+    except ValidationError as error:
+        found += wording.faults(error, read)
+    if "training" in read.data:
+        found = [f for f in found if not (f.key == ("collective",) and f.message.startswith("missing"))]
+    found += axes.faults(read)
+    if found or shape is None:
+        raise _FaultyError(found)
+    return shape
+
+
+def _conflicts(read: Document, shape: ScenarioShape, base: Path) -> Iterator[Fault]:
+    ask = cluster_rules.facts_of(base)
+    told: dict[Fault, None] = {}
+    for settings in axes.combinations(shape.compare, shape.sweep):
+        point = ScenarioShape.model_validate(axes.applied(read.data, settings)) if settings else shape
+        for conflict in _broken(point, ask, base):
+            told[_told(read, shape, conflict, settings)] = None
+        if len(told) >= _MOST_COMBINATIONS_TOLD:
+            break
+    yield from told
+
+
+def _broken(shape: ScenarioShape, ask: cluster_rules.AskFacts, base: Path) -> Iterator[Conflict]:
+    facts = None
+    try:
+        facts = ask(shape.cluster.topology)
+    except ScenarioError as error:
+        yield from cluster_rules.unusable(error, "topology")
+    yield from cluster_rules.conflicts(shape.cluster, facts, base)
+    yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
+
+
+def _told(read: Document, shape: ScenarioShape, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
+    """Tell a conflict at its own key, or at the axis without which it would not be."""
+    axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
+    involved = [
+        a for a in settings if any(f"{a}.".startswith(f"{i}.") or i.startswith(f"{a}.") for i in conflict.involved)
+    ]
+    if not involved:
+        # What is not in the text (a default, or a key that is missing) is told at the key around it.
+        return read.fault(conflict.key, conflict.message, of_key=conflict.of_key or conflict.key not in read.values)
+    last = involved[-1]
+    if conflict.involved == (last,) and conflict.key == tuple(last.split(".")):
+        at = getattr(shape, axis_of[last])[last].index(settings[last])
+        return read.fault((axis_of[last], last, at), conflict.message)
+    chosen = ", ".join(f"{a} {_brief(settings[a])}" for a in involved)
+    dotted = ".".join(map(str, conflict.key))
+    where: Key = (axis_of[last], last)
+    return read.fault(where, f"with {chosen}: {dotted}: {conflict.message}", of_key=True)
+
+
+def _brief(value: Any) -> str:
+    """A value as it is written in a flow list."""
+    text = yaml_dialect.dump(value, one_line=True)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _near(path: Path) -> str:
+    """A path as seen from the working directory, where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _plain(value: Any, key: Key) -> Any:
+    """Copy data from Python as plain data, so that nobody can change a scenario from behind."""
+    if len(key) > _DEEPEST:
+        raise ScenarioError(f"<dict>: {'.'.join(map(str, key[:3]))}: nested too deeply")
+    if isinstance(value, Mapping):
+        return {name: _plain(inner, (*key, name)) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, (*key, i)) for i, inner in enumerate(value)]
+    return str(value) if isinstance(value, Path) else value

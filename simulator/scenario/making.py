@@ -1,0 +1,103 @@
+"""From a valid shape to the records.
+
+Rule: nothing is checked here any more; defaults that depend on other keys are filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from simulator.scenario.records import (
+    BucketFusion,
+    BufferFusion,
+    ClusterSpec,
+    CollectiveSpec,
+    Ecmp,
+    Fusion,
+    Jitter,
+    Scenario,
+    Servers,
+)
+from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape
+
+_BUFFER: Final = BufferFusion()
+
+
+def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Scenario:
+    """Make the record of a shape that keeps all rules."""
+    return Scenario(
+        name=shape.name,
+        cluster=_cluster(shape.cluster),
+        collective=_collective(shape.collective),
+        question=" ".join((shape.question or question).split()),
+        seed=shape.seed,
+        engine=cast(Any, shape.engine),
+        compare=_axes(shape.compare),
+        sweep=_axes(shape.sweep),
+        plots=tuple(dict.fromkeys(shape.plots)),
+        source=source,
+        base=base,
+    )
+
+
+def _axes(axes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
+    return {key: tuple(values) for key, values in axes.items()}
+
+
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _cluster(shape: ClusterShape) -> ClusterSpec:
+    return ClusterSpec(
+        topology=shape.topology,
+        world_size=shape.world_size,
+        gpu=shape.gpu,
+        stragglers=dict(shape.stragglers),
+        link_factors=dict(shape.link_factors),
+        jitter=Jitter(shape.jitter.compute, shape.jitter.latency),
+        placement=_tuple(shape.placement),
+        ecmp=None if shape.ecmp is None else Ecmp(shape.ecmp.hash),
+    )
+
+
+def _collective(shape: CollectiveShape) -> CollectiveSpec:
+    return CollectiveSpec(
+        operation=shape.operation,
+        size=size(shape),
+        algorithm=shape.algorithm,
+        dtype=shape.dtype,
+        reduction=shape.reduction,
+        accumulate=cast(Any, shape.accumulate),
+        payload=shape.payload,
+        servers=_servers(shape),
+        rank_order=_tuple(shape.rank_order),
+        chunks=shape.chunks,
+        root=shape.root or 0,
+        group=_tuple(shape.group),
+        group_size=shape.group_size,
+        tensors=_tuple(shape.tensors),
+        fusion=None if shape.fusion is None else _fusion(shape.fusion),
+    )
+
+
+def size(shape: CollectiveShape) -> int:
+    """Bytes of the whole array: as given, else the sum of the tensors [B]."""
+    return shape.size if shape.size is not None else sum(shape.tensors or ())
+
+
+def _servers(shape: CollectiveShape) -> Servers | None:
+    if shape.servers is not None:
+        return Servers(shape.servers.count, cast(Any, shape.servers.on))
+    return Servers() if shape.algorithm == "parameter_server" else None
+
+
+def _fusion(shape: FusionShape) -> Fusion:
+    if shape.buckets is not None:
+        return BucketFusion(shape.buckets)
+    return BufferFusion(
+        _BUFFER.buffer if shape.buffer is None else shape.buffer,
+        _BUFFER.cycle if shape.cycle is None else shape.cycle,
+    )

@@ -1,0 +1,205 @@
+"""Readers: one written value in, one typed value out, or a ValueError that says what was got and what is allowed.
+
+Rule: a reader sees one value and nothing around it; rules between keys are in rules.py. Every reader also knows its
+JSON schema, so that an editor refuses what the reader refuses.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from simulator import units
+from simulator.errors import UnknownNameError, one_of
+
+_LONGEST: Final = 60
+# Largest array that is read: 1 PiB, so that its elements can be counted in 64 bits whatever is done with them.
+_LARGEST: Final = 2**50
+_NUMBER: Final = r"\s*\+?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?\s*"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Attach a reader to a field of a shape.
+
+    Attributes
+    ----------
+    reader : function (written) -> value
+        Raises ValueError with the whole message.
+    schema : function () -> JSON schema
+        Asked late, since the names that exist are found in folders.
+    """
+
+    reader: Callable[[Any], Any]
+    schema: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let the reader alone decide."""
+        return core_schema.no_info_plain_validator_function(self.reader)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe what the reader takes."""
+        return self.schema()
+
+
+def shown(value: Any) -> str:
+    """Show a value the way it is written in YAML, shortened.
+
+    Examples
+    --------
+    >>> shown("rng"), shown(True), shown(None), shown({"a": 1})
+    ("'rng'", 'true', 'nothing', 'a mapping')
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a very large number"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + "..." + text[-1]
+
+
+def whole(least: int, most: int | None = None) -> Read:
+    """Read a whole number within bounds; 8.0 and '8' are not whole numbers."""
+
+    def reader(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            hint = f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
+            hint = (
+                "; remove the quotes" if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,18}", value) else hint
+            )
+            raise ValueError(f"got {shown(value)}; must be a whole number{hint}")
+        if value < least:
+            raise ValueError(f"got {shown(value)}; must be at least {least}")
+        if most is not None and value > most:
+            raise ValueError(f"got {shown(value)}; must be at most {most}")
+        return value
+
+    bounds = {"minimum": least} | ({} if most is None else {"maximum": most})
+    return Read(reader, lambda: {"type": "integer", **bounds})
+
+
+def number(*, positive: bool, most: float) -> Read:
+    """Read a plain number above 0 (or from 0 on), without a unit."""
+
+    def reader(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"got {shown(value)}; must be a number")
+        if not (math.isfinite(value) and value <= most):
+            raise ValueError(f"got {shown(value)}; must be at most {most:g}")
+        if value < 0 or (positive and value == 0):
+            raise ValueError(f"got {shown(value)}; must be {'greater than 0' if positive else 'at least 0'}")
+        return float(value)
+
+    lower = {"exclusiveMinimum": 0} if positive else {"minimum": 0}
+    return Read(reader, lambda: {"type": "number", "maximum": most, **lower})
+
+
+def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None) -> Read:
+    """Read one of a few words; `refused` words exist and get a message of their own."""
+
+    def reader(value: Any) -> str | bool:
+        if any(value is a or (isinstance(value, str) and value == a) for a in allowed):
+            return value  # type: ignore[no-any-return]
+        if refused and isinstance(value, str) and value in refused:
+            raise ValueError(f"got {value!r}; {refused[value]}")
+        words = (str(a).lower() for a in allowed)
+        raise ValueError(f"got {shown(value)}; {one_of(words, value)}")
+
+    return Read(reader, lambda: {"enum": list(allowed)})
+
+
+def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> Read:
+    """Read a name out of a menu that is found late; `find` may raise a better UnknownNameError."""
+
+    def reader(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"got {shown(value)}; {one_of(names(), '')}")
+        if find is not None:
+            try:
+                find(value)
+            except UnknownNameError as error:
+                raise ValueError(str(error).removeprefix(f"{error.kind}: ")) from error
+        elif value not in names():
+            raise ValueError(f"got {shown(value)}; {one_of(names(), value)}")
+        return value
+
+    return Read(reader, lambda: {"enum": sorted(names())})
+
+
+def text(pattern: str, rule: str) -> Read:
+    """Read text of a form; `rule` says the form in words."""
+
+    def reader(value: Any) -> str:
+        if not isinstance(value, str):
+            quotes = "; put it in quotes" if isinstance(value, int | float) else ""
+            raise ValueError(f"got {shown(value)}; must be text{quotes}")
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"got {shown(value)}; must be {rule}")
+        return value
+
+    return Read(reader, lambda: {"type": "string", "pattern": f"^(?:{pattern})$"})
+
+
+def size(least: int) -> Read:
+    """Read a number of bytes, written with its unit."""
+
+    def reader(value: Any) -> int:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise ValueError(f"got {shown(value)}, which has no unit; write '{shown(value)} B' for bytes, or '256 MiB'")
+        nbytes = units.parse_bytes(_sane(value, "'256 MiB'"))
+        if nbytes < least:
+            raise ValueError(f"got {shown(value)}; must be at least {least} B")
+        if nbytes > _LARGEST:
+            raise ValueError(f"got {shown(value)}; must be at most 1 PiB")
+        return nbytes
+
+    return Read(reader, lambda: _quantity(r"([kMGTPE]|[KMGTP]i)?B"))
+
+
+def duration() -> Read:
+    """Read a time, written with its unit."""
+
+    def reader(value: Any) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise ValueError(f"got {shown(value)}, which has no unit; write for example '{shown(value)} ms'")
+        return units.parse(_sane(value, "'5 us' or '1.5 ms'"), "time")
+
+    return Read(reader, lambda: _quantity(r"(ns|us|µs|ms|s|min|h)"))
+
+
+def text_or_mapping(what: str) -> Read:
+    """Read a name, a path, or the thing itself written out as a mapping; what is in it is checked where it is used."""
+
+    def reader(value: Any) -> str | dict[str, Any]:
+        if isinstance(value, dict) and value:
+            return value
+        if isinstance(value, str) and value.strip() and value.isprintable():
+            return value
+        raise ValueError(f"got {shown(value)}; must be {what}, a path, or a mapping")
+
+    return Read(reader, lambda: {"type": ["string", "object"], "minLength": 1, "minProperties": 1})
+
+
+def _quantity(unit: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{_NUMBER}{unit}\\s*$"}
+
+
+def _sane(value: Any, example: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"got {shown(value)}; must be text with a unit, such as {example}")
+    # An exponent of nine digits is a number that fills the memory before anything can refuse it.
+    if len(value) > _LONGEST or re.search(r"[eE][+-]?0*[0-9]{3,}", value):
+        raise ValueError(f"got {shown(value)}; must be a number of a sensible size and a unit, such as {example}")
+    return value

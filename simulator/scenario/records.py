@@ -1,0 +1,216 @@
+"""A Scenario: what shall be played, as frozen records whose fields are named like the keys of the file.
+
+Rule: a record that exists is valid, and holds SI numbers; how it was written is forgotten. Like a form after the clerk
+has stamped it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Engine = Literal["auto", "events", "compiled"]
+Payload = Literal["auto"] | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """How much luck plays in: each time is multiplied by exp(sigma z), z normal.
+
+    Attributes
+    ----------
+    compute, latency : float
+        sigma of kernels' times and of transfers' latencies; 0 for none.
+    """
+
+    compute: float = 0.0
+    latency: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ecmp:
+    """Choose among equal routes by a hash instead of by the destination's number.
+
+    Attributes
+    ----------
+    hash : int
+        Seed of the hash.
+    """
+
+    hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """On what it is played.
+
+    Attributes
+    ----------
+    topology : str or mapping
+        A shipped name, a path, or a topology written out.
+    world_size : int
+        Number of ranks.
+    gpu : str or mapping or None
+        A catalog name, a path, or a GPU written out; None for the topology's own.
+    stragglers : mapping of rank to float
+        Factor on the rank's FLOP/s and HBM bandwidth.
+    link_factors : mapping of 'src->dst' to float
+        Factor on a link's bandwidth.
+    jitter : Jitter
+    placement : tuple of int or None
+        Rank r's GPU; None for the first ones in order.
+    ecmp : Ecmp or None
+    """
+
+    topology: str | Mapping[str, Any]
+    world_size: int
+    gpu: str | Mapping[str, Any] | None = None
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    link_factors: Mapping[str, float] = field(default_factory=dict)
+    jitter: Jitter = Jitter()
+    placement: tuple[int, ...] | None = None
+    ecmp: Ecmp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Parameter servers: how many, and whether they stand on their own or on the workers' hosts."""
+
+    count: int = 1
+    on: Literal["own", "workers"] = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferFusion:
+    """Small tensors wait in a buffer and travel together.
+
+    Attributes
+    ----------
+    buffer : int
+        Sent when it is full [B].
+    cycle : float
+        Sent after this time at the latest [s].
+    """
+
+    buffer: int = 64 * 2**20
+    cycle: float = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFusion:
+    """Tensors are packed, in order, into buckets of this size [B]."""
+
+    buckets: int = 25 * 2**20
+
+
+Fusion = BufferFusion | BucketFusion
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSpec:
+    """One collective operation.
+
+    Attributes
+    ----------
+    operation : str
+    size : int
+        The whole array, in the convention of nccl-tests [B].
+    algorithm : str
+        A name of the catalog, or "auto": chosen when planning.
+    dtype, reduction : str
+    accumulate : {"payload", "float32"}
+        In what partial sums are kept and travel.
+    payload : bool or "auto"
+        Whether real arrays move.
+    servers : Servers or None
+        None where the algorithm has none.
+    rank_order : tuple of int or None
+        Places in the group in the order of travel; None for 0, 1, 2, ...
+    chunks : int or None
+        Pipeline pieces; None for the algorithm's own choice.
+    root : int
+        Place in the group.
+    group : tuple of int or None
+        Ranks that take part; None for all.
+    group_size : int or None
+        Ranks of each box, for hierarchical; None for the topology's own boxes.
+    tensors : tuple of int or None
+        Sizes of the tensors that make up the array [B]; None for one array.
+    fusion : BufferFusion or BucketFusion or None
+        How tensors are merged; None for each on its own.
+    """
+
+    operation: str
+    size: int
+    algorithm: str = "auto"
+    dtype: str = "float32"
+    reduction: str = "sum"
+    accumulate: Literal["payload", "float32"] = "payload"
+    payload: Payload = "auto"
+    servers: Servers | None = None
+    rank_order: tuple[int, ...] | None = None
+    chunks: int | None = None
+    root: int = 0
+    group: tuple[int, ...] | None = None
+    group_size: int | None = None
+    tensors: tuple[int, ...] | None = None
+    fusion: Fusion | None = None
+
+
+PLOTS = ("scaling", "bandwidth_utilization", "timeline", "steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A question, and everything that is needed to play it.
+
+    Attributes
+    ----------
+    name : str
+    cluster : ClusterSpec
+    collective : CollectiveSpec or None
+    training : None
+        Kept free: training steps are not built yet.
+    question : str
+        The file's first comment.
+    seed : int
+    engine : {"auto", "events", "compiled"}
+    compare, sweep : mapping of dotted key to tuple of values
+        Axes; the values as they were written.
+    plots : tuple of str
+    source : str
+        The file as the user named it; "<dict>" for data from Python.
+    base : Path
+        Folder from which relative paths are read.
+    """
+
+    name: str
+    cluster: ClusterSpec
+    collective: CollectiveSpec | None = None
+    training: None = None
+    question: str = ""
+    seed: int = 0
+    engine: Engine = "auto"
+    compare: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    plots: tuple[str, ...] = PLOTS
+    source: str = field(default="<dict>", compare=False)
+    base: Path = field(default=Path(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One of the scenarios that compare and sweep multiply out to.
+
+    Attributes
+    ----------
+    settings : mapping of dotted key to value
+        What distinguishes it, as it was written.
+    scenario : Scenario
+        Without axes.
+    """
+
+    settings: Mapping[str, Any]
+    scenario: Scenario

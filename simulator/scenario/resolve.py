@@ -1,0 +1,119 @@
+"""A Scenario back as plain data and as YAML, with every default written out.
+
+Rule: what is written here loads back to an equal scenario; quantities are text with units, exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from simulator import units, yaml_dialect
+from simulator.scenario.records import BucketFusion, ClusterSpec, CollectiveSpec, Fusion, Scenario, Servers
+
+_IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def resolved(scenario: Scenario) -> dict[str, Any]:
+    """Write a scenario as plain data.
+
+    Returns
+    -------
+    dict
+        The keys of a scenario file. What was left out and has no default (a group, chunks, ...) stays out.
+    """
+    data: dict[str, Any] = {"name": scenario.name}
+    if scenario.question:
+        data["question"] = scenario.question
+    data |= {"seed": scenario.seed, "cluster": _cluster(scenario.cluster)}
+    if scenario.collective is not None:
+        data["collective"] = _collective(scenario.collective, {*scenario.compare, *scenario.sweep})
+    data["engine"] = scenario.engine
+    for kind, axes in (("compare", scenario.compare), ("sweep", scenario.sweep)):
+        if axes:
+            data[kind] = {key: list(values) for key, values in axes.items()}
+    data["plots"] = list(scenario.plots)
+    return data
+
+
+def to_yaml(scenario: Scenario) -> str:
+    """Write a scenario as the text of a file, its question as the first comment."""
+    data = resolved(scenario)
+    question = data.pop("question", "")
+    return (f"# {question}\n" if question else "") + yaml_dialect.dump(data)
+
+
+def bytes_text(nbytes: int) -> str:
+    """Write bytes exactly, in the largest binary unit that divides them.
+
+    Examples
+    --------
+    >>> bytes_text(256 * 2**20), bytes_text(1000)
+    ('256 MiB', '1000 B')
+    """
+    for unit, factor in _IEC:
+        if nbytes and nbytes % factor == 0:
+            return f"{nbytes // factor} {unit}"
+    return f"{nbytes} B"
+
+
+def time_text(seconds: float) -> str:
+    """Write a time exactly, in a unit that reads well where one is exact.
+
+    Examples
+    --------
+    >>> time_text(0.001), time_text(1 / 3)
+    ('1 ms', '0.3333333333333333 s')
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        short = f"{seconds / factor:.6g} {unit}"
+        if seconds >= factor and units.parse(short, "time") == seconds:
+            return short
+    return f"{seconds!r} s"
+
+
+def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
+    data: dict[str, Any] = {"topology": cluster.topology, "world_size": cluster.world_size}
+    if cluster.gpu is not None:
+        data["gpu"] = cluster.gpu
+    data["stragglers"] = dict(cluster.stragglers)
+    data["link_factors"] = dict(cluster.link_factors)
+    data["jitter"] = {"compute": cluster.jitter.compute, "latency": cluster.jitter.latency}
+    if cluster.placement is not None:
+        data["placement"] = list(cluster.placement)
+    if cluster.ecmp is not None:
+        data["ecmp"] = {"hash": cluster.ecmp.hash}
+    return data
+
+
+def _collective(spec: CollectiveSpec, axes: set[str]) -> dict[str, Any]:
+    data: dict[str, Any] = {"operation": spec.operation, "algorithm": spec.algorithm}
+    if spec.tensors is None and "collective.tensors" not in axes:
+        data["size"] = bytes_text(spec.size)
+    data |= {"dtype": spec.dtype, "reduction": spec.reduction, "accumulate": spec.accumulate, "payload": spec.payload}
+    if spec.servers is not None and (spec.servers != Servers() or "collective.algorithm" not in axes):
+        data["servers"] = {"count": spec.servers.count, "on": spec.servers.on}
+    if spec.root or (_rooted(spec.operation) and "collective.operation" not in axes):
+        data["root"] = spec.root
+    for name in ("rank_order", "group"):
+        if getattr(spec, name) is not None:
+            data[name] = list(getattr(spec, name))
+    for name in ("chunks", "group_size"):
+        if getattr(spec, name) is not None:
+            data[name] = getattr(spec, name)
+    if spec.tensors is not None:
+        data["tensors"] = [bytes_text(nbytes) for nbytes in spec.tensors]
+    if spec.fusion is not None:
+        data["fusion"] = _fusion(spec.fusion)
+    return data
+
+
+def _fusion(fusion: Fusion) -> dict[str, Any]:
+    if isinstance(fusion, BucketFusion):
+        return {"buckets": bytes_text(fusion.buckets)}
+    return {"buffer": bytes_text(fusion.buffer), "cycle": time_text(fusion.cycle)}
+
+
+def _rooted(operation: str) -> bool:
+    from simulator.collectives.algorithm import ROOTED
+
+    return operation in ROOTED

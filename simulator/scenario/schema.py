@@ -1,0 +1,59 @@
+"""The JSON schema of a scenario file, so that an editor completes keys and underlines mistakes while they are typed.
+
+Rule: nothing is listed twice; names come from the folders and keys from the shape. Rules between keys are beyond a
+schema and are told by `simulator check`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from simulator import registry
+from simulator.scenario.shape import ScenarioShape, adapter, axis_keys
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Describe a scenario file as JSON schema (draft 2020-12).
+
+    Quantities are strings with a pattern, names are enumerations of what is shipped now.
+
+    Examples
+    --------
+    >>> schema()["required"]
+    ['name', 'cluster', 'collective']
+    """
+    made = _plain(ScenarioShape.model_json_schema())
+    made["properties"]["compare"] = _axes("Key: values to set side by side.")
+    made["properties"]["sweep"] = _axes("Key: values to go through.")
+    cluster = made["$defs"]["ClusterShape"]["properties"]
+    for kind, key in (("topology", "topology"), ("gpu", "gpu")):
+        cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]
+    # Ranks are whole numbers in YAML and, like all keys, text in JSON: pydantic describes only their values.
+    cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}
+    return {"$schema": _DIALECT, "title": "Scenario of the cluster simulator", **made}
+
+
+def _axes(description: str) -> dict[str, Any]:
+    properties = {}
+    for key in axis_keys():
+        items = _plain(adapter(key).json_schema())
+        # Definitions of a value's own schema stand where the whole file's do; they are the same ones.
+        items.pop("$defs", None)
+        properties[key] = {"type": "array", "minItems": 1, "uniqueItems": True, "items": items}
+    return {"type": "object", "description": description, "properties": properties, "additionalProperties": False}
+
+
+def _plain(made: Any) -> Any:
+    """Drop generated titles and remarks, and close mappings with patterned names."""
+    if isinstance(made, list):
+        return [_plain(item) for item in made]
+    if not isinstance(made, dict):
+        return made
+    found = {key: _plain(value) for key, value in made.items() if not (key == "title" and isinstance(value, str))}
+    if "patternProperties" in found:
+        found["additionalProperties"] = False
+    if isinstance(found.get("description"), str):
+        found["description"] = found["description"].replace("`", "")
+    return found

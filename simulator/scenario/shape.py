@@ -1,0 +1,207 @@
+"""The shape of a scenario file: which keys there are, and what each may hold by itself.
+
+Rule: one class a mapping, one line a key; `None` means that the key was left out. Defaults that depend on other keys
+are filled in when the records are made.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from simulator import dtypes
+from simulator.errors import one_of
+from simulator.scenario import reading
+from simulator.scenario.records import PLOTS
+
+
+def _algorithms() -> tuple[str, ...]:
+    from simulator.collectives import catalog
+
+    return ("auto", *catalog.names())
+
+
+def _operations() -> tuple[str, ...]:
+    from simulator.collectives.algorithm import OPERATIONS
+
+    return OPERATIONS
+
+
+def _stored_dtypes() -> tuple[str, ...]:
+    return tuple(d.name for d in dtypes.DTYPES.values() if not d.compute_only)
+
+
+# A million ranks is ten times the largest machine in operation; beyond it a slip of the keyboard is likelier.
+_MOST_RANKS: Final = 1_000_000
+Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
+Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
+# Seeds are stored in JSON and in numpy; both are exact up to 2^53 and 2^64, so the smaller bound rules.
+Seed = Annotated[int, reading.whole(0, 2**53)]
+Factor = Annotated[float, reading.number(positive=True, most=1e6)]
+# exp(10 z) spans 17 orders of magnitude between z = -2 and 2: beyond that nothing is a model of anything.
+Sigma = Annotated[float, reading.number(positive=False, most=10.0)]
+LinkName = Annotated[str, reading.text(r"\S(?:.*\S)?->\S(?:.*\S)?", "the name of a link, such as 'gpu0->switch0'")]
+Name = Annotated[
+    str,
+    reading.text(
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", "at most 100 letters, digits, '_', '-' or '.', since a folder is named so"
+    ),
+]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class JitterShape(_Shape):
+    """How much luck plays in."""
+
+    compute: Sigma = Field(default=0.0, description="Spread of kernels' times: each is multiplied by exp(sigma z).")
+    latency: Sigma = Field(
+        default=0.0, description="Spread of transfers' latencies: each is multiplied by exp(sigma z)."
+    )
+
+
+class EcmpShape(_Shape):
+    """How one of several equal routes is chosen."""
+
+    hash: Seed = Field(description="Seed of the hash that chooses among equal routes.")
+
+
+class ClusterShape(_Shape):
+    """On what it is played."""
+
+    topology: Annotated[Any, reading.text_or_mapping("the name of a topology")] = Field(
+        description="A shipped topology's name, a path, or a topology written out."
+    )
+    world_size: Count = Field(description="Number of ranks, one a GPU.")
+    gpu: Annotated[Any, reading.text_or_mapping("the name of a GPU")] | None = Field(
+        default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
+    )
+    stragglers: dict[Rank, Factor] = Field(default={}, description="Rank: factor on its FLOP/s and HBM bandwidth.")
+    link_factors: dict[LinkName, Factor] = Field(default={}, description="'src->dst': factor on the link's bandwidth.")
+    jitter: JitterShape = Field(default=JitterShape(), description="Luck, drawn from the seed.")
+    placement: list[Rank] | None = Field(
+        default=None, description="GPU of each rank; the first ones in order if left out."
+    )
+    ecmp: EcmpShape | None = Field(default=None, description="Choose among equal routes by a hash.")
+
+
+class ServersShape(_Shape):
+    """Parameter servers."""
+
+    count: Count = Field(default=1, description="How many parameter servers share the array.")
+    on: Annotated[str, reading.choice(("own", "workers"))] = Field(
+        default="own", description="On machines of their own, or on the workers' hosts."
+    )
+
+
+class FusionShape(_Shape):
+    """How tensors are merged: buffer and cycle, or buckets."""
+
+    buffer: Annotated[int, reading.size(1)] | None = Field(default=None, description="Sent when this full.")
+    cycle: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="Sent after this time at the latest."
+    )
+    buckets: Annotated[int, reading.size(1)] | None = Field(
+        default=None, description="Tensors packed in order into this size."
+    )
+
+
+class CollectiveShape(_Shape):
+    """One collective operation."""
+
+    operation: Annotated[str, reading.known(_operations)] = Field(description="What is done.")
+    algorithm: Annotated[str, reading.known(_algorithms)] = Field(default="auto", description="How it is done.")
+    size: Annotated[int, reading.size(0)] | None = Field(
+        default=None, description="The whole array; may be left out where `tensors` are given."
+    )
+    dtype: Annotated[str, reading.known(_stored_dtypes, dtypes.find)] = Field(
+        default="float32", description="Of the elements."
+    )
+    reduction: Annotated[str, reading.choice(("sum", "average", "max", "min", "product"))] = Field(
+        default="sum", description="How elements of several ranks become one."
+    )
+    accumulate: Annotated[str, reading.choice(("payload", "float32"))] = Field(
+        default="payload", description="Partial sums are kept in the payload's dtype, or in float32."
+    )
+    payload: Annotated[Any, reading.choice(("auto", True, False))] = Field(
+        default="auto", description="Whether real arrays move; auto: while world_size x size is at most 256 MiB."
+    )
+    servers: ServersShape | None = Field(default=None, description="For parameter_server.")
+    rank_order: list[Rank] | None = Field(default=None, description="Order of travel, for ring and chain.")
+    chunks: Count | None = Field(default=None, description="Pipeline pieces, for algorithms that have them.")
+    root: Rank | None = Field(
+        default=None, description="Place in the group, for broadcast, reduce, scatter and gather."
+    )
+    group: list[Rank] | None = Field(default=None, description="Ranks that take part; all if left out.")
+    group_size: Count | None = Field(default=None, description="Ranks of each box, for hierarchical.")
+    tensors: list[Annotated[int, reading.size(0)]] | None = Field(
+        default=None, description="Sizes of the tensors, in order."
+    )
+    fusion: FusionShape | None = Field(default=None, description="How tensors are merged.")
+
+
+def _axis_key(value: Any) -> str:
+    if isinstance(value, str) and value in axis_keys():
+        return value
+    raise ValueError(f"unknown key; {one_of(axis_keys(), value)}")
+
+
+AxisKey = Annotated[str, reading.Read(_axis_key, lambda: {"enum": list(axis_keys())})]
+Axes = dict[AxisKey, list[Any]]
+
+
+class ScenarioShape(_Shape):
+    """What is played, on what, and what is varied."""
+
+    name: Name = Field(description="What the run is called; its folder is named so.")
+    question: Annotated[str, reading.text(r"[^\x00-\x1f\x7f]*", "one line of text")] | None = Field(
+        default=None, description="The question that it answers; in a file rather the first comment."
+    )
+    seed: Seed = Field(default=0, description="Of everything that is drawn by chance.")
+    cluster: ClusterShape = Field(description="On what it is played.")
+    collective: CollectiveShape = Field(description="One collective operation.")
+    engine: Annotated[str, reading.choice(("auto", "events"), {"compiled": "is not built yet; use auto or events"})] = (
+        Field(default="auto", description="What plays it.")
+    )
+    compare: Axes = Field(default={}, description="Key: values to set side by side.")
+    sweep: Axes = Field(default={}, description="Key: values to go through.")
+    plots: list[Annotated[str, reading.choice(PLOTS)]] = Field(default=list(PLOTS), description="Figures to draw.")
+
+
+_MAPPINGS: Final[dict[tuple[str, ...], type[_Shape]]] = {
+    (): ScenarioShape,
+    ("cluster",): ClusterShape,
+    ("cluster", "jitter"): JitterShape,
+    ("cluster", "ecmp"): EcmpShape,
+    ("collective",): CollectiveShape,
+    ("collective", "servers"): ServersShape,
+    ("collective", "fusion"): FusionShape,
+}
+_NO_AXES: Final = ("name", "question", "compare", "sweep", "plots", "cluster", "collective")
+
+
+def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Keys that the mapping at this place may have; empty where it has names of its own."""
+    shape = _MAPPINGS.get(at)  # type: ignore[arg-type]
+    return tuple(shape.model_fields) if shape else ()
+
+
+@cache
+def axis_keys() -> tuple[str, ...]:
+    """Dotted keys that compare, sweep and --set may name, in the file's order."""
+    dotted = [(*at, name) for at, shape in _MAPPINGS.items() for name in shape.model_fields]
+    return tuple(".".join(key) for key in dotted if ".".join(key) not in _NO_AXES)
+
+
+@cache
+def adapter(dotted: str) -> TypeAdapter[Any]:
+    """What reads a value of one of `axis_keys` by itself."""
+    *at, name = dotted.split(".")
+    field = _MAPPINGS[tuple(at)].model_fields[name]
+    annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    config = None if isinstance(annotation, type) and issubclass(annotation, BaseModel) else ConfigDict(strict=True)
+    return TypeAdapter(annotation, config=config)

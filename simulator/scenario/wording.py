@@ -1,0 +1,101 @@
+"""What is wrong with a shape, in our words and at the right line.
+
+Rule: every error that pydantic can report becomes one Fault; none of its own text reaches the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from simulator.document import Document, Fault, Key
+from simulator.errors import one_of
+from simulator.scenario.reading import shown
+from simulator.scenario.shape import fields
+
+# How each mapping and each required key is written; shown where one is missing or is something else.
+_EXAMPLES: Final[dict[Key, str]] = {
+    (): "{name: demo, cluster: {topology: star_100g, world_size: 8}, collective: {operation: all_reduce, size: 1 MiB}}",
+    ("name",): "name: ring_of_eight",
+    ("cluster",): "cluster: {topology: star_100g, world_size: 8}",
+    ("cluster", "topology"): "topology: star_100g",
+    ("cluster", "world_size"): "world_size: 8",
+    ("cluster", "stragglers"): "stragglers: {3: 0.8}",
+    ("cluster", "link_factors"): "link_factors: {'gpu0->switch0': 0.5}",
+    ("cluster", "jitter"): "jitter: {compute: 0.02, latency: 0.05}",
+    ("cluster", "placement"): "placement: [0, 2, 1, 3]",
+    ("cluster", "ecmp"): "ecmp: {hash: 1}",
+    ("cluster", "ecmp", "hash"): "hash: 1",
+    ("collective",): "collective: {operation: all_reduce, size: 256 MiB}",
+    ("collective", "operation"): "operation: all_reduce",
+    ("collective", "servers"): "servers: {count: 4, on: workers}",
+    ("collective", "rank_order"): "rank_order: [0, 2, 1, 3]",
+    ("collective", "group"): "group: [0, 1, 2, 3]",
+    ("collective", "tensors"): "tensors: [4 MiB, 1 MiB]",
+    ("collective", "fusion"): "fusion: {buckets: 25 MiB}",
+    ("compare",): "compare: {collective.algorithm: [ring, tree]}",
+    ("sweep",): "sweep: {cluster.world_size: [2, 4, 8]}",
+    ("plots",): "plots: [scaling, timeline]",
+}
+
+
+def faults(error: ValidationError, document: Document, at: Key = (), key: Key | None = None) -> Iterable[Fault]:
+    """Tell every error of a validation.
+
+    Parameters
+    ----------
+    error : ValidationError
+    document : Document
+        Knows the lines.
+    at : tuple
+        Where in the document the validated value stands.
+    key : tuple, optional
+        Which key of a scenario the value is for, if that is another place than `at`: an axis' value stands in a list.
+    """
+    for detail in error.errors(include_url=False, include_context=True):
+        yield _fault(detail, document, at, at if key is None else key)
+
+
+def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault:
+    loc: Key = detail["loc"]
+    of_key = bool(loc) and loc[-1] == "[key]"
+    loc = loc[:-1] if of_key else loc
+    kind, got = detail["type"], detail["input"]
+    if kind == "missing":
+        return document.fault((*at, *loc), f"missing; write for example '{example((*key, *loc))}'", of_key=True)
+    if kind in ("extra_forbidden", "invalid_key"):
+        return document.fault((*at, *loc), unknown((*key, *loc)), of_key=True)
+    if kind in ("model_type", "dict_type"):
+        return document.fault((*at, *loc), _instead(got, "a mapping", (*key, *loc)))
+    if kind == "list_type":
+        return document.fault((*at, *loc), _instead(got, "a list", (*key, *loc)))
+    told = detail.get("ctx", {}).get("error")
+    message = str(told) if isinstance(told, ValueError) else f"got {shown(got)}; is not allowed here"
+    return document.fault((*at, *loc), message, of_key=of_key)
+
+
+def unknown(key: Key) -> str:
+    """Say that nothing reads a key, and which one was probably meant.
+
+    Examples
+    --------
+    >>> unknown(("cluster", "jitter", "compte"))
+    "unknown key; one of compute, latency; did you mean 'compute'?"
+    """
+    allowed = sorted(fields(key[:-1]))
+    # The menu of `collective` is longer than one_of shows: then the closest is worth more than the first twelve.
+    told = one_of(allowed, key[-1])
+    return f"unknown key; {told.replace(', ...', ', ' + ', '.join(allowed[12:]))}"
+
+
+def example(key: Key) -> str:
+    """Show how a key is written."""
+    return _EXAMPLES.get(key, f"{key[-1]}: ..." if key else "name: demo")
+
+
+def _instead(got: Any, wanted: str, key: Key) -> str:
+    hint = f", such as '{_EXAMPLES[key]}'" if key in _EXAMPLES else ""
+    return f"got {shown(got)}; must be {wanted}{hint}"
