@@ -1,0 +1,172 @@
+"""compare, sweep and --set."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Servers
+from simulator.scenario.shape import axis_keys
+
+
+def data(collective: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    return {
+        "name": "demo",
+        "cluster": {"topology": "star_100g", "world_size": 8},
+        "collective": {"operation": "all_reduce", "size": "1 MiB"} | (collective or {}),
+        **keys,
+    }
+
+
+def told(scenario: dict[str, Any], overrides: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(scenario, overrides)
+    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+
+
+def test_compare_is_outermost_and_the_last_key_runs_fastest() -> None:
+    algorithms, worlds, sizes = ["ring", "tree"], [2, 4], ["1 KiB", "1 MiB"]
+    scenario = load_scenario(
+        data(
+            sweep={"cluster.world_size": worlds, "collective.size": sizes},
+            compare={"collective.algorithm": algorithms},
+        )
+    )
+    made = points(scenario)
+    assert [tuple(p.settings.values()) for p in made] == list(itertools.product(algorithms, worlds, sizes))
+    last = made[-1].scenario
+    assert last.collective is not None
+    assert (last.collective.algorithm, last.collective.size, last.cluster.world_size) == ("tree", 2**20, 4)
+    assert (last.compare, last.sweep) == ({}, {})
+
+
+def test_a_scenario_without_axes_is_one_point() -> None:
+    scenario = load_scenario(data())
+    (point,) = points(scenario)
+    assert (point.settings, point.scenario) == ({}, scenario)
+
+
+def test_a_value_may_be_a_mapping() -> None:
+    scenario = load_scenario(data(sweep={"cluster.stragglers": [{}, {3: 0.5}]}))
+    assert [p.scenario.cluster.stragglers for p in points(scenario)] == [{}, {3: 0.5}]
+
+
+def test_a_key_inside_a_mapping_that_was_left_out_is_made() -> None:
+    scenario = load_scenario(data({"algorithm": "parameter_server"}, sweep={"collective.servers.count": [1, 2]}))
+    specs = [p.scenario.collective for p in points(scenario)]
+    assert [s.servers for s in specs if s] == [Servers(1, "own"), Servers(2, "own")]
+
+
+def test_an_option_belongs_to_the_algorithms_that_listen_to_it() -> None:
+    servers = {"servers": {"count": 4, "on": "workers"}}
+    scenario = load_scenario(data(servers, compare={"collective.algorithm": ["ring", "parameter_server"]}))
+    specs = [p.scenario.collective for p in points(scenario)]
+    assert [s.servers for s in specs if s] == [None, Servers(4, "workers")]
+    lines = told(data(servers, compare={"collective.algorithm": ["ring", "tree"]}))
+    assert [line.split(":")[0] for line in lines] == ["compare.collective.algorithm"] * 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"sweep": {"seed": []}}, "sweep.seed: got an empty list; give at least one value"),
+        ({"sweep": {"seed": [1, 2, 1]}}, "sweep.seed.2: got 1 twice; name each value once"),
+        (
+            {"sweep": {"collective.size": ["1 KiB", "1024 B"]}},
+            "sweep.collective.size.1: got '1024 B' twice; name each value once",
+        ),
+        ({"sweep": {"seed": [1, "x"]}}, "sweep.seed.1: got 'x'; must be a whole number"),
+        ({"sweep": {"seed": 3}}, "sweep.seed: got 3; must be a list"),
+        (
+            {"sweep": {"seed": [1]}, "compare": {"seed": [2]}},
+            "sweep.seed: stands in compare and in sweep; keep one",
+        ),
+        (
+            {"sweep": {"cluster.jitter": [{}], "cluster.jitter.compute": [0.1]}},
+            "sweep.cluster.jitter.compute: overlaps with cluster.jitter, which is an axis too; keep one",
+        ),
+        (
+            {"sweep": {"seed": list(range(10_001))}},
+            "sweep: the axes multiply out to 10001 points; at most 10000; shorten a list",
+        ),
+        ({"sweep": {"cluster.topology": ["star_100g", "moon"]}}, None),
+    ],
+)  # fmt: skip
+def test_an_axis_that_is_wrong_by_itself_is_told(keys: dict[str, Any], line: str | None) -> None:
+    (found,) = told(data(**keys))
+    assert found == line if line else found.startswith("sweep.cluster.topology.1: got 'moon'; one of ")
+
+
+def test_an_unknown_axis_is_told_with_the_one_that_was_meant() -> None:
+    (line,) = told(data(sweep={"collective.sizes": ["1 MiB"]}))
+    assert line.startswith("sweep.collective.sizes: unknown key; ")
+    assert line.endswith("did you mean 'collective.size'?")
+
+
+def test_a_combination_that_breaks_a_rule_is_told_at_the_axis_by_name() -> None:
+    scenario = data({"operation": "broadcast", "root": 5}, sweep={"cluster.world_size": [4, 8]})
+    assert told(scenario) == [
+        "sweep.cluster.world_size: with cluster.world_size 4: "
+        "collective.root: got 5; must be a place in the group, 0 .. 3"
+    ]
+
+
+def test_a_fault_that_no_axis_can_change_is_told_once_at_its_own_key() -> None:
+    assert told(data({"root": 5}, sweep={"cluster.world_size": [4, 8], "seed": [1, 2]})) == [
+        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has none; remove it"
+    ]
+
+
+def test_what_is_set_wins_over_the_file_and_over_an_axis() -> None:
+    scenario = load_scenario(
+        data(sweep={"cluster.world_size": [2, 4]}), {"cluster.world_size": "16", "collective.size": "4 KiB"}
+    )
+    assert (scenario.cluster.world_size, scenario.sweep) == (16, {})
+    assert scenario.collective is not None
+    assert scenario.collective.size == 4 * 2**10
+
+
+def test_an_axis_can_be_set() -> None:
+    scenario = load_scenario(data(compare={"seed": [1, 2]}), {"sweep.cluster.world_size": "[2, 4]", "compare": "{}"})
+    assert scenario.sweep == {"cluster.world_size": (2, 4)}
+    assert scenario.compare == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "line"),
+    [
+        ("collective.size", "12", "--set collective.size=12: got 12, which has no unit; "
+         "write '12 B' for bytes, or '256 MiB'"),
+        ("seed", "", "--set seed=: got nothing; must be a whole number"),
+        ("seed", "[1", "--set seed=[1:1:3: not YAML: expected ',' or ']', but got '<stream end>' "
+         "(while parsing a flow sequence); check indentation, quotes and brackets"),
+        ("sweep.seed", "[1, x]", "--set sweep.seed=[1, x]: sweep.seed.1: got 'x'; must be a whole number"),
+        ("training.model", "x", "--set training.model=x: training steps are not built yet"),
+        ("collective.root", "3", "--set collective.root=3: only for broadcast, reduce, scatter, gather; "
+         "all_reduce has none; remove it"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_what_is_set_is_told_with_the_option(key: str, text: str, line: str) -> None:
+    assert told(data(), {key: text}) == [line]
+
+
+def test_an_unknown_key_that_is_set_is_told_with_the_one_that_was_meant() -> None:
+    (line,) = told(data(), {"collective.sise": "1 B"})
+    assert line.startswith("--set collective.sise=1 B: unknown key; one of ")
+    assert line.endswith("did you mean 'collective.size'?")
+
+
+def test_settings_are_plain_data() -> None:
+    scenario = load_scenario(data(sweep={"cluster.jitter": [{"compute": 0.1}], "collective.payload": [True, "auto"]}))
+    for point in points(scenario):
+        assert json.loads(json.dumps(dict(point.settings))) == point.settings
+
+
+def test_every_key_that_changes_a_point_can_be_an_axis() -> None:
+    assert {"seed", "engine", "cluster.world_size", "collective.fusion.buckets"} < set(axis_keys())
+    assert not {"name", "question", "plots", "cluster", "collective", "compare", "sweep"} & set(axis_keys())

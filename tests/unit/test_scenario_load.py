@@ -1,0 +1,212 @@
+"""A scenario's text becomes records, or one line for each fault."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from simulator import document, yaml_dialect
+from simulator.errors import ScenarioError, UnknownNameError
+from simulator.scenario.load import load_scenario, parse_scenario
+from simulator.scenario.records import PLOTS, BucketFusion, BufferFusion, Jitter, Servers
+
+BASE: dict[str, Any] = {
+    "name": "demo",
+    "cluster": {"topology": "star_100g", "world_size": 8},
+    "collective": {"operation": "all_reduce", "size": "1 MiB"},
+}
+
+
+def with_keys(**keys: Any) -> dict[str, Any]:
+    """BASE with more keys: collective__root=3 stands for collective.root."""
+    data = copy.deepcopy(BASE)
+    for key, value in keys.items():
+        inner = data
+        *path, last = key.split("__")
+        for step in path:
+            inner = inner.setdefault(step, {})
+        inner[last] = value
+    return data
+
+
+def told(data: dict[str, Any]) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(data)
+    assert caught.value.exit_code == 2
+    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+
+
+def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
+    scenario = load_scenario(BASE)
+    assert (scenario.seed, scenario.engine, scenario.plots) == (0, "auto", PLOTS)
+    assert (scenario.compare, scenario.sweep, scenario.training) == ({}, {}, None)
+    assert scenario.cluster.gpu is None
+    assert scenario.cluster.jitter == Jitter(0.0, 0.0)
+    spec = scenario.collective
+    assert spec is not None
+    assert (spec.algorithm, spec.dtype, spec.reduction, spec.accumulate) == ("auto", "float32", "sum", "payload")
+    assert (spec.payload, spec.root, spec.servers, spec.group) == ("auto", 0, None, None)
+
+
+def test_quantities_become_si_numbers() -> None:
+    spec = load_scenario(with_keys(collective__size="1.5 KiB")).collective
+    assert spec is not None
+    assert spec.size == 1.5 * 2**10
+
+
+def test_the_parameter_server_has_one_server_of_its_own_unless_said_otherwise() -> None:
+    spec = load_scenario(with_keys(collective__algorithm="parameter_server")).collective
+    assert spec is not None
+    assert spec.servers == Servers(1, "own")
+
+
+def test_the_size_may_be_the_sum_of_the_tensors() -> None:
+    data = with_keys(collective__tensors=["4 KiB", "8 B"], collective__fusion={"cycle": "2 ms"})
+    del data["collective"]["size"]
+    spec = load_scenario(data).collective
+    assert spec is not None
+    assert spec.size == 4 * 2**10 + 8
+    assert spec.fusion == BufferFusion(buffer=64 * 2**20, cycle=2e-3)
+
+
+def test_buckets_are_the_other_kind_of_fusion() -> None:
+    data = with_keys(collective__tensors=["1 MiB"], collective__fusion={"buckets": "25 MiB"})
+    spec = load_scenario(data).collective
+    assert spec is not None
+    assert spec.fusion == BucketFusion(25 * 2**20)
+
+
+def test_a_file_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("# Why?\n" + yaml_dialect.dump(BASE), encoding="utf-8")
+    scenario = load_scenario(path)
+    assert (scenario.question, scenario.source, scenario.base) == ("Why?", str(path), tmp_path)
+    assert load_scenario(str(path)) == scenario
+    assert load_scenario("ring_vs_parameter_server").name == "ring_vs_parameter_server"
+
+
+def test_relative_paths_start_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\nbuilder: star\ngpu: l4\n", encoding="utf-8")
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml_dialect.dump(with_keys(cluster__topology="none.yaml")), encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"s\.yaml:\d+:\d+: cluster\.topology: .*none\.yaml"):
+        load_scenario(path)
+
+
+def test_an_unknown_scenario_is_told_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'ring_vs_parameter_server'"):
+        load_scenario("ring_vs_parameter_servr")
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        load_scenario("x" * 5000)
+
+
+def test_a_scenario_keeps_its_own_copy_of_the_data() -> None:
+    data = with_keys(cluster__stragglers={1: 0.5}, sweep={"seed": [1, 2]})
+    scenario = load_scenario(data)
+    data["cluster"]["stragglers"][1] = 99.0
+    data["sweep"]["seed"].append(3)
+    assert scenario.cluster.stragglers == {1: 0.5}
+    assert scenario.sweep == {"seed": (1, 2)}
+
+
+def test_tuples_and_paths_from_python_are_lists_and_text() -> None:
+    scenario = load_scenario(with_keys(collective__group=(0, 2), cluster__topology=PurePosixPath("star_100g").name))
+    assert scenario.collective is not None
+    assert scenario.collective.group == (0, 2)
+
+
+def test_data_without_end_is_refused() -> None:
+    data: dict[str, Any] = {}
+    data["cluster"] = data
+    assert told(data) == ["cluster.cluster.cluster: nested too deeply"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"name": 3}, "name: got 3; must be text; put it in quotes"),
+        ({"seed": -1}, "seed: got -1; must be at least 0"),
+        ({"seed": True}, "seed: got true; must be a whole number"),
+        ({"engine": "compiled"}, "engine: got 'compiled'; is not built yet; use auto or events"),
+        ({"cluster__world_size": "8"}, "cluster.world_size: got '8'; must be a whole number; remove the quotes"),
+        ({"cluster__world_size": 8.0}, "cluster.world_size: got 8.0; must be a whole number; write 8"),
+        ({"cluster__world_size": 0}, "cluster.world_size: got 0; must be at least 1"),
+        ({"cluster__world_size": 1}, "cluster.world_size: got 1; a collective needs at least 2 ranks"),
+        ({"cluster__stragglers": {2: 0}}, "cluster.stragglers.2: got 0; must be greater than 0"),
+        ({"cluster__stragglers": {"x": 1}}, "cluster.stragglers.x: got 'x'; must be a whole number"),
+        (
+            {"cluster__link_factors": {"a": 1}},
+            "cluster.link_factors.a: got 'a'; must be the name of a link, such as 'gpu0->switch0'",
+        ),
+        (
+            {"cluster__jitter": 0.1},
+            "cluster.jitter: got 0.1; must be a mapping, such as 'jitter: {compute: 0.02, latency: 0.05}'",
+        ),
+        (
+            {"cluster__placement": 3},
+            "cluster.placement: got 3; must be a list, such as 'placement: [0, 2, 1, 3]'",
+        ),
+        (
+            {"collective__size": 1024},
+            "collective.size: got 1024, which has no unit; write '1024 B' for bytes, or '256 MiB'",
+        ),
+        ({"collective__size": "1 Mib"}, "collective.size: got '1 Mib'; no unit 'Mib'; did you mean 'MiB'?"),
+        ({"collective__size": "2 PiB"}, "collective.size: got '2 PiB'; must be at most 1 PiB"),
+        (
+            {"collective__size": "1e999999999 B"},
+            "collective.size: got '1e999999999 B'; must be a number of a sensible size and a unit, such as '256 MiB'",
+        ),
+        (
+            {"collective__dtype": "tf32"},
+            "collective.dtype: got 'tf32'; it is for compute only and is stored and sent as float32; write 'float32'",
+        ),
+        ({"collective__payload": "maybe"}, "collective.payload: got 'maybe'; one of auto, false, true"),
+        (
+            {"cluster__jitter": {"compte": 1}},
+            "cluster.jitter.compte: unknown key; one of compute, latency; did you mean 'compute'?",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_out_of_place_is_told_with_what_is_allowed(keys: dict[str, Any], line: str) -> None:
+    assert told(with_keys(**keys)) == [line]
+
+
+@pytest.mark.parametrize("key", ["collective.algorithm", "collective.dtype", "cluster.topology", "cluster.gpu"])
+def test_an_unknown_name_is_told_with_all_names_or_the_one_that_was_meant(key: str) -> None:
+    near = {"algorithm": "rng", "dtype": "bf16", "topology": "star_100", "gpu": "a100_sxm_80g"}
+    meant = {"algorithm": "ring", "dtype": "bfloat16", "topology": "star_100g", "gpu": "a100_sxm_80gb"}
+    name = key.split(".")[1]
+    (line,) = told(with_keys(**{key.replace(".", "__"): near[name]}))
+    assert line.startswith(f"{key}: got '{near[name]}'; one of ")
+    assert line.endswith(f"did you mean '{meant[name]}'?")
+
+
+def test_missing_keys_show_how_they_are_written() -> None:
+    assert told({"cluster": {"topology": "star_100g"}, "collective": {"size": "1 B"}}) == [
+        "cluster.world_size: missing; write for example 'world_size: 8'",
+        "collective.operation: missing; write for example 'operation: all_reduce'",
+        "name: missing; write for example 'name: ring_of_eight'",
+    ]
+
+
+def test_a_file_that_is_no_mapping_is_told() -> None:
+    with pytest.raises(ScenarioError, match=r"\Af:1:1: got a list; must be a mapping"):
+        parse_scenario(document.parse("[1, 2]", "f"), Path())
+
+
+def test_training_is_one_fault_with_and_without_a_collective() -> None:
+    data = with_keys(training={"model": "llama3_8b"})
+    assert told(data) == ["training: training steps are not built yet"]
+    del data["collective"]
+    assert told(data) == ["training: training steps are not built yet"]
+
+
+def test_all_faults_of_a_file_are_told_at_once_in_its_order() -> None:
+    text = "name: 1\nclustr: 2\ncluster:\n  world_size: x\n  topology: star_100g\ncollective: {size: 3}\n"
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(document.parse(text, "f.yaml"), Path())
+    places = [line.split(": ")[0] for line in str(caught.value).splitlines()]
+    assert places == ["f.yaml:1:7", "f.yaml:2:1", "f.yaml:4:15", "f.yaml:6:1", "f.yaml:6:20"]
