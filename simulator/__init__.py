@@ -1,3 +1,37 @@
-"""A cluster simulator: what would this training job do on that cluster?"""
+"""A cluster simulator: what would this training job do on that cluster?
+
+    from simulator import load_scenario, simulate, sweep
+
+    run = simulate(load_scenario("straggler"))       # one point: run.report, run.timeline, run.results
+    table = sweep("ring_vs_parameter_server")        # many points: a pandas DataFrame
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.cluster.build import build as build_cluster
+    from simulator.run import Run, simulate
+    from simulator.scenario.load import load_scenario
+    from simulator.sweep import sweep
 
 __version__ = "0.1.0"
+__all__ = ["Run", "__version__", "build_cluster", "load_scenario", "simulate", "sweep"]
+
+_HOMES = {
+    "Run": ("simulator.run", "Run"),
+    "build_cluster": ("simulator.cluster.build", "build"),
+    "load_scenario": ("simulator.scenario.load", "load_scenario"),
+    "simulate": ("simulator.run", "simulate"),
+    "sweep": ("simulator.sweep", "sweep"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first used, so that `simulator --help` does not wait for numpy.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'simulator' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)

@@ -63,7 +63,8 @@ class Dtype:
         if self.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, self.name))
+            special: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.name))
+            return special
         return np.dtype(self.name)
 
 

@@ -133,6 +133,8 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     """
     names = sorted(allowed)
     shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
-    close = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.6)
+    given = str(name).lower()
+    # What begins with the name as typed is meant rather than what differs in a letter: h100 is h100_sxm, not h200.
+    close = [n for n in names if given and n.startswith(f"{given}_")] or difflib.get_close_matches(given, names, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"one of {shown}{hint}"

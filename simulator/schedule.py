@@ -117,6 +117,10 @@ class Schedule:
             for i in range(part.times):
                 yield self._moved(part, i)
 
+    def length(self) -> int:
+        """How many transfers there are, without writing them out."""
+        return sum(len(p) if isinstance(p, Round) else len(p.round) * p.times for p in self.parts())
+
     @staticmethod
     def _moved(part: Repeat, i: int) -> Round:
         r = part.round

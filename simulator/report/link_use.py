@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.timeline import Timeline, TransferLog
+from simulator.timeline import LinkUse, Timeline, TransferLog
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -99,17 +99,28 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
     width = edges[1] - edges[0]
     # Where no flow fills the bin its rate is zero exactly, not what rounding left of the differences.
     whole = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
-    bandwidth = {use.name: use.bandwidth for use in timeline.links}
     names = tuple(_name(timeline, n) for n in numbers.tolist())
     return LinkTraffic(
         numbers=tuple(numbers.tolist()),
         names=names,
-        bandwidths=np.array([bandwidth.get(name, np.nan) for name in names], dtype=np.float64),
+        bandwidths=np.array([timeline.link_bandwidths.get(n, np.nan) for n in numbers.tolist()], dtype=np.float64),
         edges=edges,
         rates=np.maximum(carried / width + whole, 0.0),
         nbytes=nbytes,
         busy=_busy(intervals, len(numbers)),
     )
+
+
+def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
+    """Bytes and busy time of every link that carried anything, by number.
+
+    Where the engine noted them itself, these; else added up from its transfers.
+    """
+    if timeline.links:
+        return timeline.links
+    found = link_traffic(timeline, 1)
+    columns = (found.names, found.bandwidths.tolist(), found.nbytes.tolist(), found.busy.tolist())
+    return tuple(LinkUse(*row) for row in zip(*columns, strict=True))
 
 
 def _name(timeline: Timeline, number: int) -> str:

@@ -1,0 +1,216 @@
+"""The commands and their options. Rule: nothing heavy is imported here, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import simulator
+from simulator.errors import SimulatorError
+
+app = typer.Typer(
+    name="simulator",
+    help="What would this training job do on that cluster? Plays it, event by event, and tells.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ScenarioName = Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a file.", metavar="SCENARIO")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; may be repeated.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where results go; runs/NAME-0001 otherwise.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
+Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto or events.")]
+Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
+Trace = Annotated[bool, typer.Option("--trace", help="Write traces for every point of a larger run too.")]
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    """What would this training job do on that cluster? Plays it, event by event, and tells."""
+    if version:
+        typer.echo(simulator.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    scenario: ScenarioName,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    engine: Engine = None,
+    transfers: Transfers = False,
+    trace: Trace = False,
+) -> None:
+    """Play a scenario, compare and sweep multiplied out."""
+    from simulator.cli.play import PlayOptions, play
+
+    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace))
+
+
+@app.command()
+def sweep(
+    scenario: ScenarioName,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=A,B,C", help="A key and its values: several make an axis.")
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    engine: Engine = None,
+    transfers: Transfers = False,
+    trace: Trace = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted sweep in --out.")] = False,
+) -> None:
+    """Play a scenario over further axes, on several processes."""
+    import os
+
+    from simulator.cli.play import PlayOptions, play
+
+    options = PlayOptions(out, as_json, engine, transfers, trace, jobs or os.cpu_count() or 1, resume, axes=True)
+    play(scenario, settings or [], options)
+
+
+@app.command()
+def collective(
+    operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, ...")],
+    algorithm: Annotated[str, typer.Option(help="ring, tree, ..., or auto.")] = "auto",
+    topology: Annotated[str, typer.Option(help="Name or path.")] = "star_100g",
+    world_size: Annotated[int, typer.Option(help="Ranks.")] = 8,
+    begin: Annotated[str, typer.Option(help="Smallest size; a bare number is bytes.")] = "8",
+    end: Annotated[str, typer.Option(help="Largest size.")] = "1GiB",
+    factor: Annotated[int, typer.Option(min=2, help="From one size to the next.")] = 2,
+    dtype: Annotated[str, typer.Option(help="Of the elements.")] = "float32",
+    gpu: Annotated[str | None, typer.Option(help="Instead of the topology's own.")] = None,
+    payload: Annotated[bool, typer.Option("--payload", help="Carry real arrays and count wrong elements.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the table of nccl-tests for a machine that you do not have."""
+    from simulator.cli.collective import Sizes, table
+
+    table(operation, algorithm, topology, world_size, Sizes(begin, end, factor), dtype, gpu, payload=payload, as_json=as_json)
+
+
+@app.command()
+def check(scenario: ScenarioName, settings: Settings = None) -> None:
+    """Check a scenario, and say how many transfers, how much memory and time playing it takes."""
+    from simulator.cli.check import check as checked
+
+    checked(scenario, settings or [])
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The new file is NAME.yaml.")],
+    question: Annotated[str, typer.Option(help="The question that the scenario answers.")] = "What do we want to know?",
+) -> None:
+    """Write a scenario to start from."""
+    from simulator.cli.new import write
+
+    write(name, question)
+
+
+@app.command("list")
+def list_(kind: Annotated[str, typer.Argument(help="algorithms, dtypes, gpus, links, operations, scenarios, topologies.")]) -> None:
+    """List what can be named in a scenario."""
+    from simulator.cli.listing import show
+
+    show(kind)
+
+
+@app.command()
+def show(
+    topology: Annotated[str, typer.Argument(help="Name or path.")],
+    world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two boxes otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png otherwise.")] = None,
+) -> None:
+    """Draw a topology with its bandwidths."""
+    from simulator.cli.show import show as shown
+
+    shown(topology, world_size, out)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of scenario files, for editors."""
+    from simulator.cli.schema import show
+
+    show()
+
+
+@app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare the reports of two runs."""
+    from simulator.cli.diff import show
+
+    show(first, second, as_json=as_json)
+
+
+@app.command()
+def rerun(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")], out: Out = None) -> None:
+    """Play a run again from what it left behind, and say whether the results are the same."""
+    from simulator.cli.rerun import rerun as again
+
+    again(folder, out)
+
+
+@app.command()
+def fit(
+    path: Annotated[Path, typer.Argument(metavar="SWEEP", help="Output of nccl-tests, or a CSV with size and time.")],
+    topology: Annotated[str | None, typer.Option(help="The machine it was measured on.")] = None,
+    world_size: Annotated[int | None, typer.Option(help="Ranks, where the file does not say.")] = None,
+    operation: Annotated[str | None, typer.Option(help="all_reduce, ..., where the file does not say.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="What the machine ran; the best otherwise.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file here.")] = None,
+) -> None:
+    """Fit a machine's start-up and rate against size, as YAML for a topology file."""
+    from simulator.cli.fitting import show
+
+    show(path, topology, world_size, operation, algorithm, out)
+
+
+def run_app() -> None:
+    """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
+    sys.exit(guarded(lambda: app(standalone_mode=False)))
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Exit code of a command."""
+    try:
+        code = command()
+    except SimulatorError as error:
+        typer.echo(str(error), err=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        typer.echo("interrupted; nothing was left half written", err=True)
+        return 130
+    except BrokenPipeError:
+        # Who reads our output has had enough, as in `simulator list gpus | head -1`.
+        sys.stderr.close()
+        return 0
+    except Exception as error:  # typer's own: wrong options, --help
+        return _typers(error)
+    return code if isinstance(code, int) else 0
+
+
+def _typers(error: Exception) -> int:
+    show = getattr(error, "show", None)
+    if show is None or not hasattr(error, "exit_code"):
+        if type(error).__name__ == "Abort":
+            typer.echo("interrupted; nothing was left half written", err=True)
+            return 130
+        raise error
+    message = getattr(error, "format_message", None)
+    if message is not None:
+        typer.echo(f"simulator: {' '.join(str(message()).split())}", err=True)
+    return int(error.exit_code)

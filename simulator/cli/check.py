@@ -1,0 +1,46 @@
+"""`simulator check`: what is in a scenario, and what playing it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from simulator.cli.settings import as_overrides
+from simulator.run import build_cluster, carries_payload, plan_scenario
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Scenario
+from simulator.units import format_bytes, format_time
+
+# Measured with benchmarks/events.py on 2 cores, rounded up: per transfer about 1.2 us alone on its links and 110 B; each
+# point about 10 ms besides; payload about 8 ns a byte of all ranks' arrays, drawing, adding and checking.
+_SECONDS_A_TRANSFER = 2e-6
+_BYTES_A_TRANSFER = 130
+_SECONDS_A_POINT = 10e-3
+_SECONDS_A_PAYLOAD_BYTE = 8e-9
+
+
+def check(source: str, settings: Sequence[str]) -> None:
+    """Print the estimate; a fault of the file ends the command before."""
+    scenario = load_scenario(source, as_overrides(settings))
+    found = points(scenario)
+    transfers, memory, seconds = 0, 0, 0.0
+    for point in found:
+        moved, needed, takes = _estimate(point.scenario)
+        transfers, memory, seconds = transfers + moved, max(memory, needed), seconds + takes
+    typer.echo(f"{scenario.source}: valid")
+    if scenario.question:
+        typer.echo(f"question:  {scenario.question}")
+    typer.echo(f"points:    {len(found)}")
+    typer.echo(f"transfers: {transfers:,}")
+    typer.echo(f"memory:    about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program")
+    typer.echo(f"run time:  about {format_time(seconds)} on one core, pictures not counted")
+
+
+def _estimate(scenario: Scenario) -> tuple[int, int, float]:
+    planned = plan_scenario(scenario, build_cluster(scenario))
+    transfers = sum(op.schedule.length() for op in planned.program.collectives().values())
+    spec, ranks = scenario.collective, scenario.cluster.world_size
+    payload = ranks * spec.size if spec is not None and carries_payload(spec, ranks) else 0
+    seconds = transfers * _SECONDS_A_TRANSFER + payload * _SECONDS_A_PAYLOAD_BYTE + _SECONDS_A_POINT
+    return transfers, transfers * _BYTES_A_TRANSFER + 2 * payload, seconds

@@ -1,0 +1,106 @@
+"""`simulator collective`: the table of nccl-tests, from a played machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from simulator import units
+from simulator.dtypes import find as find_dtype
+from simulator.errors import ScenarioError
+from simulator.report.nccl_table import NcclRow, write_table
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
+
+_MOST_SIZES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """From begin to end, each `factor` times the one before; as nccl-tests takes them, bare numbers are bytes."""
+
+    begin: str
+    end: str
+    factor: int
+
+    def listed(self, itemsize: int) -> list[int]:
+        """The sizes [B], each cut to whole elements."""
+        first, last = _nbytes("--begin", self.begin), _nbytes("--end", self.end)
+        if first > last:
+            raise ScenarioError(f"--begin: got {self.begin}, which is more than --end {self.end}; swap them")
+        sizes = [first]
+        while sizes[-1] * self.factor <= last and sizes[-1] > 0 and len(sizes) < _MOST_SIZES:
+            sizes.append(sizes[-1] * self.factor)
+        return list(dict.fromkeys(max(size // itemsize, 1) * itemsize for size in sizes))
+
+
+def _nbytes(option: str, text: str) -> int:
+    spaced = text.strip()
+    try:
+        return int(spaced) if spaced.isdigit() else units.parse_bytes(_as_unit(spaced))
+    except ValueError as error:
+        raise ScenarioError(f"{option}: {error}") from error
+
+
+def _as_unit(text: str) -> str:
+    """nccl-tests writes 1G for 1 GiB."""
+    return f"{text}iB" if text[-1:] in "KMGT" and text[:-1].isdigit() else text
+
+
+def table(
+    operation: str,
+    algorithm: str,
+    topology: str,
+    world_size: int,
+    sizes: Sizes,
+    dtype: str,
+    gpu: str | None,
+    *,
+    payload: bool,
+    as_json: bool,
+) -> None:
+    """Play every size and print the table."""
+    listed = sizes.listed(find_dtype(dtype).itemsize)
+    points, rows = [], []
+    for size in listed:
+        data: dict[str, Any] = {
+            "name": "collective",
+            "cluster": {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {}),
+            "collective": {
+                "operation": operation,
+                "algorithm": algorithm,
+                "size": f"{size} B",
+                "dtype": dtype,
+                "payload": payload,
+            },
+        }
+        run = simulate(load_scenario(data))
+        points.append({"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()})
+        rows.append(_row(operation, size, dtype, run.report, world_size))
+    if as_json:
+        typer.echo(json.dumps({"points": points}, indent=2))
+        return
+    why = points[0]["report"]
+    comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
+    typer.echo(write_table(rows, comment=comment), nl=False)
+
+
+def _row(operation: str, size: int, dtype: str, report: Any, world_size: int) -> NcclRow:
+    parts = operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    count = size // find_dtype(dtype).itemsize
+    reducing = operation in ("all_reduce", "reduce_scatter", "reduce")
+    rooted = operation in ("broadcast", "reduce", "scatter", "gather")
+    return NcclRow(
+        size=size,
+        count=count // world_size if parts else count,
+        dtype=dtype,
+        redop="sum" if reducing else "none",
+        root=0 if rooted else -1,
+        time=report.time_s,
+        algbw=report.algbw,
+        busbw=report.busbw,
+        wrong=report.wrong,
+    )

@@ -1,0 +1,61 @@
+"""`simulator diff`: what changed between two runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from simulator.errors import ScenarioError
+from simulator.sweep import Outcome, row
+
+
+def show(first: Path, second: Path, *, as_json: bool) -> None:
+    """Print every report figure that differs, with its change."""
+    changes = differences(_points(first), _points(second))
+    if as_json:
+        typer.echo(json.dumps({"differences": changes}, indent=2))
+        return
+    if not changes:
+        typer.echo("no difference: every figure of every point is the same")
+        return
+    for change in changes:
+        settings = ", ".join(f"{k}={v}" for k, v in change["settings"].items()) or "the point"
+        typer.echo(f"{settings}: {change['key']}: {change['first']} -> {change['second']}{_relative(change)}")
+
+
+def _points(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / "report.json"
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))["points"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` printed") from error
+    return {json.dumps(point["settings"], sort_keys=True): point for point in read}
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Figures that differ between two sets of points, points matched by their settings."""
+    found = []
+    for key in dict.fromkeys([*first, *second]):
+        settings = (first.get(key) or second[key])["settings"]
+        a, b = (_figures(points.get(key)) for points in (first, second))
+        for name in dict.fromkeys([*a, *b]):
+            if a.get(name) != b.get(name):
+                found.append({"settings": settings, "key": name, "first": a.get(name), "second": b.get(name)})
+    return found
+
+
+def _figures(point: Mapping[str, Any] | None) -> dict[str, Any]:
+    if point is None:
+        return {"point": "missing"}
+    return {"point": "there"} | row(Outcome(0, {}, point["engine"], point["report"], point.get("error")))
+
+
+def _relative(change: Mapping[str, Any]) -> str:
+    a, b = change["first"], change["second"]
+    if isinstance(a, int | float) and isinstance(b, int | float) and a:
+        return f" ({(b - a) / a:+.3%})"
+    return ""

@@ -1,0 +1,100 @@
+"""`simulator list`: what can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import typer
+
+from simulator import registry
+from simulator.errors import UnknownNameError
+
+
+def show(kind: str) -> None:
+    """Print the names of a kind, one a line, with what is worth knowing beside."""
+    lists = _lists()
+    if kind not in lists:
+        raise UnknownNameError("list", kind, lists)
+    lists[kind]()
+
+
+def _lists() -> dict[str, Callable[[], None]]:
+    return {
+        "algorithms": _algorithms,
+        "dtypes": _dtypes,
+        "gpus": _gpus,
+        "links": lambda: _names("link"),
+        "operations": _operations,
+        "scenarios": _scenarios,
+        "topologies": _topologies,
+    }
+
+
+def _names(kind: registry.Kind) -> None:
+    for name in registry.names(kind):
+        typer.echo(name)
+
+
+_COLUMNS: Final = ("dtype", "bits", "exponent", "fraction", "largest", "smallest normal")
+
+
+def _dtypes() -> None:
+    from simulator.dtypes import DTYPES
+
+    rows = [_COLUMNS]
+    for d in DTYPES.values():
+        bits = "19 (stored as 32)" if d.compute_only else str(d.bits)
+        largest = f"{d.largest:.6g}" if d.is_float else str(int(d.largest))
+        smallest = f"{d.smallest_normal:.6g}" if d.is_float else "1"
+        rows.append((d.name, bits, str(d.exponent or "-"), str(d.fraction or "-"), largest, smallest))
+    _columns(rows)
+
+
+def _columns(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _algorithms() -> None:
+    from simulator.collectives import catalog
+
+    _columns([(name, ", ".join(catalog.operations(name))) for name in catalog.names()])
+
+
+def _operations() -> None:
+    from simulator.collectives import catalog
+
+    able = {op: [name for name in catalog.names() if op in catalog.operations(name)] for op in catalog.OPERATIONS}
+    _columns([(op, ", ".join(names)) for op, names in able.items()])
+
+
+def _gpus() -> None:
+    from simulator.cluster.gpu_file import load_gpu
+    from simulator.units import format_bandwidth, format_bytes
+
+    rows = [("gpu", "bfloat16 or float16", "HBM", "HBM bandwidth", "scale-up, one direction")]
+    for name in registry.names("gpu"):
+        gpu = load_gpu(name)
+        peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", 0.0))
+        scale_up = format_bandwidth(gpu.scale_up_bandwidth) if gpu.scale_up_bandwidth else "-"
+        rows.append((name, f"{peak / 1e12:.4g} TFLOP/s", format_bytes(gpu.hbm_bytes), format_bandwidth(gpu.hbm_bandwidth), scale_up))
+    _columns(rows)
+
+
+def _scenarios() -> None:
+    from simulator import document
+
+    _columns([(name, document.load(registry.find("scenario", name)).question) for name in registry.names("scenario")])
+
+
+def _topologies() -> None:
+    from simulator.cluster.build import facts
+
+    rows = [("topology", "GPU", "most ranks", "box", "own servers", "reducing switch")]
+    for name in registry.names("topology"):
+        f = facts(name)
+        most, box = str(f.max_ranks or "any"), str(f.box_size or "-")
+        rows.append((name, f.gpu or "-", most, box, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-"))
+    _columns(rows)

@@ -1,0 +1,26 @@
+"""`simulator new`: a scenario file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from simulator.errors import ScenarioError
+from simulator.scenario.load import check_name
+from simulator.scenario.template import template
+
+
+def write(name: str, question: str) -> None:
+    """Write NAME.yaml; never over a file that is there."""
+    name = name.removesuffix(".yaml")
+    check_name(name)
+    path = Path(f"{name}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(template(name, question))
+    except FileExistsError:
+        raise ScenarioError(f"{path}: is there already; choose another name, or remove it") from None
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from error
+    typer.echo(f"{path}: written; now `simulator check {path}` and `simulator run {path}`")

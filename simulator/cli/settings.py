@@ -1,0 +1,43 @@
+"""`--set` on the command line: KEY=VALUE, and for sweeps KEY=A,B,C.
+
+Rule: only takes texts apart; what keys and values may be is the scenario boundary's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.errors import ScenarioError
+
+
+def as_overrides(settings: Sequence[str]) -> dict[str, str]:
+    """Each KEY=VALUE as an entry; ScenarioError where there is no '='.
+
+    Examples
+    --------
+    >>> as_overrides(["collective.size=1 MiB"])
+    {'collective.size': '1 MiB'}
+    """
+    found = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(f"--set {text}: must be KEY=VALUE, such as --set collective.size='1 MiB'")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def as_axes(settings: Sequence[str]) -> dict[str, str]:
+    """The same, but several values make an axis of the sweep.
+
+    Examples
+    --------
+    >>> as_axes(["cluster.world_size=2,4", "seed=1"])
+    {'sweep.cluster.world_size': '[2,4]', 'seed': '1'}
+    """
+    found = {}
+    for key, value in as_overrides(settings).items():
+        several = "," in value and value[0] not in "[{"
+        plain = not several or key.startswith(("sweep", "compare")) or key == "plots"
+        found[key if plain else f"sweep.{key}"] = value if plain else f"[{value}]"
+    return found

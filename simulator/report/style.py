@@ -1,0 +1,197 @@
+"""How every figure looks, and how it is written to disk.
+
+Rule: figures are made with matplotlib's objects, never with pyplot, so nothing global is left behind; equal figures
+give equal bytes. Like a house style for letters: same paper, same pen, whoever writes.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe & Ito, "Color Universal Design", 2008: eight colours that people with any common colour blindness tell apart.
+BLACK: Final = "#000000"
+ORANGE: Final = "#E69F00"
+SKY: Final = "#56B4E9"
+GREEN: Final = "#009E73"
+YELLOW: Final = "#F0E442"
+BLUE: Final = "#0072B2"
+VERMILION: Final = "#D55E00"
+PURPLE: Final = "#CC79A7"
+PALETTE: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK)
+GREY: Final = "#767676"
+PALE: Final = "#E4E4E4"
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+# What a kind of work usually looks like, so that two figures of one run agree.
+_PREFERRED: Final = {
+    "forward": BLUE,
+    "backward": ORANGE,
+    "recompute": YELLOW,
+    "optimizer": GREEN,
+    "compute": SKY,
+    "communication": VERMILION,
+    "collective": VERMILION,
+    "all_reduce": VERMILION,
+    "reduce_scatter": VERMILION,
+    "all_gather": PURPLE,
+    "copy": BLACK,
+    "transfer": GREY,
+}
+
+SMALLEST_TEXT: Final = 8.0
+_DPI: Final = 150
+_SETTINGS: Final[dict[str, Any]] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so every machine draws the same letters
+    "font.size": 9.5,
+    "axes.titlesize": 10.0,
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 9.0,
+    "legend.frameon": False,
+    "figure.titlesize": 12.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#D0D0D0",
+    "grid.linewidth": 0.6,
+    "svg.hashsalt": "simulator",
+    "svg.fonttype": "path",
+}
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """Apply the style while a figure is made, whatever the user's own matplotlib settings are."""
+    import matplotlib
+    from cycler import cycler
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        settings: Any = _SETTINGS | {"axes.prop_cycle": cycler(color=PALETTE)}
+        matplotlib.rcParams.update(settings)
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Make an empty figure that arranges its panels by itself; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
+
+
+def set_title(figure: Figure, text: str) -> None:
+    """Write the finding above a figure, on as many lines as its width needs."""
+    size = float(_SETTINGS["figure.titlesize"])
+    columns = max(24, int(figure.get_figwidth() * 72 / (size * 0.63)))
+    figure.suptitle(textwrap.fill(text, columns), x=0.01, ha="left", fontweight="bold", fontsize=size)
+
+
+def time_axis(axes: Axes, end: float) -> None:
+    """Label a time axis in the unit that fits an end [s]."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if end >= f), ("ns", 1e-9))
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds / factor:.4g}"))
+    axes.set_xlabel(f"time ({unit})")
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Key for sorting names as people do.
+
+    Examples
+    --------
+    >>> sorted(["gpu10", "gpu2"], key=natural)
+    ['gpu2', 'gpu10']
+    """
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """Give each name a colour, as different as eight colours allow.
+
+    Parameters
+    ----------
+    names : iterable of str
+        In the order of importance. Kinds of work that have a colour of their own get it.
+
+    Returns
+    -------
+    dict of str to str
+        '#RRGGBB' by name; from the ninth name on in paler shades.
+
+    Examples
+    --------
+    >>> colours(["ring", "tree"])
+    {'ring': '#0072B2', 'tree': '#E69F00'}
+    >>> colours(["backward"])
+    {'backward': '#E69F00'}
+    """
+    wanted = list(dict.fromkeys(names))
+    found: dict[str, str] = {}
+    for name in wanted:
+        colour = _PREFERRED.get(name)
+        if colour is not None and colour not in found.values():
+            found[name] = colour
+    shades = (shade for paleness in (0.0, 0.45, 0.7) for shade in (_paler(c, paleness) for c in PALETTE))
+    free = [shade for shade in shades if shade not in found.values()]
+    rest = [name for name in wanted if name not in found]
+    found.update((name, free[i % len(free)]) for i, name in enumerate(rest))
+    return {name: found[name] for name in wanted}
+
+
+def _paler(colour: str, paleness: float) -> str:
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * paleness):02X}" for part in parts)
+
+
+def text_on(colour: str) -> str:
+    """Black or white, whichever can be read on a colour.
+
+    Examples
+    --------
+    >>> text_on("#F0E442"), text_on("#0072B2")
+    ('#000000', '#FFFFFF')
+    """
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    # Perceived brightness: ITU-R BT.601's weights.
+    return BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#FFFFFF"
+
+
+def save(figure: Figure, folder: Path | str, name: str) -> tuple[Path, Path]:
+    """Write a figure as NAME.png (150 dpi) and NAME.svg, equal bytes for equal figures.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    folder : path
+        Made where it does not exist.
+    name : str
+        Without suffix.
+
+    Returns
+    -------
+    tuple of two Path
+        The PNG and the SVG.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    png, svg = target / f"{name}.png", target / f"{name}.svg"
+    with applied():
+        # Arranged once and for all: each further pass would move things by a hair, and the bytes with them.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        figure.savefig(png, dpi=_DPI, metadata={"Software": None})
+        figure.savefig(svg, dpi=_DPI, metadata={"Date": None, "Creator": None})
+    return png, svg

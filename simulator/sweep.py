@@ -1,0 +1,153 @@
+"""Many points: a scenario's compare and sweep multiplied out and played, here or on several processes.
+
+Rule: a point's outcome depends on the point alone, so their order and the number of processes change nothing. A point that
+fails is kept with its error; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import ScenarioError, SimulatorError
+from simulator.run import Run, simulate
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Point, Scenario
+from simulator.scenario.resolve import resolved
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Keep = Callable[[int, Run], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a point.
+
+    Attributes
+    ----------
+    index : int
+        Its place among the points.
+    settings : mapping of str to Any
+        What distinguishes it, as it was written.
+    engine : str or None
+        What played it; None if it failed.
+    report : mapping of str to Any, or None
+    error : str or None
+    """
+
+    index: int
+    settings: Mapping[str, Any]
+    engine: str | None
+    report: Mapping[str, Any] | None
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As one of the points of report.json."""
+        told: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
+        return told if self.error is None else told | {"error": self.error}
+
+
+def play_point(index: int, point: Point, keep: Keep | None = None) -> Outcome:
+    """Play one point; `keep` is handed the run while it is at hand."""
+    try:
+        run = simulate(point.scenario)
+        if keep is not None:
+            keep(index, run)
+    except SimulatorError as error:
+        return Outcome(index, point.settings, None, None, str(error))
+    return Outcome(index, point.settings, run.timeline.engine, run.report.to_dict())
+
+
+def play_points(numbered: Sequence[tuple[int, Point]], jobs: int = 1, keep: Keep | None = None) -> Iterator[Outcome]:
+    """Play points and yield their outcomes as they come.
+
+    Parameters
+    ----------
+    numbered : sequence of (int, Point)
+    jobs : int
+        Processes; with one, all are played here.
+    keep : callable (int, Run), optional
+        Called where the point is played; must be picklable if jobs > 1.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    if jobs == 1 or len(numbered) < 2:
+        for index, point in numbered:
+            yield play_point(index, point, keep)
+        return
+    # Spawned, not forked: the parent may hold threads of numpy or of a notebook.
+    pool = ProcessPoolExecutor(min(jobs, len(numbered)), mp_context=get_context("spawn"), initializer=_ignore_interrupt)
+    try:
+        waiting = [pool.submit(play_point, index, point, keep) for index, point in numbered]
+        for done in as_completed(waiting):
+            yield done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C is for the parent, which ends the pool; workers would only print tracebacks."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def sweep(
+    scenario: Scenario | str | Mapping[str, Any], axes: Mapping[str, Sequence[Any]] | None = None, *, jobs: int = 1
+) -> pd.DataFrame:
+    """Play a scenario over axes and return a table.
+
+    Parameters
+    ----------
+    scenario : Scenario, or what load_scenario takes
+    axes : mapping of dotted key to values, optional
+        Further axes, such as {"cluster.world_size": [2, 4, 8]}; they replace axes of the same key.
+    jobs : int
+        Processes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a point, in order: a column for each axis, then one for each report key ("bottleneck.link" for those of
+        the bottleneck), `engine` and `error`.
+
+    Raises
+    ------
+    ScenarioError
+        An axis that the scenario cannot have.
+    """
+    import pandas as pd
+
+    loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    table = sorted(play_points(list(enumerate(points(with_axes(loaded, axes or {})))), jobs), key=lambda o: o.index)
+    return pd.DataFrame([row(outcome) for outcome in table])
+
+
+def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario:
+    """Add axes to a scenario's sweep; checked like those of a file."""
+    if not axes:
+        return scenario
+    data = resolved(replace(scenario, compare={k: v for k, v in scenario.compare.items() if k not in axes}))
+    kept = {k: v for k, v in data.get("sweep", {}).items() if k not in axes}
+    data["sweep"] = kept | {key: list(values) for key, values in axes.items()}
+    try:
+        checked = load_scenario(data)
+    except ScenarioError as error:
+        raise ScenarioError(str(error).replace("<dict>", scenario.source)) from error
+    return replace(checked, source=scenario.source, base=scenario.base)
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """One outcome as a flat row of a table."""
+    flat: dict[str, Any] = dict(outcome.settings)
+    for key, value in (outcome.report or {}).items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = value
+    return flat | {"engine": outcome.engine, "error": outcome.error}

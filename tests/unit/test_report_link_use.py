@@ -1,0 +1,138 @@
+"""Bytes per bin and busy time of links, on flows small enough to add up by hand."""
+
+import numpy as np
+import pytest
+
+from simulator.report import plot_bandwidth
+from simulator.report.link_use import link_traffic, link_uses
+from simulator.schedule import Round, Schedule, write_out
+from simulator.timeline import LinkUse, Timeline, TransferLog
+
+Flow = tuple[float, float, float, int]  # bytes, enter, end, route
+
+
+def log(flows: list[Flow], routes: tuple[tuple[int, ...], ...]) -> TransferLog:
+    t = len(flows)
+    none = np.zeros(t, np.int64)
+    played = Round(none, none + 1, none, none + 1, np.zeros(t, np.bool_), none, none.reshape(t, 1) - 1)
+    transfers = write_out(Schedule("broadcast", "naive", 2, 0, 1, "in_sequence", lambda: iter([played])))
+    nbytes, enter, end = (np.array([flow[i] for flow in flows], np.float64) for i in range(3))
+    route = np.array([flow[3] for flow in flows], np.int32)
+    return TransferLog("op", transfers, nbytes, enter, end, route, routes, ("a", "b"))
+
+
+def timeline(end: float, *logs: TransferLog, links: dict[int, str] | None = None) -> Timeline:
+    names = links or {}
+    return Timeline("events", end, (), logs, link_names=names, link_bandwidths=dict.fromkeys(names, 100.0))
+
+
+def test_a_flow_is_spread_evenly_over_its_time() -> None:
+    # 60 B from 1 s to 4 s are 20 B/s; bins of 2 s hold 1 s, then 2 s of it.
+    found = link_traffic(timeline(4.0, log([(60.0, 1.0, 4.0, 0)], ((7,),))), bins=2)
+    assert found.numbers == (7,)
+    assert found.rates.tolist() == [[20.0 / 2, 40.0 / 2]]
+    assert found.nbytes.tolist() == [60.0]
+    assert found.busy.tolist() == [3.0]
+
+
+def test_whole_bins_between_the_ends_are_filled_and_those_outside_are_exactly_empty() -> None:
+    found = link_traffic(timeline(10.0, log([(70.0, 1.5, 8.5, 0)], ((0,),))), bins=10)
+    assert found.rates[0].tolist() == [0.0, 5.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 5.0, 0.0]
+
+
+def test_every_link_of_a_route_carries_the_bytes() -> None:
+    found = link_traffic(timeline(1.0, log([(8.0, 0.0, 1.0, 0), (4.0, 0.0, 1.0, 1)], ((0, 2), (2,)))), bins=1)
+    assert dict(zip(found.numbers, found.nbytes.tolist(), strict=True)) == {0: 8.0, 2: 8.0 + 4.0}
+
+
+def test_busy_time_is_the_union_not_the_sum() -> None:
+    flows = [(1.0, 0.0, 4.0, 0), (1.0, 1.0, 2.0, 0), (1.0, 3.0, 5.0, 0), (1.0, 7.0, 8.0, 0)]
+    found = link_traffic(timeline(8.0, log(flows, ((0,),))))
+    assert found.busy.tolist() == [5.0 + 1.0]
+
+
+def test_busy_time_of_a_link_ignores_the_others() -> None:
+    flows = [(1.0, 0.0, 9.0, 0), (1.0, 2.0, 3.0, 1)]
+    found = link_traffic(timeline(9.0, log(flows, ((0,), (1,)))))
+    assert found.busy.tolist() == [9.0, 1.0]
+
+
+def test_flows_of_different_collectives_add_up() -> None:
+    one, other = log([(10.0, 0.0, 1.0, 0)], ((3,),)), log([(30.0, 0.5, 1.0, 0)], ((3,),))
+    found = link_traffic(timeline(1.0, one, other), bins=2)
+    assert found.rates.tolist() == [[10.0, 10.0 + 60.0]]
+
+
+def test_transfers_without_bytes_use_no_link() -> None:
+    assert len(link_traffic(timeline(1.0, log([(0.0, 0.5, 0.5, 0)], ((0,),))))) == 0
+
+
+def test_a_row_times_the_bin_length_is_the_link_s_bytes() -> None:
+    random = np.random.default_rng(0)
+    flows: list[Flow] = []
+    for _ in range(500):
+        enter = random.uniform(0, 9)
+        flows.append((random.uniform(1, 9), enter, enter + random.uniform(1e-6, 1), int(random.integers(0, 3))))
+    found = link_traffic(timeline(10.0, log(flows, ((0, 1), (1, 2), (2,)))), bins=37)
+    assert found.rates.sum(axis=1) * (found.edges[1] - found.edges[0]) == pytest.approx(found.nbytes, rel=1e-12)
+
+
+def test_chosen_links_only() -> None:
+    played = timeline(1.0, log([(8.0, 0.0, 1.0, 0)], ((0, 1),)), links={0: "a->b", 1: "b->c"})
+    assert link_traffic(played, links={"b->c"}).names == ("b->c",)
+    assert link_traffic(played).bandwidths.tolist() == [100.0, 100.0]
+
+
+def test_uses_are_added_up_where_the_engine_noted_none() -> None:
+    played = timeline(4.0, log([(60.0, 1.0, 4.0, 0)], ((7, 9),)), links={7: "a->b", 8: "idle", 9: "b->c"})
+    assert link_uses(played) == (LinkUse("a->b", 100.0, 60.0, 3.0), LinkUse("b->c", 100.0, 60.0, 3.0))
+
+
+def test_no_bins_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        link_traffic(timeline(1.0), bins=0)
+
+
+def uses(*shares: float) -> Timeline:
+    """Links of 1 GB/s in a run of 1 s, each used to a share and busy all the time."""
+    links = tuple(LinkUse(f"g{i}->s", 1e9, 1e9 * share, 1.0) for i, share in enumerate(shares))
+    return Timeline("events", 1.0, (), (), (), links, {i: link.name for i, link in enumerate(links)})
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((0.9, 0.9, 0.88), "all 3 links are used evenly: 88 % to 90 % of their bandwidth used over 1 s"),
+        (
+            (1.0, 0.25, 0.1),
+            "g0->s is the bottleneck: 100 % of its bandwidth used over 1 s; the other 2 links at most 25 %",
+        ),
+        (
+            (1.0, 1.0, 0.1),
+            "g0->s and g1->s are the bottleneck: 100 % of their bandwidth used over 1 s; the other link at most 10 %",
+        ),
+        ((0.5,), "g0->s is the only link used: 50 % of its bandwidth used over 1 s"),
+    ],
+)
+def test_the_title_names_the_bottleneck(shares: tuple[float, ...], expected: str) -> None:
+    assert plot_bandwidth.finding(uses(*shares).links, 1.0) == expected
+
+
+def test_at_most_forty_links_are_shown_and_the_rest_counted() -> None:
+    drawn = plot_bandwidth.figure(uses(*[0.5] * 128))
+    assert len(drawn.axes[0].get_yticks()) == 40
+    assert "and 88 more" in drawn.axes[0].get_title(loc="left")
+
+
+def test_heat_map_rows_are_shares_of_the_link_s_bandwidth() -> None:
+    played = timeline(1.0, log([(50.0, 0.0, 0.5, 0)], ((0,),)), links={0: "a->b"})
+    drawn = plot_bandwidth.figure(played)
+    shares = np.asarray(drawn.axes[0].images[0].get_array())
+    # 50 B in 0.5 s over a link of 100 B/s: full for the first half.
+    assert shares[0, :200] == pytest.approx(1.0)
+    assert shares[0, 200:] == pytest.approx(0.0)
+
+
+def test_nothing_carried_is_refused() -> None:
+    with pytest.raises(ValueError, match="no link carried anything"):
+        plot_bandwidth.figure(Timeline("events", 1.0, ()))

@@ -1,0 +1,82 @@
+"""What every figure shares."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from simulator.collectives.algorithm import Request
+from simulator.collectives.ring import all_reduce
+from simulator.report import plot_bandwidth, plot_scaling, plot_steps, plot_timeline, style
+from simulator.report.scaling import ScalingPoint
+from simulator.timeline import LinkUse, Span, Timeline
+
+
+def test_the_user_s_own_settings_are_untouched_after_drawing() -> None:
+    before = dict(rcParams)
+    with style.applied():
+        assert rcParams["svg.hashsalt"] == "simulator"
+    assert dict(rcParams) == before
+
+
+def test_kinds_of_work_keep_their_colour_in_any_company() -> None:
+    assert style.colours(["forward", "other"])["forward"] == style.colours(["x", "forward"])["forward"] == style.BLUE
+
+
+def test_sixteen_names_get_sixteen_colours() -> None:
+    assert len(set(style.colours([f"n{i}" for i in range(16)]).values())) == 16
+
+
+@pytest.mark.parametrize(
+    ("end", "label"), [(2.0, "time (s)"), (3e-3, "time (ms)"), (4e-6, "time (us)"), (0.0, "time (ns)")]
+)
+def test_a_time_axis_has_the_unit_that_fits(end: float, label: str) -> None:
+    with style.applied():
+        axes = style.new_figure(3, 2).subplots()
+        style.time_axis(axes, end)
+    assert axes.get_xlabel() == label
+
+
+def test_importing_the_figures_does_not_import_matplotlib() -> None:
+    names = ("bandwidth", "scaling", "steps", "timeline", "topology")
+    imports = ", ".join(f"simulator.report.plot_{name}" for name in names)
+    program = f"import sys, {imports}; sys.exit('matplotlib' in sys.modules or 'networkx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def figures() -> dict[str, Figure]:
+    """One figure of each sort, of 2 and of 64 workers where that changes it."""
+    points = [ScalingPoint(name, n, 8, n * t) for name, t in (("ring", 1.0), ("naive", 2.0)) for n in (2, 64)]
+    spans = tuple(Span(r, "communication", "op", "all_reduce", 0.0, 1.0 + r) for r in range(64))
+    links = tuple(LinkUse(f"gpu{i}->switch", 1e9, 1e9, 1.0) for i in range(128))
+    timeline = Timeline("events", 64.0, spans, links=links)
+    found = {
+        "scaling": plot_scaling.time_against_workers(points),
+        "timeline": plot_timeline.figure(timeline),
+        "bandwidth": plot_bandwidth.figure(timeline),
+    }
+    return found | {f"steps {n}": plot_steps.figure(all_reduce(Request("all_reduce", n, 64))) for n in (2, 16, 64)}
+
+
+def test_no_text_of_any_figure_is_smaller_than_8_points() -> None:
+    for name, drawn in figures().items():
+        drawn.draw_without_rendering()
+        texts = [text for text in drawn.findobj(Text) if isinstance(text, Text) and text.get_text()]
+        assert min(float(text.get_fontsize()) for text in texts) >= style.SMALLEST_TEXT, name
+
+
+def test_every_figure_has_a_title_that_says_something() -> None:
+    assert all(len(drawn.get_suptitle()) > 20 for drawn in figures().values())
+
+
+def test_a_figure_is_saved_twice_with_equal_bytes(tmp_path: Path) -> None:
+    for name, drawn in figures().items():
+        if name in ("steps 2", "steps 16"):
+            continue
+        first = [path.read_bytes() for path in style.save(drawn, tmp_path, name)]
+        again = [path.read_bytes() for path in style.save(drawn, tmp_path, name)]
+        assert first == again, name

@@ -1,0 +1,100 @@
+"""Lanes, merging, and what the title says."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from simulator.collectives.algorithm import Request
+from simulator.collectives.ring import all_reduce
+from simulator.report import plot_timeline
+from simulator.report.plot_timeline import _Bar, merge
+from simulator.schedule import write_out
+from simulator.timeline import Span, Timeline, TransferLog
+
+
+def lanes(drawn: Figure) -> list[str]:
+    return [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+
+
+def texts(drawn: Figure) -> set[str]:
+    return {text.get_text() for text in drawn.axes[0].texts}
+
+
+def steps(ranks: int, slow: int = 0) -> Timeline:
+    spans = []
+    for rank in range(ranks):
+        late = 0.5 if rank == slow else 0.0
+        spans += [
+            Span(rank, "communication", "grads", "all_reduce", 2.0, 4.0 + late),
+            Span(rank, "compute", "layer", "backward", 0.0, 3.0),
+        ]
+    return Timeline("events", 4.5, tuple(spans))
+
+
+def test_the_title_splits_the_time_of_the_rank_that_ends_last() -> None:
+    # Rank 1 ends at 4.5 s: 3 s compute, 4.5 - 3 s of communication that nothing hides.
+    assert plot_timeline.finding(steps(2, slow=1)) == (
+        "rank 1 ends last, at 4.5 s: 67 % compute, 33 % communication that nothing hides, 0 % idle"
+    )
+
+
+def test_ranks_that_end_together_are_told_together() -> None:
+    spans = tuple(Span(rank, "communication", "op", "all_reduce", 0.0, 2.0) for rank in range(3))
+    told = plot_timeline.finding(Timeline("events", 2.0, spans))
+    assert told == "all 3 ranks end at 2 s: 100 % communication, 0 % idle"
+
+
+def test_each_rank_has_a_lane_a_stream_compute_first() -> None:
+    drawn = plot_timeline.figure(steps(2))
+    assert lanes(drawn) == ["rank 0  compute", "rank 0  communication", "rank 1  compute", "rank 1  communication"]
+    assert {"layer", "grads"} <= texts(drawn)
+
+
+def test_at_most_32_lanes_with_the_first_and_the_slowest_rank_are_shown() -> None:
+    drawn = plot_timeline.figure(steps(64, slow=37))
+    shown = lanes(drawn)
+    assert len(shown) == 32
+    assert "rank 0  compute" in shown
+    assert "rank 37  compute" in shown
+    assert drawn.legends[0].get_title().get_text() == (
+        "16 of 64 ranks: the first, the one that ends last (rank 37), others evenly chosen"
+    )
+
+
+def test_short_bars_of_one_pixel_become_one_of_the_kind_that_fills_most() -> None:
+    bars = [_Bar(0.0, 0.1, "a", "x"), _Bar(0.1, 0.4, "b", "y"), _Bar(0.4, 0.45, "a", "z"), _Bar(3.0, 9.0, "a", "long")]
+    assert merge(bars, 1.0) == (_Bar(0.0, 0.45, "b", ""), _Bar(3.0, 9.0, "a", "long"))
+
+
+def test_full_pixels_of_one_kind_become_one_bar() -> None:
+    bars = [_Bar(i / 10, (i + 0.9) / 10, "a", "") for i in range(40)]
+    (bar,) = merge(bars, 1.0)
+    assert (bar.start, bar.end) == pytest.approx((0.0, 4.0))
+
+
+def test_a_hundred_thousand_spans_become_at_most_a_bar_a_pixel() -> None:
+    bars = [_Bar(i * 1e-5, (i + 0.5) * 1e-5, "ab"[i % 2], "") for i in range(100_000)]
+    assert len(merge(bars, 1 / 1500)) <= 1501
+
+
+def test_bars_of_zero_length_timelines_are_kept_as_they_are() -> None:
+    assert merge([_Bar(0.0, 0.0, "a", "x")], 0.0) == (_Bar(0.0, 0.0, "a", "x"),)
+
+
+def test_transfers_have_a_lane_under_their_sender() -> None:
+    transfers = write_out(all_reduce(Request("all_reduce", 2, 8)))
+    t = len(transfers)
+    enter = [1.0 + number // 2 for number in range(t)]
+    import numpy as np
+
+    start = np.array(enter)
+    log = TransferLog("op", transfers, np.full(t, 16.0), start, start + 0.5, np.zeros(t, np.int32), ((0,),), ("a", "b"))
+    spans = tuple(Span(rank, "communication", "op", "all_reduce", 0.0, 3.0) for rank in range(2))
+    drawn = plot_timeline.figure(Timeline("events", 3.0, spans, (log,)), groups={"op": (0, 1)})
+    assert lanes(drawn) == ["rank 0  communication", "rank 0  sends", "rank 1  communication", "rank 1  sends"]
+    # Two transfers of each of two ranks, each in its sender's lane.
+    assert [len(collection.get_paths()) for collection in drawn.axes[0].collections] == [1, 2, 1, 2]
+
+
+def test_no_spans_make_no_figure() -> None:
+    with pytest.raises(ValueError, match="no spans"):
+        plot_timeline.figure(Timeline("events", 0.0, ()))

@@ -1,0 +1,145 @@
+"""Pictures of clusters: what is drawn, what is left out, and where it stands."""
+
+import pytest
+
+from simulator.cluster import graph as graphs
+from simulator.cluster.cluster import Cluster, Gpu
+from simulator.cluster.graph import Graph
+from simulator.cluster.routing import Router
+from simulator.report import plot_topology
+from simulator.report.layout import places, selected
+
+GPU = Gpu("plain", {}, 1, 1.0, 1, 0.0, 1.0)
+
+
+def cluster(graph: Graph, per_box: int | None = None) -> Cluster:
+    ranks = tuple(graphs.of_kind(graph, "gpu"))
+    step = per_box or len(ranks)
+    boxes = tuple(tuple(range(i, min(i + step, len(ranks)))) for i in range(0, len(ranks), step))
+    return Cluster("test", graph, Router(graph, "test"), (GPU,) * len(ranks), ranks, boxes=boxes)
+
+
+def star(gpus: int, bandwidth: float = 12.5e9) -> Graph:
+    graph = graphs.empty()
+    graphs.add_vertex(graph, "switch", "switch", forwards=True)
+    for rank in range(gpus):
+        graphs.add_vertex(graph, f"gpu{rank}", "gpu", forwards=False)
+        graphs.add_cable(graph, f"gpu{rank}", "switch", bandwidth, 5e-6)
+    return graph
+
+
+def boxed(boxes: int, gpus: int = 8) -> Graph:
+    """Boxes of GPUs on an NVSwitch and a NIC each, NICs on one leaf."""
+    graph = graphs.empty()
+    graphs.add_vertex(graph, "leaf", "switch", forwards=True)
+    for box in range(boxes):
+        graphs.add_vertex(graph, f"box{box}/nvswitch", "switch", forwards=False)
+        graphs.add_vertex(graph, f"box{box}/nic", "nic", forwards=True)
+        graphs.add_cable(graph, f"box{box}/nic", "leaf", 50e9, 2e-6)
+        for gpu in range(gpus):
+            name = graphs.add_vertex(graph, f"box{box}/gpu{gpu}", "gpu", forwards=False)
+            graphs.add_cable(graph, name, f"box{box}/nvswitch", 450e9, 1e-6)
+            graphs.add_cable(graph, name, f"box{box}/nic", 64e9, 1e-6)
+    return graph
+
+
+def test_the_title_counts_what_there_is_and_what_links_carry() -> None:
+    assert plot_topology.finding(cluster(star(8))) == "test: 8 GPUs, 1 switch; every link 12.5 GB/s each way"
+    assert plot_topology.finding(cluster(boxed(2), 8)) == (
+        "test: 16 GPUs in 2 boxes, 2 NICs, 3 switches; links of 50 GB/s to 450 GB/s each way"
+    )
+
+
+@pytest.mark.parametrize("gpus", [2, 64])
+def test_a_star_s_switch_stands_in_the_middle(gpus: int) -> None:
+    import networkx as nx
+
+    graph = star(gpus)
+    kinds = {vertex: str(kind) for vertex, kind in graph.nodes(data="kind")}
+    at = places(nx.Graph(graph), kinds, [f"gpu{i}" for i in range(gpus)])
+    assert at["switch"] == (0.0, 0.0)
+    assert all(x * x + y * y == pytest.approx(1.0) for vertex, (x, y) in at.items() if vertex != "switch")
+
+
+def test_tiers_rise_from_the_gpus_to_the_network_and_nvswitches_stand_below() -> None:
+    import networkx as nx
+
+    graph = boxed(2)
+    kinds = {vertex: str(kind) for vertex, kind in graph.nodes(data="kind")}
+    at = places(nx.Graph(graph), kinds, [f"box{b}/gpu{i}" for b in range(2) for i in range(8)])
+    heights = {name: at[name][1] for name in ("box0/nvswitch", "box0/gpu0", "box0/nic", "leaf")}
+    assert heights == {"box0/nvswitch": -1.0, "box0/gpu0": 0.0, "box0/nic": 1.0, "leaf": 2.0}
+    assert len(set(at.values())) == len(at)
+
+
+def test_every_link_of_a_small_cluster_has_its_bandwidth_written_on_it() -> None:
+    drawn = plot_topology.figure(cluster(star(8)))
+    assert [text.get_text() for text in drawn.axes[0].texts].count("12.5 GB/s") == 8
+
+
+def test_a_degraded_direction_is_told_apart() -> None:
+    graph = star(2)
+    graph["gpu0"]["switch"]["bandwidth"] = 5e9
+    drawn = plot_topology.figure(cluster(graph))
+    assert "12.5 GB/s / 5 GB/s" in {text.get_text() for text in drawn.axes[0].texts}
+
+
+def test_of_a_large_cluster_whole_boxes_are_drawn_and_the_rest_counted() -> None:
+    large = cluster(boxed(100), 8)
+    chosen, boxes = selected(large, 200)
+    # A box has 8 GPUs, an NVSwitch and a NIC; 20 boxes fill 200 places.
+    assert boxes == 200 // 10
+    assert sum(vertex.endswith("/nvswitch") for vertex in chosen) == boxes
+    drawn = plot_topology.figure(large)
+    assert drawn.legends[0].get_title().get_text() == (
+        f"{len(chosen)} of 1001 vertices are drawn: the first 20 of 100 boxes and what joins them"
+    )
+
+
+def test_of_a_box_larger_than_the_page_the_first_gpus_and_the_switch_are_drawn() -> None:
+    chosen, _ = selected(cluster(star(1000)), 200)
+    assert "switch" in chosen
+    assert {"gpu0", "gpu1"} <= chosen
+    assert len(chosen) <= 200
+
+
+def test_a_kind_that_nobody_knows_is_drawn_all_the_same() -> None:
+    graph = star(2)
+    graph.nodes["switch"]["kind"] = "router"
+    assert plot_topology.finding(cluster(graph)).startswith("test: 2 GPUs, 1 router;")
+    plot_topology.figure(cluster(graph))
+
+
+def mesh(gpus: int) -> Graph:
+    """A ring with chords, of GPUs alone."""
+    graph = graphs.empty()
+    names = [graphs.add_vertex(graph, f"gpu{i}", "gpu", forwards=True) for i in range(gpus)]
+    for i in range(gpus):
+        for far in (1, 5):
+            graphs.add_cable(graph, names[i], names[(i + far) % gpus], 1e9, 1e-6)
+    return graph
+
+
+def test_many_gpus_alone_stand_in_a_cloud_that_is_always_the_same() -> None:
+    import networkx as nx
+
+    graph = nx.Graph(mesh(32))
+    at = [places(graph, dict.fromkeys(graph, "gpu"), list(graph)) for _ in range(2)]
+    assert at[0] == at[1]
+    assert len(set(at[0].values())) == 32
+
+
+def test_a_link_within_a_tier_bows_round_those_between() -> None:
+    straight = plot_topology._way((0.0, 0.0), (1.0, 0.0), True)
+    bowed = plot_topology._way((0.0, 0.0), (4.0, 0.0), True)
+    assert straight == [(0.0, 0.0), (1.0, 0.0)]
+    assert bowed[0] == (0.0, 0.0)
+    assert bowed[-1] == pytest.approx((4.0, 0.0))
+    assert min(y for _, y in bowed) == pytest.approx(-0.11 * 4)
+
+
+def test_a_link_that_goes_one_way_only_says_so() -> None:
+    graph = star(2)
+    graph.remove_edge("gpu0", "switch")
+    drawn = plot_topology.figure(cluster(graph))
+    assert "12.5 GB/s one way" in {text.get_text() for text in drawn.axes[0].texts}
