@@ -20,6 +20,10 @@ from simulator.scenario.resolve import to_yaml
 from simulator.sweep import Outcome, play_points
 
 
+# Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
+_FILE_WIDTH = 150
+
+
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
     """How to play, and what to leave."""
@@ -121,7 +125,10 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
     from simulator.report.table import collective_table
 
     console = Console()
-    console.print(collective_table(scenario.question or scenario.name, [outcome.to_dict() for outcome in outcomes]))
+    if not console.is_terminal:
+        console = Console(width=_FILE_WIDTH)
+    told = [outcome.to_dict() for outcome in outcomes]
+    console.print(collective_table(scenario.question or scenario.name, told, console.width))
     typer.echo(f"results: {folder}")
     for picture in pictures:
         typer.echo(f"picture: {picture}")

@@ -13,8 +13,8 @@ import numpy as np
 from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
 from simulator.program import Collective
-from simulator.report.link_use import link_traffic
-from simulator.timeline import LinkUse, Timeline, TransferLog
+from simulator.report.link_use import link_uses
+from simulator.timeline import Timeline, TransferLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,7 @@ def busbw_factor(operation: str, world_size: int) -> float:
 
 def with_link_use(timeline: Timeline) -> Timeline:
     """Add what each link carried and how long it was busy."""
-    traffic = link_traffic(timeline, bins=1)
-    uses = tuple(
-        LinkUse(name, timeline.link_bandwidths[number], float(nbytes), float(busy))
-        for number, name, nbytes, busy in zip(traffic.numbers, traffic.names, traffic.nbytes, traffic.busy, strict=True)
-    )
-    return replace(timeline, links=uses)
+    return replace(timeline, links=link_uses(timeline))
 
 
 def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True) -> CollectiveReport:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 
-def collective_table(title: str, points: Sequence[Row]) -> Table:
+_NARROW = 110
+
+
+def collective_table(title: str, points: Sequence[Row], width: int) -> Table:
     """A rich table of collective reports.
 
     Parameters
@@ -24,23 +27,27 @@ def collective_table(title: str, points: Sequence[Row]) -> Table:
     title : str
     points : sequence of mapping
         With settings, engine, report and perhaps error, as in report.json.
+    width : int
+        Characters a line has; below 110 the last two columns are left out, so that nothing is broken in the middle.
     """
     from rich.table import Table
 
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
     table = Table(title=title, title_justify="left", header_style="bold")
     for axis in axes:
-        table.add_column(axis.rpartition(".")[2].replace("_", " "), justify="left" if axis.endswith("algorithm") else "right")
-    for heading in ("time", "closed form", "busbw", "on the wire", "wrong", "max error"):
-        table.add_column(heading, justify="right")
-    table.add_column("busiest link", overflow="fold")
+        left = axis.endswith(("algorithm", "topology", "dtype"))
+        table.add_column(axis.rpartition(".")[2].replace("_", " "), justify="left" if left else "right", no_wrap=True)
+    headings = ["time", "closed form", "busbw", "on the wire", "wrong", "max error", "busiest link"]
+    shown = headings if width >= _NARROW else headings[:-2]
+    for heading in shown:
+        table.add_column(heading, justify="left" if heading == "busiest link" else "right", no_wrap=True)
     before: tuple[Any, ...] = ()
     for point in points:
         leading = tuple(_plain(point["settings"].get(axis)) for axis in axes)
         if before and leading[0] != before[0] and len(axes) > 1:
             table.add_section()
         before = leading
-        table.add_row(*leading, *_cells(point))
+        table.add_row(*leading, *_cells(point)[: len(shown)])
     return table
 
 
