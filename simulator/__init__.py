@@ -1,9 +1,9 @@
 """A cluster simulator: what would this training job do on that cluster?
 
-    from simulator import load_scenario, simulate, sweep
+from simulator import load_scenario, simulate, sweep
 
-    run = simulate(load_scenario("straggler"))       # one point: run.report, run.timeline, run.results
-    table = sweep("ring_vs_parameter_server")        # many points: a pandas DataFrame
+run = simulate(load_scenario("straggler"))       # one point: run.report, run.timeline, run.results
+table = sweep("ring_vs_parameter_server")        # many points: a pandas DataFrame
 """
 
 from __future__ import annotations

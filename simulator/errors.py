@@ -82,7 +82,9 @@ class OutOfMemoryError(SimulationError):
         The three largest labels and their bytes.
     """
 
-    def __init__(self, rank: int, time: float, needed: int, capacity: int, holders: tuple[tuple[str, int], ...]) -> None:
+    def __init__(
+        self, rank: int, time: float, needed: int, capacity: int, holders: tuple[tuple[str, int], ...]
+    ) -> None:
         self.rank = rank
         self.time = time
         self.needed = needed
@@ -120,7 +122,9 @@ class NoRouteError(SimulationError):
         self.src = src
         self.dst = dst
         self.topology = topology
-        super().__init__(f"no route from {src} to {dst} in topology {topology!r}; add links until every rank is reached")
+        super().__init__(
+            f"no route from {src} to {dst} in topology {topology!r}; add links until every rank is reached"
+        )
 
 
 def one_of(allowed: Iterable[str], name: object) -> str:
@@ -135,6 +139,8 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
     given = str(name).lower()
     # What begins with the name as typed is meant rather than what differs in a letter: h100 is h100_sxm, not h200.
-    close = [n for n in names if given and n.startswith(f"{given}_")] or difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    close = [n for n in names if given and n.startswith(f"{given}_")] or difflib.get_close_matches(
+        given, names, n=1, cutoff=0.6
+    )
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"one of {shown}{hint}"

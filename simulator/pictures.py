@@ -1,7 +1,8 @@
 """Which pictures a run leaves, and of which of its points.
 
-Rule: chooses and names; drawing is report/'s business. A sweep is drawn as a whole (scaling), and one point of each compared
-setting is drawn closely: the largest one for links and timeline, a small one for steps, because cells must be read.
+Rule: chooses and names; drawing is report/'s business. A sweep is drawn as a whole (scaling), and one point of each
+compared setting is drawn closely: the largest one for links and timeline, a small one for steps, because cells must be
+read.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def _figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[
             yield f"timeline{name}", plot_timeline.figure(run.timeline, groups)
     if "steps" in scenario.plots:
         for name, point in _readable(scenario).items():
-            schedule = next(iter(plan_scenario(point.scenario, build_cluster(point.scenario)).program.collectives().values())).schedule
+            schedule = next(
+                iter(plan_scenario(point.scenario, build_cluster(point.scenario)).program.collectives().values())
+            ).schedule
             if schedule.world_size <= 64:
                 yield f"steps{name}", plot_steps.figure(schedule)
 

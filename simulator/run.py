@@ -200,5 +200,3 @@ def _results(planned: Plan, payloads: dict[str, Payload]) -> tuple[Array, ...]:
 
         results.append(np.concatenate(parts))
     return tuple(results)
-
-

@@ -1,12 +1,17 @@
 """A run's directory: everything that a run leaves behind, enough to look at it and to run it again.
 
-Rule: a result is written whole or not at all; what differs from run to run (versions, wall time) stands in run.json alone,
-so that all else is byte-equal for the same scenario and seed.
+Rule: a result is written whole or not at all; what differs from run to run (versions, wall time) stands in run.json
+alone, so that all else is byte-equal for the same scenario and seed.
 
-    scenario.yaml   resolved, every default written out        report.json    {"points": [{"settings", "engine", "report"}]}
-    points.jsonl    one line a point, as they finish           run.json       versions, wall time, seed
-    spans.csv       operations of each rank                    transfers.csv  up to 100,000, else it says what it left out
-    trace/          a Kineto trace for each rank               plots/         PNG and SVG
+    scenario.yaml    resolved, every default written out
+    report.json      {"points": [{"settings", "engine", "report"}]}
+    run.json         versions, wall time, seed
+    spans.csv        operations of each rank
+    transfers.csv    up to 100,000 of them, else it says what it left out
+    trace/           a Kineto trace for each rank
+    plots/           PNG and SVG
+    points.jsonl     one line a point, as they finish; gone when all have
+
 A run of several points has spans and transfers in points/0000/, points/0001/, ...
 """
 
@@ -157,7 +162,9 @@ def spans_text(run: Run) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"])
     for s in run.timeline.spans:
-        table.writerow([s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"])
+        table.writerow(
+            [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
+        )
     return text.getvalue()
 
 
@@ -169,7 +176,9 @@ def transfers_text(run: Run, most: int | None) -> str:
     if most is not None and total > most:
         text.write(f"# {total} transfers left out; `simulator run --transfers` keeps them\n")
         return text.getvalue()
-    table.writerow(["collective", "number", "src", "dst", "first_chunk", "chunks", "reduce", "bytes", "enter_s", "end_s"])
+    table.writerow(
+        ["collective", "number", "src", "dst", "first_chunk", "chunks", "reduce", "bytes", "enter_s", "end_s"]
+    )
     for log in run.timeline.logs:
         table.writerows(_transfer_rows(log))
     return text.getvalue()

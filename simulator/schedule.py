@@ -3,7 +3,8 @@
 Rule: nothing here knows a link, a clock or an array's values. Like sheet music: who hands which part to whom, after
 what; how fast it is played is somebody else's business.
 
-Words. A *participant* is a rank of the group (0 .. world_size - 1, its place in the group) or one of the `extras` behind
+Words. A *participant* is a rank of the group (0 .. world_size - 1, its place in the group) or one of the `extras`
+behind
 them: a server or a reducing switch. The array is cut into `chunks` pieces; a transfer carries `count` of them, starting
 with `first` and going on in steps of `step`, modulo `chunks`. A transfer's *number* is its place in the schedule.
 """

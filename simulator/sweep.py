@@ -1,7 +1,7 @@
 """Many points: a scenario's compare and sweep multiplied out and played, here or on several processes.
 
-Rule: a point's outcome depends on the point alone, so their order and the number of processes change nothing. A point that
-fails is kept with its error; the others go on.
+Rule: a point's outcome depends on the point alone, so their order and the number of processes change nothing. A point
+that fails is kept with its error; the others go on.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ app = typer.Typer(
 )
 
 ScenarioName = Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a file.", metavar="SCENARIO")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; may be repeated.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; may be repeated.")
+]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where results go; runs/NAME-0001 otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto or events.")]
@@ -94,7 +96,17 @@ def collective(
     """Print the table of nccl-tests for a machine that you do not have."""
     from simulator.cli.collective import Sizes, table
 
-    table(operation, algorithm, topology, world_size, Sizes(begin, end, factor), dtype, gpu, payload=payload, as_json=as_json)
+    table(
+        operation,
+        algorithm,
+        topology,
+        world_size,
+        Sizes(begin, end, factor),
+        dtype,
+        gpu,
+        payload=payload,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -117,7 +129,9 @@ def new(
 
 
 @app.command("list")
-def list_(kind: Annotated[str, typer.Argument(help="algorithms, dtypes, gpus, links, operations, scenarios, topologies.")]) -> None:
+def list_(
+    kind: Annotated[str, typer.Argument(help="algorithms, dtypes, gpus, links, operations, scenarios, topologies.")],
+) -> None:
     """List what can be named in a scenario."""
     from simulator.cli.listing import show
 
@@ -171,7 +185,9 @@ def fit(
     world_size: Annotated[int | None, typer.Option(help="Ranks, where the file does not say.")] = None,
     operation: Annotated[str | None, typer.Option(help="all_reduce, ..., where the file does not say.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="What the machine ran; the best otherwise.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file here.")
+    ] = None,
 ) -> None:
     """Fit a machine's start-up and rate against size, as YAML for a topology file."""
     from simulator.cli.fitting import show

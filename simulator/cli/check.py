@@ -12,8 +12,8 @@ from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.units import format_bytes, format_time
 
-# Measured with benchmarks/events.py on 2 cores, rounded up: per transfer about 1.2 us alone on its links and 110 B; each
-# point about 10 ms besides; payload about 8 ns a byte of all ranks' arrays, drawing, adding and checking.
+# Measured with benchmarks/events.py on 2 cores, rounded up: per transfer about 1.2 us alone on its links and 110 B;
+# each point about 10 ms besides; payload about 8 ns a byte of all ranks' arrays, drawing, adding and checking.
 _SECONDS_A_TRANSFER = 2e-6
 _BYTES_A_TRANSFER = 130
 _SECONDS_A_POINT = 10e-3

@@ -64,7 +64,8 @@ def table(
 ) -> None:
     """Play every size and print the table."""
     listed = sizes.listed(find_dtype(dtype).itemsize)
-    points, rows = [], []
+    points: list[dict[str, Any]] = []
+    rows = []
     for size in listed:
         data: dict[str, Any] = {
             "name": "collective",
@@ -78,7 +79,9 @@ def table(
             },
         }
         run = simulate(load_scenario(data))
-        points.append({"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()})
+        points.append(
+            {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
+        )
         rows.append(_row(operation, size, dtype, run.report, world_size))
     if as_json:
         typer.echo(json.dumps({"points": points}, indent=2))

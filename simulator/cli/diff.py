@@ -32,19 +32,23 @@ def _points(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         read = json.loads(path.read_text(encoding="utf-8"))["points"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` printed") from error
+        raise ScenarioError(
+            f"{path}: is no report of a run; give the directory that `simulator run` printed"
+        ) from error
     return {json.dumps(point["settings"], sort_keys=True): point for point in read}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Figures that differ between two sets of points, points matched by their settings."""
-    found = []
+    found: list[dict[str, Any]] = []
     for key in dict.fromkeys([*first, *second]):
         settings = (first.get(key) or second[key])["settings"]
         a, b = (_figures(points.get(key)) for points in (first, second))
-        for name in dict.fromkeys([*a, *b]):
-            if a.get(name) != b.get(name):
-                found.append({"settings": settings, "key": name, "first": a.get(name), "second": b.get(name)})
+        found += [
+            {"settings": settings, "key": name, "first": a.get(name), "second": b.get(name)}
+            for name in dict.fromkeys([*a, *b])
+            if a.get(name) != b.get(name)
+        ]
     return found
 
 

@@ -11,7 +11,12 @@ from simulator.run_directory import write_whole
 
 
 def show(
-    path: Path, topology: str | None, world_size: int | None, operation: str | None, algorithm: str | None, out: Path | None
+    path: Path,
+    topology: str | None,
+    world_size: int | None,
+    operation: str | None,
+    algorithm: str | None,
+    out: Path | None,
 ) -> None:
     """Fit, tell, and print (or write) the YAML section."""
     found = fit(path, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import typer
@@ -51,7 +51,7 @@ def _dtypes() -> None:
     _columns(rows)
 
 
-def _columns(rows: list[tuple[str, ...]]) -> None:
+def _columns(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -79,7 +79,15 @@ def _gpus() -> None:
         gpu = load_gpu(name)
         peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", 0.0))
         scale_up = format_bandwidth(gpu.scale_up_bandwidth) if gpu.scale_up_bandwidth else "-"
-        rows.append((name, f"{peak / 1e12:.4g} TFLOP/s", format_bytes(gpu.hbm_bytes), format_bandwidth(gpu.hbm_bandwidth), scale_up))
+        rows.append(
+            (
+                name,
+                f"{peak / 1e12:.4g} TFLOP/s",
+                format_bytes(gpu.hbm_bytes),
+                format_bandwidth(gpu.hbm_bandwidth),
+                scale_up,
+            )
+        )
     _columns(rows)
 
 
@@ -96,5 +104,7 @@ def _topologies() -> None:
     for name in registry.names("topology"):
         f = facts(name)
         most, box = str(f.max_ranks or "any"), str(f.box_size or "-")
-        rows.append((name, f.gpu or "-", most, box, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-"))
+        rows.append(
+            (name, f.gpu or "-", most, box, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-")
+        )
     _columns(rows)

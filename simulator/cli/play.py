@@ -19,7 +19,6 @@ from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweep import Outcome, play_points
 
-
 # Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
 _FILE_WIDTH = 150
 
@@ -67,7 +66,9 @@ def _folder(scenario: Scenario, options: PlayOptions) -> tuple[Path, dict[int, O
     if not left.is_file():
         raise ScenarioError(f"--resume: {options.out} holds no scenario.yaml, so there is nothing to go on with")
     if left.read_text(encoding="utf-8") != to_yaml(scenario):
-        raise ScenarioError(f"--resume: {left} is another scenario than this one; repeat its options, or give another --out")
+        raise ScenarioError(
+            f"--resume: {left} is another scenario than this one; repeat its options, or give another --out"
+        )
     if (options.out / "report.json").is_file():
         raise ScenarioError(f"--resume: the run in {options.out} has ended; nothing is missing")
     return options.out, run_directory.noted(options.out)
@@ -133,5 +134,3 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
     for picture in pictures:
         typer.echo(f"picture: {picture}")
     typer.echo(conclusion(scenario, outcomes))
-
-

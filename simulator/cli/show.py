@@ -40,7 +40,10 @@ def _told(cluster: Cluster) -> str:
     counts: dict[str, int] = {}
     for _, facts_ in cluster.graph.nodes(data=True):
         counts[facts_["kind"]] = counts.get(facts_["kind"], 0) + 1
-    return ", ".join(f"{count} {kind}{'s' if count > 1 and kind != 'switch' else 'es' if count > 1 else ''}" for kind, count in counts.items())
+    return ", ".join(
+        f"{count} {kind}{'s' if count > 1 and kind != 'switch' else 'es' if count > 1 else ''}"
+        for kind, count in counts.items()
+    )
 
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, str, float, float], int]:

@@ -69,7 +69,9 @@ class Request:
         if not 0 <= self.root < self.world_size:
             raise ValueError(f"root must be one of 0 .. {self.world_size - 1}, got {self.root}")
         if self.rank_order and sorted(self.rank_order) != list(range(self.world_size)):
-            raise ValueError(f"rank_order must hold each of 0 .. {self.world_size - 1} once, got {list(self.rank_order)}")
+            raise ValueError(
+                f"rank_order must hold each of 0 .. {self.world_size - 1} once, got {list(self.rank_order)}"
+            )
         if self.chunks is not None and self.chunks < 1:
             raise ValueError(f"chunks must be at least 1, got {self.chunks}")
         if self.servers < 1:

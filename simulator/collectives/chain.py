@@ -5,6 +5,8 @@ Like a bucket brigade.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
@@ -18,13 +20,13 @@ PIECES = 16
 def broadcast(request: Request) -> Schedule:
     """Hand the root's array down the line, piece by piece."""
     line = _line(request)
-    return _schedule(request, list(zip(line, line[1:], strict=False)), reduce=False)
+    return _schedule(request, list(pairwise(line)), reduce=False)
 
 
 def reduce(request: Request) -> Schedule:
     """Add up towards the root, piece by piece; the root's own part comes last."""
     line = _line(request)[::-1]
-    return _schedule(request, list(zip(line, line[1:], strict=False)), reduce=True)
+    return _schedule(request, list(pairwise(line)), reduce=True)
 
 
 def _line(request: Request) -> list[int]:

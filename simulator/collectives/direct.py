@@ -80,8 +80,9 @@ def _pairs(n: int) -> tuple[Ints, Ints]:
 
 
 def _others(request: Request) -> Ints:
-    ranks = np.arange(request.world_size)
-    return ranks[ranks != request.root]
+    ranks = np.arange(request.world_size, dtype=np.int64)
+    others: Ints = ranks[ranks != request.root]
+    return others
 
 
 def _round(src: Ints, dst: Ints, first: Ints, *, reduce: bool, channel: Ints, after: Ints | None = None) -> Round:
@@ -100,9 +101,7 @@ def _one_round(request: Request, src: Ints, dst: Ints, first: Ints, chunks: int,
 
 
 def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]]) -> Schedule:
-    return Schedule(
-        request.operation, "direct", request.world_size, 0, chunks, "held", parts, request.root
-    )
+    return Schedule(request.operation, "direct", request.world_size, 0, chunks, "held", parts, request.root)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

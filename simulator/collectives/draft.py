@@ -25,7 +25,15 @@ class Draft:
     _count: int = 0
 
     def send(
-        self, src: int, dst: int, first: int, count: int, *, reduce: bool, channel: int, after: Iterable[int | None] = ()
+        self,
+        src: int,
+        dst: int,
+        first: int,
+        count: int,
+        *,
+        reduce: bool,
+        channel: int,
+        after: Iterable[int | None] = (),
     ) -> int:
         """Note a transfer in the round that is open; None among `after` stands for nothing to wait for."""
         waits = tuple(sorted({number for number in after if number is not None}))

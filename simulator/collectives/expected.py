@@ -173,9 +173,7 @@ def _judge_chunk(
         if held[chunk]:
             paper.held[participant] = paper.node(("input", participant), held[chunk])
     for number in carried:
-        paper.transfer(
-            int(transfers.src[number]), int(transfers.dst[number]), reduce=bool(transfers.reduce[number])
-        )
+        paper.transfer(int(transfers.src[number]), int(transfers.dst[number]), reduce=bool(transfers.reduce[number]))
     wanted: dict[int, list[int]] = {}
     origins = 0
     for rank in range(n):

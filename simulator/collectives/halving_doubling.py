@@ -130,7 +130,10 @@ def all_gather(request: Request) -> Schedule:
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """all_reduce, p | n: 2 l alpha + 2(p-1) S/(p beta), l = log2 p; + 2(alpha + S/beta) where N is not p. Half for N = p."""
+    """all_reduce, p | n, l = log2 p: 2 l alpha + 2(p-1) S/(p beta); + 2(alpha + S/beta) where N is not p.
+
+    Half of it for the other two, where N = p.
+    """
     link = network.port or network.mesh
     game = _Game(request.world_size, whole=request.operation == "all_reduce")
     p = game.players

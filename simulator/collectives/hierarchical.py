@@ -1,8 +1,8 @@
 """Hierarchical: add up inside every box, then across the boxes, then hand out inside.
 
 Like branch offices that settle accounts among themselves before head offices talk: slow links between boxes carry only
-1/G of the array for each of G ranks. All three stages are rings. With `chunks` the array is cut into segments that follow
-each other through the stages, so that links inside and across work at once.
+1/G of the array for each of G ranks. All three stages are rings. With `chunks` the array is cut into segments that
+follow each other through the stages, so that links inside and across work at once.
 
 Chunk b G + g belongs to the g-th rank of box b; the *set* g is that chunk of every box.
 """
@@ -145,9 +145,9 @@ def _as_ring(request: Request) -> Request:
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """M boxes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)), twice for all_reduce.
+    """M boxes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)).
 
-    beta2 is a rank's share of its NIC.
+    Twice that for all_reduce. beta2 is a rank's share of its NIC.
     """
     boxes = equal_boxes(request)
     m, g, n = len(boxes), len(boxes[0]), request.world_size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Route
@@ -76,7 +77,7 @@ class IdleNetwork:
 
     def line(self, order: Sequence[int]) -> Link | None:
         """The same along an open line."""
-        return self._alike(self._routes(zip(order, order[1:], strict=False)))
+        return self._alike(self._routes(pairwise(order)))
 
     def inside(self, boxes: Sequence[Sequence[int]]) -> Link | None:
         """Inside every box each ring hop has links of its own, alike in all boxes."""
@@ -122,10 +123,17 @@ class IdleNetwork:
             return None
         hubs = set(graph.successors(names[0])) & set(graph.predecessors(names[1]))
         for hub in sorted(hubs):
-            ups = {(graph.edges[n, hub]["bandwidth"], graph.edges[n, hub]["latency"]) for n in names if graph.has_edge(n, hub)}
-            downs = {(graph.edges[hub, n]["bandwidth"], graph.edges[hub, n]["latency"]) for n in names if graph.has_edge(hub, n)}
+            ups = {
+                (graph.edges[n, hub]["bandwidth"], graph.edges[n, hub]["latency"])
+                for n in names
+                if graph.has_edge(n, hub)
+            }
+            downs = {
+                (graph.edges[hub, n]["bandwidth"], graph.edges[hub, n]["latency"])
+                for n in names
+                if graph.has_edge(hub, n)
+            }
             complete = all(graph.has_edge(n, hub) and graph.has_edge(hub, n) for n in names)
             if complete and len(ups) == len(downs) == 1 and ups == downs:
                 return Link(first.latency, first.bandwidth, self.rate_cap)
         return None
-

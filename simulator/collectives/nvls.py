@@ -61,9 +61,7 @@ def _hand_out(stages: Stages, segment: int) -> None:
     ready = dict(stages.arrived)
     for g, part in enumerate(_sets(stages, segment)):
         for b, box in enumerate(stages.boxes):
-            up = stages.draft.send(
-                box[g], n + b, *part, reduce=False, channel=4 * n + box[g], after=[ready[box[g]]]
-            )
+            up = stages.draft.send(box[g], n + b, *part, reduce=False, channel=4 * n + box[g], after=[ready[box[g]]])
             for r in box:
                 # The owner gets back what it may still be sending to other boxes.
                 still_read = stages.sent.get(r) if r == box[g] else None
@@ -84,6 +82,4 @@ def never(request: Request) -> bool:
     return False
 
 
-ALGORITHM = Algorithm(
-    plans={"all_reduce": all_reduce}, volume=volume, minimal=never, options=("boxes", "chunks")
-)
+ALGORITHM = Algorithm(plans={"all_reduce": all_reduce}, volume=volume, minimal=never, options=("boxes", "chunks"))

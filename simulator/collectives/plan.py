@@ -1,7 +1,7 @@
 """Planning: from "all_reduce 256 MiB over these ranks" to a Program, with the algorithm chosen and its time foreseen.
 
-Rule: everything is decided here, before a clock runs: algorithm, boxes, servers' and switches' vertices, start-up and rate
-caps of the machine. No clock, no arrays.
+Rule: everything is decided here, before a clock runs: algorithm, boxes, servers' and switches' vertices, start-up and
+rate caps of the machine. No clock, no arrays.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     foreseen = True
     messages = task.messages or (task.request.elements,)
     for number, elements in enumerate(messages):
-        part = replace(task, request=replace(task.request, elements=elements))
+        part = _cut(cluster, replace(task, request=replace(task.request, elements=elements)), name, algorithm)
         # Who merges tensors starts a buffer when all ranks have it ready (Horovod's coordinator).
         label = task.request.operation if len(messages) == 1 else f"{task.request.operation} {number}"
         op = _collective(cluster, part, name, algorithm, label, why)
@@ -151,25 +151,39 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
         if task.request.operation not in algorithm.plans or "servers" in algorithm.options:
             continue
         try:
-            op = _collective(cluster, task, name, algorithm, task.request.operation, "")
+            part = _cut(cluster, task, name, algorithm)
+            op = _collective(cluster, part, name, algorithm, task.request.operation, "")
         except ScenarioError:
             continue
         network = _network(cluster, task.group, op)
-        candidates.append(Candidate(name, algorithm.closed_form(task.request, _sizes(op), network)))
+        candidates.append(Candidate(name, algorithm.closed_form(part.request, _sizes(op), network)))
     return choose(candidates)
+
+
+def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
+    """The machine's own number of segments, where it runs this algorithm for this operation and none was asked for."""
+    machine = cluster.collectives.get(task.request.operation)
+    if (
+        machine is None
+        or machine.algorithm != name
+        or task.request.chunks is not None
+        or "chunks" not in algorithm.options
+    ):
+        return task
+    nbytes = task.request.elements * find_dtype(task.dtype).itemsize
+    return replace(task, request=replace(task.request, chunks=machine.segments(nbytes)))
 
 
 def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, label: str, why: str) -> Collective:
     dtype = find_dtype(task.dtype)
     machine = _machine(cluster, task.request)
     request = task.request
-    if machine is not None and machine.algorithm == name and request.chunks is None and "chunks" in algorithm.options:
-        request = replace(request, chunks=machine.chunks)
     try:
         schedule = algorithm.plans[request.operation](request)
     except ValueError as error:
         raise ScenarioError(f"collective.algorithm: {name}: {error}") from error
-    # Partial sums travel wide only where each waits for the one before; buffered and arriving ones are sent as they are.
+    # Partial sums travel wide only where each waits for the one before; buffered and arriving ones are sent as they
+    # are.
     wide = task.accumulate == "float32" and schedule.adds == "in_sequence"
     factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
     return Collective(
@@ -205,7 +219,9 @@ def _extras(cluster: Cluster, task: Task, name: str, request: Request) -> tuple[
         return cluster.servers[: request.servers]
     if name != "nvls":
         return ()
-    switches = [s for box, s in zip(cluster.boxes, cluster.reducing_switches, strict=False) if set(box) & set(task.group)]
+    switches = [
+        s for box, s in zip(cluster.boxes, cluster.reducing_switches, strict=False) if set(box) & set(task.group)
+    ]
     if len(switches) != len(request.boxes):
         raise ScenarioError(
             f"collective.algorithm: got 'nvls', but no switch of {cluster.name} reduces; "

@@ -3,8 +3,8 @@
 Rule: numpy arrays in, numpy arrays out, in place where said; nothing here knows a rank or a clock.
 
 16-bit and 8-bit floats are added in float32 and rounded. That is the correctly rounded result: float32's 24 bits are at
-least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), so rounding twice does no harm (Figueroa, "When is double
-rounding innocuous?", SIGNUM 1995).
+least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), so rounding twice does no harm (Figueroa, "When is
+double rounding innocuous?", SIGNUM 1995).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def divide(total: Array, world_size: int) -> Array:
     """One division in the array's own precision, rounded once."""
     if total.dtype.itemsize <= 2:
         return (total.astype(np.float32) / np.float32(world_size)).astype(total.dtype)
-    return total / total.dtype.type(world_size)
+    quotient: Array = total / total.dtype.type(world_size)
+    return quotient
 
 
 def rounded(total: Array, dtype: npt.DTypeLike) -> Array:

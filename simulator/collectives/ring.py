@@ -2,8 +2,8 @@
 
 Like passing plates round a table: once to fill them, once more to serve them.
 
-Chunk c ends its reduce-scatter at rank c. It starts at the rank after c on the ring, so its sum is added up in the order
-of travel, and rank c's own part comes last.
+Chunk c ends its reduce-scatter at rank c. It starts at the rank after c on the ring, so its sum is added up in the
+order of travel, and rank c's own part comes last.
 
 References
 ----------

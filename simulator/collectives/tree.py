@@ -53,9 +53,7 @@ def gather(request: Request) -> Schedule:
 
 
 def _schedule(request: Request, draft: Draft, chunks: int) -> Schedule:
-    return Schedule(
-        request.operation, "tree", request.world_size, 0, chunks, "in_sequence", draft.parts, request.root
-    )
+    return Schedule(request.operation, "tree", request.world_size, 0, chunks, "in_sequence", draft.parts, request.root)
 
 
 def _rounds(n: int) -> range:
@@ -94,9 +92,7 @@ def _down(draft: Draft, request: Request, ready: int | None, *, whole: bool) -> 
             above = virtual - (1 << j)
             first, count = _part(request, virtual, j, whole=whole)
             src, dst = (above + root) % n, (virtual + root) % n
-            arrived[virtual] = draft.send(
-                src, dst, first, count, reduce=False, channel=src, after=[arrived[above]]
-            )
+            arrived[virtual] = draft.send(src, dst, first, count, reduce=False, channel=src, after=[arrived[above]])
         draft.end_round()
 
 
@@ -114,9 +110,9 @@ def minimal(request: Request) -> bool:
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Star or full mesh, L = ceil(log2 N): reduce L(alpha + S/beta), broadcast L S/beta + (L - [N is no power of 2]) alpha.
+    """Star or full mesh, L = ceil(log2 N): reduce L(alpha + S/beta), broadcast L S/beta + (L - u) alpha.
 
-    Scatter and gather, N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.
+    u is 1 where N is no power of two. Scatter and gather, N = 2^L dividing n: L alpha + (N-1)/N S/beta [1]_.
     """
     link = network.port or network.mesh
     if link is None:

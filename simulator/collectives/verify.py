@@ -6,7 +6,7 @@ Origins are a bit mask: bit r is set where rank r's part is contained.
 
 References
 ----------
-.. [1] The idea of checking a collective program by its pre- and postcondition over chunks is that of MSCCL: Cowan et al.,
+.. [1] Checking a collective program by its pre- and postcondition over chunks is the idea of MSCCL: Cowan et al.,
    "MSCCLang: Microsoft collective communication language", ASPLOS 2023.
 """
 

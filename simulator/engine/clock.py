@@ -1,7 +1,7 @@
 """The clock: a SimPy environment that can be told absolute times.
 
-Rule: the only module that touches SimPy's queue. Adding a delay to the present rounds; two engines that must agree to the
-last bit schedule at the times themselves.
+Rule: the only module that touches SimPy's queue. Adding a delay to the present rounds; two engines that must agree to
+the last bit schedule at the times themselves.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LAST = 2
 class Occurrence:
     """The least that SimPy's queue needs of an event: callbacks, to be called once.
 
-    A hundred thousand transfers a second cannot afford more. To take one back, empty its callbacks: it stays in the queue
-    and does nothing.
+    A hundred thousand transfers a second cannot afford more. To take one back, empty its callbacks: it stays in the
+    queue and does nothing.
     """
 
     __slots__ = ("callbacks",)
@@ -39,7 +39,8 @@ class Clock(simpy.Environment):
 
     def at(self, time: float, event: Any, priority: int = NORMAL) -> None:
         """Let an event happen at an absolute time [s], not before now."""
-        heappush(self._queue, (time, priority, next(self._eid), event))
+        queue: list[Any] = self._queue
+        heappush(queue, (time, priority, next(self._eid), event))
 
     def when(self, time: float, act: Callable[[], None], priority: int = NORMAL) -> Occurrence:
         """Call a function at an absolute time [s]."""

@@ -1,7 +1,7 @@
 """One collective being played: which transfer may start, when it enters, who is done.
 
-Rule: the rule of transfers (docs/design.md) and nothing else. A transfer is *ready* when all that it waits for has ended
-and both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).
+Rule: the rule of transfers (docs/design.md) and nothing else. A transfer is *ready* when all that it waits for has
+ended and both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).
 
 A transfer costs one entry in the clock's queue and a few counters. Columns are plain lists while they are short, and
 memory views of numpy arrays beyond: slower to read, but a tenth of the memory.
@@ -44,7 +44,9 @@ class CollectivePlay:
         What the clock calls when a flow ends.
     """
 
-    def __init__(self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wiring, jitter: npt.NDArray[np.float64] | None) -> None:
+    def __init__(
+        self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wiring, jitter: npt.NDArray[np.float64] | None
+    ) -> None:
         self.op = op
         self.wiring = wiring
         self.done = [simpy.Event(clock) for _ in op.group]
@@ -122,7 +124,9 @@ class CollectivePlay:
             if self._left[participant] == 0 and participant < len(self.done):
                 self.done[participant].succeed()
 
-    def _closures(self, clock: Clock, fabric: Fabric) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
+    def _closures(
+        self, clock: Clock, fabric: Fabric
+    ) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
         """The two functions that are called once a transfer, with everything they need in reach."""
         wiring, transfers = self.wiring, self.wiring.transfers
         paths, route, sizes = wiring.paths, _column(wiring.route), self.sizes
@@ -134,10 +138,11 @@ class CollectivePlay:
         for number in self._tails:
             tail[number] = 1
         src, dst = _column(transfers.src), _column(transfers.dst)
-        ends = memoryview(self._ends)
+        ends: Any = _view(self._ends)
         ready, pending, started, late, blocked = self._ready, self._pending, self._started, self._late, self._blocked
         until, holder, launch = fabric.until, fabric.holder, fabric.launch
-        queue, eid, tail_ended = clock._queue, clock._eid.__next__, self._tail_ended
+        queue: list[Any] = clock._queue
+        eid, tail_ended = clock._eid.__next__, self._tail_ended
         owner = self
 
         def start(number: int, since: float, now: float) -> None:
@@ -206,7 +211,13 @@ def _blocks(length: int) -> list[slice]:
 
 
 def _column(values: npt.NDArray[Any]) -> Any:
-    return values.tolist() if len(values) <= _SHORT else memoryview(np.ascontiguousarray(values))
+    return values.tolist() if len(values) <= _SHORT else _view(np.ascontiguousarray(values))
+
+
+def _view(values: npt.NDArray[Any]) -> Any:
+    """An array whose entries are read and written as plain Python numbers."""
+    buffer: Any = values
+    return memoryview(buffer)
 
 
 def _pending(transfers: Transfers) -> Any:
@@ -264,8 +275,8 @@ def _tails(transfers: Transfers) -> npt.NDArray[np.int64]:
 
 
 def _writable(values: npt.NDArray[np.float64]) -> Any:
-    return values.tolist() if len(values) <= _SHORT else memoryview(values)
+    return values.tolist() if len(values) <= _SHORT else _view(values)
 
 
 def _filled(like: Any, value: float) -> Any:
-    return [value] * len(like) if isinstance(like, list) else memoryview(np.full(len(like), value, np.float64))
+    return [value] * len(like) if isinstance(like, list) else _view(np.full(len(like), value, np.float64))

@@ -127,9 +127,13 @@ class _Play:
         capacity = capacities(self.cluster)
         fabric = Fabric(self.clock, capacity)
         ops = self.program.collectives()
-        for number, (op, wiring) in enumerate(zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)):
+        for number, (op, wiring) in enumerate(
+            zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)
+        ):
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
-            self.collectives[op.name] = CollectivePlay(self.clock, fabric, op, wiring, self._latency_noise(number, wiring))
+            self.collectives[op.name] = CollectivePlay(
+                self.clock, fabric, op, wiring, self._latency_noise(number, wiring)
+            )
         for rank in range(len(ranks)):
             limit = float(self.cluster.gpus[rank].hbm_bytes) if self.limit_memory else float("inf")
             self.memory.append(Hbm(rank, limit))
@@ -222,5 +226,3 @@ class _Play:
 
 def _who(place: _Place) -> str:
     return f"rank {place.rank} ({place.stream})"
-
-

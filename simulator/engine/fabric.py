@@ -1,11 +1,11 @@
 """The fabric: flows on links, each at its max-min fair share.
 
-Rule: knows flows and links, not what they are for. Like water in pipes: whoever shares a narrow pipe gets an equal part,
-and what one cannot use is left to the others.
+Rule: knows flows and links, not what they are for. Like water in pipes: whoever shares a narrow pipe gets an equal
+part, and what one cannot use is left to the others.
 
-HBM is a link too: a reducing flow at rate x takes 3 x of its receiver's HBM (two reads and a write). A flow that has its
-links to itself costs one entry in the clock's queue. Only when flows meet are they solved, the connected ones together,
-once an instant.
+HBM is a link too: a reducing flow at rate x takes 3 x of its receiver's HBM (two reads and a write). A flow that has
+its links to itself costs one entry in the clock's queue. Only when flows meet are they solved, the connected ones
+together, once an instant.
 
 References
 ----------

@@ -13,7 +13,9 @@ import numpy.typing as npt
 Unsigned = npt.NDArray[np.uint64]
 
 
-def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def factors(
+    sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]
+) -> npt.NDArray[np.float64]:
     """exp(sigma z), z standard normal, drawn from (seed, rank, op, number).
 
     Parameters

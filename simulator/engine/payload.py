@@ -1,8 +1,8 @@
 """Real arrays carried by a collective's transfers: every add is a numpy add at the receiver, in the order of the clock.
 
-Rule: works in place on the ranks' own buffers, knows the order in which transfers ended and no times. Like clerks who do
-the day's bookings in the order of the receipts: chunk by chunk, because bookings of different chunks do not meet and a
-chunk stays in the cache.
+Rule: works in place on the ranks' own buffers, knows the order in which transfers ended and no times. Like clerks who
+do the day's bookings in the order of the receipts: chunk by chunk, because bookings of different chunks do not meet and
+a chunk stays in the cache.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ class Payload:
 
 
 def ended_order(transfers: Transfers, end: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Transfer numbers in the order in which they ended; ties by sending rank, then by number."""
-    return np.lexsort((np.arange(len(end)), transfers.src, end))
+    """Transfer numbers in the order in which they ended; ties by number.
+
+    A transfer's number is above those that it waits for, so that even what takes no time at all keeps its order. Where
+    adds may arrive in any order, schedules number them by sending rank.
+    """
+    return np.lexsort((np.arange(len(end)), end))
 
 
 def carry(schedule: Schedule, transfers: Transfers, order: npt.NDArray[np.int64], payload: Payload) -> None:
@@ -153,7 +157,8 @@ class _Desk:
         return self._payload.buffers[participant][self._part]
 
     def _travelling(self, src: int, value: Array, *, complete: bool) -> Array:
-        """A sum as it is copied: in the payload's dtype. A complete one is divided first, and is final at its owner too."""
+        """A sum as it is copied: in the payload's dtype. A complete one is divided first, and is final at its owner
+        too."""
         if value.dtype == self._payload.dtype.numpy:
             return value
         reduction = self._payload.reduction if complete else "sum"
@@ -195,5 +200,3 @@ class _Desk:
             self._sums[participant] = total
         else:
             self._payload.buffers[participant][self._part] = total
-
-

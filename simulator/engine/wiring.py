@@ -148,7 +148,11 @@ def _useful_links(drafts: list[_Draft], capacity: Sequence[float]) -> set[int]:
     meeting = {link: takers[link] for link, channels in users.items() if len(channels) > 1}
     useful = set(meeting)
     for link in sorted(meeting, reverse=True):
-        if any(_rules(other, link, meeting[link], capacity) for other in meeting[link][0][0].links if other in useful - {link}):
+        if any(
+            _rules(other, link, meeting[link], capacity)
+            for other in meeting[link][0][0].links
+            if other in useful - {link}
+        ):
             useful.discard(link)
     return useful
 
