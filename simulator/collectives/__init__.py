@@ -1,1 +1,1 @@
-"""Collectives: one file an algorithm, each giving a Schedule; and the proof that it keeps its promise, without a clock."""
+"""Collectives: one file an algorithm -> Schedule; and the proof that it keeps its promise, without a clock."""

@@ -14,7 +14,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,12 +40,15 @@ class Path:
         [s]
     rate : float
         The most it can get when alone, its rate cap included [B/s].
+    capped : bool
+        Whether the cap, and not a link, sets that rate.
     """
 
     links: tuple[int, ...]
     weights: tuple[float, ...]
     latency: float
     rate: float
+    capped: bool = False
 
 
 class Owner(Protocol):
@@ -269,28 +272,38 @@ class Fabric:
         """Progressive filling [1]_: raise all rates together; whoever meets a full link or its own cap stays there."""
         room: dict[int, float] = {}
         load: dict[int, float] = {}
+        capacity = self.capacity
         for flow in flows:
-            flow.rate = 0.0
             for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
-                room[link] = self.capacity[link]
-                load[link] = load.get(link, 0.0) + weight
+                if link in load:
+                    load[link] += weight
+                else:
+                    room[link] = capacity[link]
+                    load[link] = weight
         unfixed = dict.fromkeys(flows)
+        capped = [flow for flow in flows if flow.path.capped]
         while unfixed:
-            share = min(room[link] / load[link] for link in load)
-            capped = [flow for flow in unfixed if flow.path.rate <= share]
-            if capped:
-                share = min(flow.path.rate for flow in capped)
-                fixed: Iterable[Flow] = [flow for flow in capped if flow.path.rate == share]
+            share = min([room[link] / left for link, left in load.items()])
+            stopped = [flow for flow in capped if flow.path.rate <= share and flow in unfixed]
+            if stopped:
+                share = min([flow.path.rate for flow in stopped])
+                fixed = [flow for flow in stopped if flow.path.rate == share]
             else:
-                full = [link for link in load if room[link] / load[link] <= share]
-                fixed = dict.fromkeys(flow for link in full for flow in self._members[link] or () if flow in unfixed)
+                fixed = [
+                    flow for link in load if room[link] / load[link] <= share for flow in self._members[link] or ()
+                ]
             for flow in fixed:
+                if flow not in unfixed:
+                    continue
                 flow.rate = share
                 del unfixed[flow]
                 for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
-                    room[link] -= share * weight
-                    load[link] -= weight
-            load = {link: left for link, left in load.items() if left > 0.0}
+                    left = load[link] - weight
+                    if left > 0.0:
+                        load[link] = left
+                        room[link] -= share * weight
+                    else:
+                        del load[link]
 
 
 def _again(flow: Flow) -> Flow:

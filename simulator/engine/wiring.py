@@ -133,7 +133,7 @@ def _path(
     if hbm is not None:
         links, weights = (*links, hbm), (*weights, _REDUCE_WEIGHT)
     rate = min(capacity[link] / weight for link, weight in zip(links, weights, strict=True)) if links else cap
-    return Path(links, weights, route.latency, min(rate, cap)), route.links
+    return Path(links, weights, route.latency, min(rate, cap), cap < rate), route.links
 
 
 def _useful_links(drafts: list[_Draft], capacity: Sequence[float]) -> set[int]:
@@ -169,4 +169,6 @@ def _rules(other: int, link: int, takers: list[tuple[Path, float]], capacity: Se
 
 def _pruned(path: Path, useful: set[int]) -> Path:
     kept = [(link, weight) for link, weight in zip(path.links, path.weights, strict=True) if link in useful]
-    return Path(tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate)
+    return Path(
+        tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, path.capped
+    )

@@ -1,0 +1,54 @@
+# Two commands for everybody: `make demo` shows what this is, `make test` runs every check. Both need Python 3.11 or newer
+# and nothing else; they make their own virtual environment in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+JOBS ?= auto
+
+.PHONY: demo test test-long lint bench coverage wheel measured clean
+
+demo: $(VENV)/run-installed
+	$(BIN)/simulator run ring_vs_parameter_server
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# What takes minutes: the same tests with more cases.
+test-long: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n $(JOBS) -m long
+
+bench: $(VENV)/test-installed
+	$(BIN)/python -m benchmarks
+
+coverage: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n $(JOBS) --cov=simulator --cov-branch --cov-report=term-missing:skip-covered
+
+wheel: $(VENV)/test-installed
+	$(BIN)/python -m build --wheel
+
+# The page that compares measured with simulated collectives, and its picture.
+measured: $(VENV)/test-installed
+	$(BIN)/python -m simulator.fit.page
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/test-installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[test]'
+	touch $@ $(VENV)/run-installed

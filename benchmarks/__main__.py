@@ -1,0 +1,35 @@
+"""`make bench`: every figure beside its baseline and its aim; exit code 1 where one is missed."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import events, payload, sharing
+
+
+def lines() -> list[tuple[str, bool]]:
+    """What was measured, and whether it meets its aim."""
+    found = []
+    for kind in ("ring", "star"):
+        ours, bare, apart = events.ratio(256, kind)
+        text = f"events engine, {kind} of 256: {ours:.3f} s, bare SimPy loop {bare:.3f} s, ratio {ours / bare:.2f}"
+        found.append((f"{text} (aim 1.0); finish within {apart:.1e} (aim 1e-9)", ours <= bare and apart <= 1e-9))
+    large = events.large()
+    text = f"events engine, ring of 1,024: {large['seconds']:.2f} s (aim 6), {large['mib']:.0f} MiB (aim 300)"
+    found.append((text, large["seconds"] <= 6 and large["mib"] <= 300))
+    least = payload.floor(64, 16 * 2**20)
+    play, drawing, judging, wrong = payload.engine(64, 16 * 2**20)
+    text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
+    found.append((f"{text}; drawing {drawing:.2f} s, judging {judging:.2f} s, wrong {wrong}", play <= 1.3 * least))
+    for jittered in (False, True):
+        cost = sharing.microseconds_a_flow(jittered=jittered)
+        name = "jittered" if jittered else "in step"
+        found.append((f"8 rings over one NIC a node, {name}: {cost:.1f} us a flow (aim 30)", cost <= 30))
+    return found
+
+
+if __name__ == "__main__":
+    results = lines()
+    for text, met in results:
+        print(("ok      " if met else "MISSED  ") + text)
+    sys.exit(not all(met for _, met in results))

@@ -1,0 +1,79 @@
+"""The events engine beside a bare SimPy loop on the same drawn links, and a ring of 1,024 ranks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import networkx as nx
+
+from benchmarks import lean_ring
+from benchmarks.timing import best_of
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.routing import Router
+from simulator.collectives import ring
+from simulator.collectives.algorithm import Request
+from simulator.engine.events import execute
+from simulator.program import Collective, Program
+
+NBYTES = 16 * 2**20
+
+
+def cluster(links: lean_ring.Links, kind: str) -> Cluster:
+    """The drawn links as a ring, or as uplinks of a star whose downlinks are unbounded."""
+    n = len(links.bandwidth)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    names = tuple(f"gpu{r}" for r in range(n))
+    graph.add_nodes_from(names, kind="gpu", forwards=kind == "ring")
+    if kind == "star":
+        graph.add_node("switch0", kind="switch", forwards=True)
+    for r, name in enumerate(names):
+        target = "switch0" if kind == "star" else names[(r + 1) % n]
+        graph.add_edge(name, target, bandwidth=links.bandwidth[r], latency=links.latency[r])
+        if kind == "star":
+            graph.add_edge("switch0", name, bandwidth=float("inf"), latency=0.0)
+    gpus = (load_gpu("a100_sxm_80gb"),) * n
+    return Cluster(kind, graph, Router(graph, kind), gpus, names, boxes=(tuple(range(n)),))
+
+
+def program(world_size: int, nbytes: int = NBYTES) -> Program:
+    """One ring all-reduce of float32."""
+    elements = nbytes // 4
+    schedule = ring.all_reduce(Request("all_reduce", world_size, elements))
+    op = Collective("all_reduce", tuple(range(world_size)), schedule, elements, 4, 4)
+    return Program(((op,),) * world_size)
+
+
+def ratio(world_size: int, kind: str) -> tuple[float, float, float]:
+    """Our CPU time, the bare loop's [s], and how far our finishing time is from its own, relative."""
+    links = lean_ring.draw(world_size)
+    played, there = program(world_size), cluster(links, kind)
+    ours, bare = best_of(5, lambda: execute(played, there), lambda: lean_ring.play(links, NBYTES))
+    return ours, bare, abs(execute(played, there).end / lean_ring.play(links, NBYTES) - 1)
+
+
+def large() -> dict[str, float]:
+    """CPU time [s] and resident memory [MiB] of a ring of 1,024 ranks, in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "benchmarks.events"], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def peak_memory() -> float:
+    """Most memory this process ever had resident [MiB]. Linux's ru_maxrss would include the process that started it."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("/proc/self/status does not say; this benchmark needs Linux")
+
+
+if __name__ == "__main__":
+    ring_of_1024 = cluster(lean_ring.draw(1024), "ring")
+    start = time.process_time()
+    execute(program(1024), ring_of_1024)
+    used = time.process_time() - start
+    print(json.dumps({"seconds": used, "mib": peak_memory()}))
