@@ -1,6 +1,7 @@
 """The baseline for the events engine: a ring all-reduce in bare SimPy. No fabric, no records, no payload.
 
-Every rank is a process; a transfer is one timeout that is dated when it is sent. Rule of transfers: a transfer enters at
+Every rank is a process; a transfer is one timeout that is dated when it is sent. Rule of transfers: a transfer enters
+at
 max(ready + latency, end of the sender's previous one), and is ready when the chunk that it hands on has arrived.
 """
 

@@ -41,7 +41,7 @@ def program() -> Program:
         group = tuple(node * GPUS + i for node in range(NODES))
         schedule = ring.all_reduce(Request("all_reduce", NODES, 2**20))
         op = Collective(f"ring {i}", group, schedule, 2**20, 4, 4)
-        lists |= {rank: (op,) for rank in group}
+        lists |= dict.fromkeys(group, (op,))
     return Program(tuple(lists[rank] for rank in range(NODES * GPUS)))
 
 

@@ -41,7 +41,7 @@ class Path:
     rate : float
         The most it can get when alone, its rate cap included [B/s].
     capped : bool
-        Whether the cap, and not a link, sets that rate.
+        Whether something else than `links` sets that rate: a cap, or a link that nobody else is ever on.
     """
 
     links: tuple[int, ...]

@@ -77,7 +77,7 @@ def wire(cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence
             transfers=draft.transfers,
             nbytes=_nbytes(op, draft.transfers),
             route=draft.route,
-            paths=tuple(_pruned(path, useful) for path in draft.paths),
+            paths=tuple(_pruned(path, useful, capacity) for path in draft.paths),
             links=tuple(draft.links),
             vertices=draft.vertices,
         )
@@ -133,7 +133,7 @@ def _path(
     if hbm is not None:
         links, weights = (*links, hbm), (*weights, _REDUCE_WEIGHT)
     rate = min(capacity[link] / weight for link, weight in zip(links, weights, strict=True)) if links else cap
-    return Path(links, weights, route.latency, min(rate, cap), cap < rate), route.links
+    return Path(links, weights, route.latency, min(rate, cap)), route.links
 
 
 def _useful_links(drafts: list[_Draft], capacity: Sequence[float]) -> set[int]:
@@ -167,8 +167,10 @@ def _rules(other: int, link: int, takers: list[tuple[Path, float]], capacity: Se
     return True
 
 
-def _pruned(path: Path, useful: set[int]) -> Path:
+def _pruned(path: Path, useful: set[int], capacity: Sequence[float]) -> Path:
+    """Leave out links on which nobody is met; where one of them was the narrowest, it bounds the flow like a cap."""
     kept = [(link, weight) for link, weight in zip(path.links, path.weights, strict=True) if link in useful]
+    capped = any(path.rate < capacity[link] / weight for link, weight in kept)
     return Path(
-        tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, path.capped
+        tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, capped
     )
