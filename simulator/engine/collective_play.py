@@ -10,6 +10,7 @@ memory views of numpy arrays beyond: slower to read, but a tenth of the memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappush
 from typing import Any
 
@@ -63,7 +64,8 @@ class CollectivePlay:
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
-        tails = _tails(wiring.transfers)
+        waiters = _waiters(wiring.transfers)
+        tails = _tails(wiring.transfers, waiters.only)
         self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
         self._tails: dict[int, list[int]] = {}
         for number, participant in tails.tolist():
@@ -71,7 +73,7 @@ class CollectivePlay:
         self._pending = _pending(wiring.transfers)
         self._initial = _initial(wiring.transfers)
         self.sizes: Sequence[float] = _column(wiring.nbytes)
-        self._start, on_end = self._closures(clock, fabric)
+        self._start, on_end = self._closures(clock, fabric, waiters)
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
 
     def missing(self) -> list[int]:
@@ -125,15 +127,15 @@ class CollectivePlay:
                 self.done[participant].succeed()
 
     def _closures(
-        self, clock: Clock, fabric: Fabric
+        self, clock: Clock, fabric: Fabric, waiters: _Waiters
     ) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
         """The two functions that are called once a transfer, with everything they need in reach."""
         wiring, transfers = self.wiring, self.wiring.transfers
         paths, route, sizes = wiring.paths, _column(wiring.route), self.sizes
         jitter = None if self._jitter is None else _column(self._jitter)
         successor = _column(_successors(transfers))
-        waiter, several = _waiters(transfers)
-        next_waiter = _column(waiter)
+        next_waiter = _column(waiters.only)
+        first_waiter, several = _column(waiters.start), waiters.several
         tail = bytearray(len(transfers))
         for number in self._tails:
             tail[number] = 1
@@ -192,7 +194,7 @@ class CollectivePlay:
                     pending[other] -= 1
                     ready[other] = now
             elif other == _SEVERAL:
-                for other in several[number]:
+                for other in several[first_waiter[number] : first_waiter[number + 1]].tolist():
                     if pending[other] == 1:
                         start(other, now, now)
                     else:
@@ -235,17 +237,34 @@ def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
     return after
 
 
-def _waiters(transfers: Transfers) -> tuple[npt.NDArray[np.int32], dict[int, list[int]]]:
-    """Who waits for a transfer: the one, or -1 for nobody, or -2 for several, who are then in the mapping."""
-    one = np.full(len(transfers), _NONE, np.int32)
-    one[transfers.awaited] = transfers.waiter
-    crowd = np.bincount(transfers.awaited, minlength=len(transfers)) > 1
-    one[crowd] = _SEVERAL
-    several: dict[int, list[int]] = {}
+@dataclass(frozen=True, slots=True)
+class _Waiters:
+    """Who waits for a transfer.
+
+    Attributes
+    ----------
+    only : int32 array, shape (t,)
+        The one that does, or -1 for nobody, or -2 for several.
+    start, several : int32 arrays
+        Several are several[start[i]:start[i + 1]].
+    """
+
+    only: npt.NDArray[np.int32]
+    start: npt.NDArray[np.int32]
+    several: npt.NDArray[np.int32]
+
+
+def _waiters(transfers: Transfers) -> _Waiters:
+    only = np.full(len(transfers), _NONE, np.int32)
+    only[transfers.awaited] = transfers.waiter
+    count = np.bincount(transfers.awaited, minlength=len(transfers))
+    crowd = count > 1
+    only[crowd] = _SEVERAL
+    start = np.zeros(len(transfers) + 1, np.int32)
+    np.cumsum(np.where(crowd, count, 0), out=start[1:])
     rows = np.flatnonzero(crowd[transfers.awaited])
-    for awaited, waiter in zip(transfers.awaited[rows].tolist(), transfers.waiter[rows].tolist(), strict=True):
-        several.setdefault(awaited, []).append(waiter)
-    return one, several
+    rows = rows[np.argsort(transfers.awaited[rows], kind="stable")]
+    return _Waiters(only, start, transfers.waiter[rows])
 
 
 def _initial(transfers: Transfers) -> dict[int, list[int]]:
@@ -257,13 +276,12 @@ def _initial(transfers: Transfers) -> dict[int, list[int]]:
     return found
 
 
-def _tails(transfers: Transfers) -> npt.NDArray[np.int64]:
+def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """(transfer, participant) for each end of a transfer after which the participant may be done, shape (k, 2).
 
     An end is none if the next one on the channel, or one that waits for it, has the same participant: that ends later.
     """
     src, dst, after = transfers.src, transfers.dst, _successors(transfers)
-    waiter, _ = _waiters(transfers)
     rows = []
     for participant in (src, dst):
         covered = np.zeros(len(transfers), np.bool_)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.collectives.reduction import Array, accumulate_into, finished
-from simulator.collectives.verify import chunks_of, initial
+from simulator.collectives.verify import chunks_of, holders
 from simulator.dtypes import Dtype
 from simulator.schedule import Schedule, Transfers, chunk_sizes
 
@@ -70,10 +70,11 @@ def carry(schedule: Schedule, transfers: Transfers, order: npt.NDArray[np.int64]
         for chunk in chunks_of(schedule, transfers, number):
             carried[chunk].append(number)
     src, dst, reduce = transfers.src.tolist(), transfers.dst.tolist(), transfers.reduce.tolist()
-    held = initial(schedule)
     for chunk, numbers in enumerate(carried):
         start, stop = starts[chunk], starts[chunk + 1]
-        origins = [row[chunk] for row in held]
+        origins = [0] * (schedule.world_size + schedule.extras)
+        for rank in holders(schedule, chunk):
+            origins[rank] = 1 << rank
         desk = _Desk(schedule, payload, wide, start, stop, origins)
         for number in numbers:
             desk.book(number, src[number], dst[number], reduce=reduce[number])
@@ -141,15 +142,14 @@ class _Desk:
         for participant in list(self._buffered):
             self._settle(participant)
         averaging = self._payload.reduction == "average"
-        for rank in range(self._schedule.world_size):
+        world_size = self._schedule.world_size
+        for rank in range(world_size) if averaging else [p for p in self._sums if p < world_size]:
             complete = self._origins[rank] == self._everybody
             if rank in self._sums:
                 self._travelling(rank, self._sums[rank], complete=complete)
             elif averaging and complete and not self._wide:
                 buffer = self._payload.buffers[rank]
-                buffer[self._part] = finished(
-                    buffer[self._part], "average", self._schedule.world_size, self._payload.dtype.numpy
-                )
+                buffer[self._part] = finished(buffer[self._part], "average", world_size, self._payload.dtype.numpy)
 
     def _value(self, participant: int) -> Array:
         if participant in self._sums:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cluster.cluster import Cluster
-from simulator.engine.fabric import Path
+from simulator.engine.path import Path
 from simulator.program import Collective
 from simulator.schedule import Transfers, chunk_sizes, transfer_elements, write_out
 
@@ -171,6 +171,4 @@ def _pruned(path: Path, useful: set[int], capacity: Sequence[float]) -> Path:
     """Leave out links on which nobody is met; where one of them was the narrowest, it bounds the flow like a cap."""
     kept = [(link, weight) for link, weight in zip(path.links, path.weights, strict=True) if link in useful]
     capped = any(path.rate < capacity[link] / weight for link, weight in kept)
-    return Path(
-        tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, capped
-    )
+    return Path(tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, capped)
