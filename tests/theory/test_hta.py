@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from simulator.program import Collective
+from simulator.cluster.build import build
+from simulator.collectives import ring
+from simulator.collectives.algorithm import Request
+from simulator.engine.events import execute
+from simulator.program import Collective, Compute, Program
 from simulator.report import kineto
 from simulator.schedule import Schedule
 from simulator.timeline import Span, Timeline
@@ -95,3 +99,31 @@ def test_every_kernel_has_its_launch_and_no_queue_is_ever_negative(analysis: Any
 
 def test_ranks_are_recognised(analysis: Any) -> None:
     assert analysis.t.get_ranks() == [0, 1]
+
+
+def test_a_played_program_of_two_streams_is_read_as_computed_by_hand(tmp_path: Path) -> None:
+    """Forward 100 us; then, side by side, backward 120 us and a ring of 2 ranks; then adam 30 us.
+
+    The ring moves S = 200 kB over 1 GB/s links without latency: 2 (N-1) S / (N beta) = 200 us, of which 120 are hidden.
+    """
+    topology = {"name": "pair", "builder": "star", "options": {"bandwidth": "1 GB/s", "latency": "0 us"}}
+    cluster = build({**topology, "gpu": "a100_sxm_80gb"}, 2)
+    schedule = ring.all_reduce(Request("all_reduce", 2, 100_000))
+    sync = Collective("sync", (0, 1), schedule, 100_000, 2, 2, dtype="bfloat16", after=("forward",))
+    ops = (
+        Compute("forward", 100 * US, kind="forward"),
+        Compute("backward", 120 * US, kind="backward"),
+        sync,
+        Compute("adam", 30 * US, kind="optimizer", after=("sync",)),
+    )
+    timeline = execute(Program((ops, ops)), cluster)
+    assert timeline.end == pytest.approx((100 + 200 + 30) * US, rel=1e-9)
+    kineto.write(timeline, {"sync": sync}, tmp_path)
+    analysis = _read(tmp_path)
+    overlap = analysis.get_comm_comp_overlap(visualize=False).set_index("rank")["comp_comm_overlap_pctg"]
+    assert overlap.to_dict() == {0: 100 * 120 / 200, 1: 100 * 120 / 200}
+    table = analysis.get_temporal_breakdown(visualize=False).set_index("rank")
+    for rank in (0, 1):
+        assert table.loc[rank, "compute_time(us)"] == 100 + 120 + 30
+        assert table.loc[rank, "non_compute_time(us)"] == 200 - 120
+        assert table.loc[rank, "idle_time(us)"] == 0
