@@ -34,8 +34,9 @@ coverage: $(VENV)/test-installed
 wheel: $(VENV)/test-installed
 	$(BIN)/python -m build --wheel
 
-# The page that compares measured with simulated collectives, and its picture.
+# Fit the shipped machines again, and write the page that compares measured with simulated collectives, with its picture.
 measured: $(VENV)/test-installed
+	$(BIN)/python -m simulator.fit.shipped
 	$(BIN)/python -m simulator.fit.page
 
 clean:

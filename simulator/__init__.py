@@ -34,4 +34,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'simulator' has no attribute {name!r}")
     module, attribute = _HOMES[name]
-    return getattr(import_module(module), attribute)
+    found = getattr(import_module(module), attribute)
+    # The import has just bound the submodule `simulator.sweep` to the name that belongs to the function in it.
+    globals()[name] = found
+    return found

@@ -58,7 +58,8 @@ def find(kind: Kind, name: str) -> Path:
         if path.is_file():
             return path
     except (OSError, ValueError) as error:  # a name too long for the file system, or with a zero byte in it
-        raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be a path: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be read: {why}") from error
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         raise ScenarioError(f"{name}: no such {kind} file; give an existing path or {_some(shipped)}")
     raise UnknownNameError(kind, name, shipped)

@@ -110,14 +110,15 @@ def _exact(text: str, kind: Kind) -> Fraction:
         raise ValueError(f"got {text!r}, which has no unit; write for example {_EXAMPLE[kind]}")
     if unit not in units:
         raise ValueError(f"got {text!r}; {_why_not(unit, kind)}")
-    # Checked as a float first: as a fraction, 1e999999999 has a billion digits.
-    if float(number.replace("_", "")) > 1e30 or len(text) > 60:
-        raise ValueError(f"got {text[:60]!r}; larger or longer than anything that is simulated")
+    # Checked as a float first: as a fraction, 1e999999999 has a billion digits, and so has 1e-999999999.
+    rough = float(number.replace("_", ""))
+    if abs(rough) > 1e30 or (rough == 0.0 and re.search("[1-9]", re.split("[eE]", number)[0])):
+        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
     exact = Fraction(number.replace("_", "")) * units[unit]
     if exact < 0:
         raise ValueError(f"got {text!r}; must not be negative")
-    if exact > 10**30 or (exact and exact < Fraction(1, 10**30)):
-        raise ValueError(f"got {text!r}; larger or smaller than anything that is simulated")
+    if exact > 10**30:
+        raise ValueError(f"got {text!r}; larger than anything that is simulated")
     return exact
 
 

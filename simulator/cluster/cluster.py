@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+# Whatever fits into one packet takes as long as one: 4096 B is the largest payload of an InfiniBand packet (MTU).
+PACKET: Final = 4096
+# Smaller arrays fit into one buffer and are not cut: NCCL_BUFFSIZE is 4 MiB (NCCL user guide, environment variables).
+_BUFFER: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,9 @@ class MachineCollective:
     half_size : float
         Array size at which the caps have fallen to a half [B]; 0: they do not depend on size.
     exponent : float
-        How steeply: factor(S) = 1 / (1 + (half_size / S)^exponent).
+        How steeply: factor(S) = 1 / (1 + (half_size / S)^exponent), S at least a packet.
     chunks : int or None
-        Pipeline segments, for algorithms that take them.
+        Pipeline segments of a large array, for algorithms that take them; see `segments`.
     source : str
         Where the figures were measured.
     """
@@ -85,7 +91,11 @@ class MachineCollective:
         """Share of the caps that an array of this size [B] reaches, 0 to 1."""
         if self.half_size == 0.0 or nbytes <= 0:
             return 1.0
-        return float(1.0 / (1.0 + (self.half_size / nbytes) ** self.exponent))
+        return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
+
+    def segments(self, nbytes: float) -> int | None:
+        """Into how many pieces an array of this size [B] is cut: none smaller than a buffer; None where not said."""
+        return None if self.chunks is None else min(self.chunks, max(1, int(nbytes // _BUFFER)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def _with_boxes(cluster: Cluster, task: Task) -> Request:
     if task.request.boxes:
         return task.request
     place = {rank: i for i, rank in enumerate(task.group)}
-    boxes = [tuple(place[rank] for rank in box if rank in place) for box in cluster.boxes]
+    boxes = [tuple(sorted(place[rank] for rank in box if rank in place)) for box in cluster.boxes]
     return replace(task.request, boxes=tuple(box for box in boxes if box))
 
 

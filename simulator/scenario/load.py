@@ -55,14 +55,7 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
     """
     if isinstance(source, Mapping):
         return parse_scenario(Document("<dict>", _plain(source, ())), Path(), overrides)
-    try:
-        path = registry.find("scenario", str(source))
-    except (OSError, ValueError) as error:
-        if isinstance(error, ScenarioError):
-            raise
-        raise ScenarioError(
-            f"{shown(str(source))}: cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+    path = registry.find("scenario", str(source))
     shipped = str(source) in registry.names("scenario")
     return parse_scenario(document.load(path, source=_near(path) if shipped else str(source)), path.parent, overrides)
 

@@ -1,0 +1,149 @@
+"""What a fit found. Records.
+
+Rule: everything that a table or a file is written from is kept here. Like a surveyor's sheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from simulator.cluster.cluster import MachineCollective
+
+# Errors are told from here on [B]: below it only the start-up counts, and no training step sends so little at once.
+LARGE: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FitRow:
+    """One size.
+
+    Attributes
+    ----------
+    size : int
+        The whole array [B].
+    measured, simulated : float
+        [s]
+    played : bool
+        Whether the engine played it; else it is what the fit foresees.
+    """
+
+    size: int
+    measured: float
+    simulated: float
+    played: bool = True
+
+    @property
+    def error(self) -> float:
+        """Simulated over measured, less 1."""
+        return self.simulated / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One algorithm that was tried, with its best constants.
+
+    Attributes
+    ----------
+    algorithm : str
+    chunks : int or None
+    median : float
+        Median |error| from 1 MiB on; infinite for one that is too slow even without a cap.
+    at_largest : float
+        Error at the largest size.
+    loss : float
+        What is compared.
+    """
+
+    algorithm: str
+    chunks: int | None
+    median: float
+    at_largest: float
+    loss: float
+
+    @property
+    def told(self) -> str:
+        """In a few words."""
+        name = self.algorithm + ("" if self.chunks is None else f" in {self.chunks} pieces")
+        if self.median == float("inf"):
+            return f"{name} takes {1 + self.at_largest:.3g} times as long"
+        return f"{name} {self.median:.1%}, at the largest {self.at_largest:+.1%}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A machine, fitted to a sweep.
+
+    Attributes
+    ----------
+    operation : str
+    world_size, boxes : int
+    topology : str
+        Name of the topology that it was played on.
+    base : str, or mapping
+        That topology: a name, a path, or its keys where it was assumed.
+    machine : MachineCollective
+        The constants, as they stand in the topology file.
+    rows : tuple of FitRow
+        By size.
+    tried : tuple of Tried
+        Best first; the first is the machine's.
+    assumed : tuple of str
+        What the sweep did not say.
+    source : str
+        Where the sweep is from.
+    """
+
+    operation: str
+    world_size: int
+    boxes: int
+    topology: str
+    base: str | Mapping[str, Any]
+    machine: MachineCollective
+    rows: tuple[FitRow, ...]
+    tried: tuple[Tried, ...]
+    assumed: tuple[str, ...]
+    source: str
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The constants that were set from the sweep, by name, in SI units."""
+        return constants(self.machine)
+
+    @property
+    def large(self) -> tuple[FitRow, ...]:
+        """Rows of at least 1 MiB; all where there are none."""
+        return large(self.rows)
+
+    @property
+    def median(self) -> float:
+        """Median |error| from 1 MiB on."""
+        return median(abs(row.error) for row in self.large)
+
+    @property
+    def worst(self) -> FitRow:
+        """The row from 1 MiB on with the largest |error|."""
+        return max(self.large, key=lambda row: abs(row.error))
+
+    @property
+    def at_largest(self) -> float:
+        """Error at the largest size."""
+        return self.rows[-1].error
+
+
+def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:
+    """Rows of at least 1 MiB; all where there are none."""
+    return tuple(row for row in rows if row.size >= LARGE) or tuple(rows)
+
+
+def constants(machine: MachineCollective) -> dict[str, float]:
+    """The constants of a machine that are not left at their default, by name, in SI units."""
+    held: dict[str, float] = {"startup": machine.startup}
+    for name in ("rate_cap", "cross_rate_cap"):
+        if getattr(machine, name) != float("inf"):
+            held[name] = getattr(machine, name)
+    if machine.half_size:
+        held |= {"half_size": machine.half_size, "exponent": machine.exponent}
+    return held | ({} if machine.chunks is None else {"chunks": machine.chunks})

@@ -1,0 +1,248 @@
+"""Fitting a machine to a sweep: what is read, what is found, what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import MachineCollective
+from simulator.cluster.topology_file import load_topology
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.engine.events import execute
+from simulator.errors import ScenarioError, UnknownNameError
+from simulator.fit import Fit, Sweep, fit, fit_sweep, read_sweep, to_yaml, told
+from simulator.fit.records import FitRow
+from simulator.fit.solve import Constants, Data, solve
+
+SIZES = [2**power for power in range(10, 31, 2)]
+GPU = "NVIDIA H100 80GB HBM3"
+RANKS = "\n".join(
+    f"#  Rank {rank:2d} Group  0 Pid {100 + rank} on node{rank // 4} device {rank % 4} [0x0{rank % 4}] {GPU}"
+    for rank in range(8)
+)
+
+
+def ring_time(size: float, n: int = 4) -> float:
+    """A ring on a star at 100 GB/s: 2 (n - 1) (alpha + S / (n beta)), with a start-up of 20 us."""
+    return 20e-6 + 2 * (n - 1) * (1e-6 + size / (n * 100e9))
+
+
+def log(sizes: list[int], time: Callable[[float, int], float], *, ranks: str = RANKS, n: int = 8) -> str:
+    """What an nccl-tests program would print."""
+    lines = ["# ./build/all_reduce_perf -b 1K -e 1G", "# nThread 1 nGpus 1 minBytes 1024", "# Using devices", ranks]
+    for size in sizes:
+        us = time(size, n) * 1e6
+        algbw = size / us / 1e3
+        lines.append(f"{size:>13} {size // 4:>12} float sum -1 {us:.4f} {algbw:.2f} {algbw * 2 * (n - 1) / n:.2f} 0")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def sweep_file(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.txt"
+    path.write_text(log(SIZES, ring_time, ranks="", n=4))
+    return path
+
+
+def known_machine() -> MachineCollective:
+    return MachineCollective("ring", startup=30e-6, rate_cap=200e9, half_size=10e6, exponent=0.6)
+
+
+def played_sweep(machine: MachineCollective, topology: str, n: int) -> Sweep:
+    """Times that the engine itself gives for known constants."""
+    cluster = replace(build(topology, n), collectives={"all_reduce": machine})
+    rows = []
+    for size in SIZES:
+        task = Task(Request("all_reduce", n, size // 4), machine.algorithm, tuple(range(n)))
+        rows.append((size, execute(plan(cluster, task).program, cluster).end))
+    return Sweep("all_reduce", n, tuple(rows), source="a play")
+
+
+@pytest.fixture(scope="module")
+def found() -> Fit:
+    return fit_sweep(played_sweep(known_machine(), "dgx_a100", 8), topology="dgx_a100", algorithm="ring")
+
+
+def test_constants_that_made_the_times_are_found_again(found: Fit) -> None:
+    known = known_machine()
+    assert found.machine.rate_cap == pytest.approx(known.rate_cap, rel=0.02)
+    assert found.machine.startup == pytest.approx(known.startup, rel=0.05)
+    assert found.median < 0.005
+    assert abs(found.at_largest) < 0.005
+
+
+def test_the_times_told_are_those_of_the_engine_with_the_written_constants(found: Fit, tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(to_yaml(found))
+    cluster = build(str(path), 8)
+    assert cluster.collectives["all_reduce"] == found.machine
+    for row in found.rows[::4]:
+        assert row.played
+        planned = plan(cluster, Task(Request("all_reduce", 8, row.size // 4), "auto", tuple(range(8))))
+        assert planned.algorithm == "ring"
+        assert execute(planned.program, cluster).end == row.simulated
+
+
+def test_no_more_than_five_constants_are_set(found: Fit) -> None:
+    assert set(found.constants) <= {"startup", "rate_cap", "cross_rate_cap", "half_size", "exponent", "chunks"}
+    assert len(found.constants) <= 5
+    assert f"{len(found.constants)} constants: startup" in told(found)
+
+
+def test_the_same_sweep_gives_the_same_fit(found: Fit) -> None:
+    again = fit_sweep(played_sweep(known_machine(), "dgx_a100", 8), topology="dgx_a100", algorithm="ring")
+    assert again == found
+
+
+def test_an_outlier_does_not_pull_the_fit(found: Fit) -> None:
+    sweep = played_sweep(known_machine(), "dgx_a100", 8)
+    rows = list(sweep.rows)
+    rows[7] = (rows[7][0], rows[7][1] * 1.5)
+    pulled = fit_sweep(replace(sweep, rows=tuple(rows)), topology="dgx_a100", algorithm="ring")
+    assert pulled.machine.rate_cap == pytest.approx(found.machine.rate_cap, rel=0.05)
+    assert pulled.worst.size == rows[7][0]
+    assert pulled.median < 0.03
+
+
+def test_ranks_hosts_and_gpu_are_read_from_the_rank_list(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(log(SIZES, ring_time))
+    sweep = read_sweep(path)
+    assert (sweep.operation, sweep.world_size, sweep.boxes) == ("all_reduce", 8, 2)
+    assert sweep.gpu == GPU
+    assert sweep.dtype == "float32"
+    assert sweep.rows[0] == (1024, pytest.approx(ring_time(1024, 8), rel=1e-3))
+
+
+def test_the_number_of_ranks_is_worked_out_from_the_ratio_of_bandwidths(sweep_file: Path) -> None:
+    sweep = read_sweep(sweep_file)
+    assert sweep.world_size == 4
+    assert any("4 ranks, from busbw / algbw" in text for text in sweep.assumed)
+
+
+def test_a_sweep_without_a_topology_is_played_on_links_from_the_sweep(sweep_file: Path, tmp_path: Path) -> None:
+    done = fit(sweep_file)
+    assert done.topology == "measured_star"
+    assert done.median < 0.02
+    assert any("times what the fastest row needs" in text for text in done.assumed)
+    path = tmp_path / "machine.yaml"
+    path.write_text(to_yaml(done))
+    assert load_topology(path).collectives["all_reduce"].one_box == done.machine
+
+
+def test_hosts_without_a_topology_become_boxes(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(log(SIZES[4:], ring_time))
+    done = fit(path, algorithm="hierarchical")
+    assert (done.topology, done.boxes, done.world_size) == ("measured_boxes", 2, 8)
+    assert "cross_rate_cap" in done.constants
+    assert abs(done.at_largest) < 0.05
+    again = tmp_path / "machine.yaml"
+    again.write_text(to_yaml(done))
+    assert build(str(again), 8).collectives["all_reduce"] == done.machine
+
+
+def test_two_sizes_give_a_start_up_and_a_rate(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    rows = [f"{size},{ring_time(size)},4,all_reduce" for size in (2**10, 2**30)]
+    path.write_text("\n".join(["size,time_s,ranks,op", *rows]))
+    done = fit(path)
+    assert set(done.constants) == {"startup", "rate_cap"}
+    assert abs(done.at_largest) < 0.01
+
+
+def test_another_operation_is_fitted_with_its_own_algorithms(tmp_path: Path) -> None:
+    path = tmp_path / "a2a.csv"
+    rows = [f"{size},{(15e-6 + 3 * size / (4 * 50e9)) * 1e6},4,alltoall" for size in SIZES]
+    path.write_text("\n".join(["size,time_us,ranks,op", *rows]))
+    done = fit(path)
+    assert (done.operation, done.machine.algorithm) == ("all_to_all", "direct")
+    assert done.median < 0.03
+
+
+def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None:
+    before = load_topology("dgx_a100")
+    text = to_yaml(found)
+    assert text.startswith("# NVIDIA DGX A100")
+    assert text.count("collectives:") == 1
+    boxes = before.collectives["all_reduce"].boxes
+    assert boxes is None or f"algorithm: {boxes.algorithm}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("size,time\n8,1\n", {"world_size": 4, "operation": "all_reduce"}, "got 1 size with a time"),
+        ("size,time\n8,1\n16,2\n", {"operation": "all_reduce"}, "give world_size"),
+        ("size,time\n8,1\n16,2\n", {"world_size": 4}, "give operation: one of all_reduce"),
+        ("size,time,ranks\n8,1,4\n16,2,8\n", {}, "ranks: got 4, 8; must be one sweep a file"),
+        ("size,time,ranks\n8,1,x\n16,2,x\n", {}, "ranks: got 'x'; must be a whole number"),
+        ("size,time,op\n8,1,sendrecv\n16,2,sendrecv\n", {}, "operation: got 'sendrecv'; one of all_reduce"),
+        ("size,time,ranks\n8,1,4\n16,2,4\n", {"world_size": 8}, "got 8; the file says 4"),
+        ("size,time\n8,1\n16,2\n", {"world_size": 1}, "must be at least 2"),
+        ("size,time,ranks,hosts,op\n8,1,5,2,all_reduce\n16,2,5,2,all_reduce\n", {}, "5 ranks on 2 hosts"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_told_in_one_line(
+    tmp_path: Path, text: str, options: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "sweep.csv"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=r"sweep\.csv") as raised:
+        fit(path, **options)  # type: ignore[arg-type]
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_boxes_that_do_not_agree_with_the_topology_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(log(SIZES, ring_time))
+    with pytest.raises(ScenarioError, match="8 ranks on 2 hosts, but dgx_h100 puts them into 1"):
+        fit(path, topology="dgx_h100")
+
+
+def test_an_algorithm_that_cannot_be_so_fast_is_refused(sweep_file: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"'tree'; it cannot carry out all_reduce .* in the measured time"):
+        fit(sweep_file, algorithm="tree")
+
+
+def test_an_unknown_operation_gets_a_hint(sweep_file: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'all_reduce'"):
+        fit(sweep_file, operation="allreduce")
+
+
+def test_an_algorithm_without_the_operation_is_refused(sweep_file: Path) -> None:
+    with pytest.raises(ScenarioError, match="got 'chain', which has no all_gather"):
+        fit(sweep_file, algorithm="chain", operation="all_gather", world_size=4)
+
+
+def test_solving_finds_the_constants_of_a_formula() -> None:
+    sizes = np.array([float(2**power) for power in range(3, 35)])
+    known = Constants(25e-6, 120e9, 6e6, 0.55)
+    times = known.startup + sizes / known.caps(sizes)
+    solved, loss = solve(Data(sizes, times, np.ones_like(sizes)), lambda size, cap: size / cap, 300e9)
+    assert loss < 0.05
+    assert solved.cap == pytest.approx(known.cap, rel=0.03)
+    assert solved.startup == pytest.approx(known.startup, rel=0.03)
+
+
+def test_a_small_array_is_not_cut_into_pieces() -> None:
+    machine = MachineCollective("nvls", chunks=8)
+    assert [machine.segments(size) for size in (8, 4 * 2**20, 9 * 2**20, 2**30)] == [1, 1, 2, 8]
+    assert MachineCollective("nvls").segments(2**30) is None
+
+
+def test_what_fits_into_a_packet_is_slowed_no_further() -> None:
+    machine = MachineCollective("ring", half_size=1e6, exponent=0.5)
+    assert machine.factor(8) == machine.factor(4096) == pytest.approx(1 / (1 + (1e6 / 4096) ** 0.5))
+    assert machine.factor(1e6) == pytest.approx(0.5)
+
+
+def test_an_error_is_simulated_over_measured_less_one() -> None:
+    assert FitRow(1024, 2e-3, 1.5e-3).error == pytest.approx(-0.25)
