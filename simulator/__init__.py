@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulator.cluster.build import build as build_cluster
     from simulator.run import Run, simulate
     from simulator.scenario.load import load_scenario
-    from simulator.sweep import sweep
+    from simulator.sweeping import sweep
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "build_cluster", "load_scenario", "simulate", "sweep"]
@@ -25,7 +25,7 @@ _HOMES = {
     "build_cluster": ("simulator.cluster.build", "build"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
     "simulate": ("simulator.run", "simulate"),
-    "sweep": ("simulator.sweep", "sweep"),
+    "sweep": ("simulator.sweeping", "sweep"),
 }
 
 
@@ -34,7 +34,4 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'simulator' has no attribute {name!r}")
     module, attribute = _HOMES[name]
-    found = getattr(import_module(module), attribute)
-    # The import has just bound the submodule `simulator.sweep` to the name that belongs to the function in it.
-    globals()[name] = found
-    return found
+    return getattr(import_module(module), attribute)

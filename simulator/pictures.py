@@ -7,7 +7,9 @@ read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +18,23 @@ from simulator.report.scaling import ScalingPoint, finding
 from simulator.run import Run, build_cluster, plan_scenario, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweep import Outcome
+from simulator.sweeping import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from simulator.collectives.plan import Plan
+
+# Settings that say where a point lies in a scaling picture; all others say which line it is on.
+_PLACES: Final = ("cluster.world_size", "collective.size")
+# More conditions than this are not told one by one.
+_CONDITIONS: Final = 6
+# Characters of one setting in the name of a picture's file.
+_LONGEST: Final = 60
 # Cells of a steps picture hold words up to here.
 _READABLE: Final = 8
+# Beyond this many ranks a picture of steps is not drawn.
+_MOST_STEPS: Final = 64
 # Beyond this many transfers a point is not played again for a picture.
 _CLOSE_UP: Final = 200_000
 
@@ -31,15 +43,26 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[Sca
     """The outcomes as points of a scaling picture: one line for each setting but world size and array size."""
     found = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
-        spec = point.scenario.collective
-        if outcome.report is None or spec is None:
-            continue
-        apart = {k: v for k, v in point.settings.items() if k not in ("cluster.world_size", "collective.size")}
-        label = ", ".join(_label(key, value) for key, value in apart.items()) or outcome.report["algorithm"]
-        ranks = len(spec.group) if spec.group else point.scenario.cluster.world_size
-        time, predicted = outcome.report["time_s"], outcome.report["predicted_s"]
-        found.append(ScalingPoint(label, ranks, spec.size, time, predicted))
+        apart = [key for key in point.settings if key not in _PLACES]
+        drawn = _scaled(point, outcome, apart)
+        found += [drawn] if drawn else []
     return tuple(found)
+
+
+def _scaled(point: Point, outcome: Outcome, apart: Sequence[str]) -> ScalingPoint | None:
+    """A point, called by some of its settings (its algorithm where there are none); None where there is no time."""
+    spec, report = point.scenario.collective, outcome.report
+    if report is None or spec is None or report["time_s"] <= 0:
+        return None
+    label = _labels(point, apart) or report["algorithm"]
+    # A group that stays the same on ever larger clusters has its place by the cluster.
+    along = spec.group is None or "cluster.world_size" in point.settings
+    ranks = point.scenario.cluster.world_size if along else len(spec.group or ())
+    return ScalingPoint(label, ranks, spec.size, report["time_s"], report["predicted_s"])
+
+
+def _labels(point: Point, keys: Sequence[str]) -> str:
+    return ", ".join(_label(key, point.settings[key]) for key in keys)
 
 
 def _label(key: str, value: Any) -> str:
@@ -47,17 +70,34 @@ def _label(key: str, value: Any) -> str:
     if name in ("algorithm", "topology", "operation", "dtype"):
         return str(value)
     if isinstance(value, Mapping):
-        value = " ".join(f"{k} {v}" for k, v in value.items()) or "none"
-    return f"{name.replace('_', ' ')} {value}"
+        value = " ".join(f"{k} {v}" for k, v in value.items())
+    return f"{name.replace('_', ' ')} {'none' if value is None or value == '' else value}"
 
 
 def conclusion(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
-    """One sentence: which won where and by how much, or, for a single point, what held it up."""
-    found = scaling_points(scenario, outcomes)
-    if len(found) > 1:
-        return finding(found) + "."
-    report = outcomes[0].report
-    return f"{report['algorithm']}: {report['because']}." if report else str(outcomes[0].error)
+    """Which won where and by how much, a line for each thing swept; for a single point, what held it up."""
+    done = [outcome for outcome in outcomes if outcome.report is not None]
+    if not done:
+        return f"no point could be played: {outcomes[0].error}"
+    if len(outcomes) == 1:
+        report = done[0].report or {}
+        return f"{report['algorithm']}: {report['because']}."
+    groups = _by_condition(scenario, outcomes)
+    if not 1 < len(groups) <= _CONDITIONS:
+        return finding(scaling_points(scenario, outcomes)) + "."
+    return "\n".join(f"{condition}: {finding(found)}." for condition, found in groups.items())
+
+
+def _by_condition(scenario: Scenario, outcomes: Sequence[Outcome]) -> dict[str, list[ScalingPoint]]:
+    """Points that compete, by what is swept besides world size and array size: a slow link is no competitor."""
+    groups: dict[str, list[ScalingPoint]] = {}
+    for point, outcome in zip(points(scenario), outcomes, strict=True):
+        swept = [key for key in scenario.sweep if key not in _PLACES]
+        compared = [key for key in scenario.compare if key not in _PLACES]
+        drawn = _scaled(point, outcome, compared) if compared and swept else None
+        if drawn:
+            groups.setdefault(_labels(point, swept), []).append(drawn)
+    return groups
 
 
 def draw(folder: Path, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[Path]:
@@ -89,19 +129,30 @@ def _figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[
             yield f"timeline{name}", plot_timeline.figure(run.timeline, groups)
     if "steps" in scenario.plots:
         for name, point in _readable(scenario).items():
-            schedule = next(
-                iter(plan_scenario(point.scenario, build_cluster(point.scenario)).program.collectives().values())
-            ).schedule
-            if schedule.world_size <= 64:
+            planned = _planned(point)
+            schedule = next(iter(planned.program.collectives().values())).schedule if planned else None
+            if schedule is not None and schedule.world_size <= _MOST_STEPS:
                 yield f"steps{name}", plot_steps.figure(schedule)
+
+
+def _planned(point: Point) -> Plan | None:
+    """The point's plan, or None where it cannot be planned."""
+    try:
+        return plan_scenario(point.scenario, build_cluster(point.scenario))
+    except SimulatorError:
+        return None
 
 
 def _played(point: Point) -> Run | None:
     """The point's timeline, or None where it failed or is too large to be played twice."""
+    planned = _planned(point)
+    if planned is None or sum(op.schedule.length() for op in planned.program.collectives().values()) > _CLOSE_UP:
+        return None
+    spec = point.scenario.collective
+    # Real arrays change no time, and they take most of it to play.
+    bare = replace(point.scenario, collective=replace(spec, payload=False) if spec else None)
     try:
-        planned = plan_scenario(point.scenario, build_cluster(point.scenario))
-        transfers = sum(op.schedule.length() for op in planned.program.collectives().values())
-        return simulate(point.scenario) if transfers <= _CLOSE_UP else None
+        return simulate(bare)
     except SimulatorError:
         return None
 
@@ -111,9 +162,13 @@ def _compared(scenario: Scenario) -> dict[str, list[Point]]:
     groups: dict[str, list[Point]] = {}
     for point in points(scenario):
         values = [point.settings[key] for key in scenario.compare]
-        words = ["".join(c if c.isalnum() or c in "._-" else "-" for c in str(value)).strip("-") for value in values]
-        groups.setdefault("".join(f"_{word or 'none'}" for word in words), []).append(point)
+        groups.setdefault("".join(f"_{_as_file_name(value)}" for value in values), []).append(point)
     return groups
+
+
+def _as_file_name(value: Any) -> str:
+    words = re.findall(r"[\w.]+", "" if value is None else str(value))
+    return "-".join(words)[:_LONGEST] or "none"
 
 
 def _size(point: Point) -> tuple[int, int]:

@@ -5,6 +5,7 @@ Rule: this is the way of a scenario, one direction, and nothing is decided here 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from simulator.collectives.reduction import Array
 from simulator.dtypes import find as find_dtype
 from simulator.engine.events import Jitter, execute
 from simulator.engine.payload import Payload, Tamper, ended_order
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, SimulationError
 from simulator.report.summary import CollectiveReport, summarize, with_link_use
 from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
+from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     from simulator.timeline import Timeline
@@ -80,6 +82,7 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None) -> Run:
     planned = plan_scenario(scenario, cluster)
     jitter = scenario.cluster.jitter
     payloads = _payloads(scenario, planned, tamper or {})
+    drawn = _copies(planned, payloads)
     timeline = execute(
         planned.program,
         cluster,
@@ -87,7 +90,7 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None) -> Run:
         payloads=payloads,
     )
     timeline = with_link_use(timeline)
-    verdict = _verdict(scenario, planned, timeline, payloads) if payloads else None
+    verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
     report = summarize(planned, timeline, verdict, exact_form=jitter.latency == 0)
     return Run(scenario, planned, timeline, report, _results(planned, payloads) if payloads else None)
 
@@ -165,6 +168,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     spec = scenario.collective
     if spec is None or not carries_payload(spec, len(spec.group or range(scenario.cluster.world_size))):
         return {}
+    _refuse_too_large(scenario, spec)
     payloads = {}
     for name, op in planned.program.collectives().items():
         dtype = find_dtype(op.dtype)
@@ -173,14 +177,35 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     return payloads
 
 
-def _verdict(scenario: Scenario, planned: Plan, timeline: Timeline, payloads: dict[str, Payload]) -> Verdict:
+def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
+    """Real arrays and a copy for the judge must fit into this machine, or the system ends the process wordlessly."""
+    if not hasattr(os, "sysconf"):  # Windows, where an array that is too large is refused when it is made
+        return
+    ranks = len(spec.group or range(scenario.cluster.world_size))
+    needed, there = 2 * ranks * spec.size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise SimulationError(
+            f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and a copy take "
+            f"{format_bytes(needed)}, this machine has {format_bytes(there)}; write payload: auto"
+        )
+
+
+def _copies(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[Array]]:
+    """What the payload began as, for the judge."""
+    ops = planned.program.collectives()
+    return {
+        name: inputs.copies(ops[name].schedule, ops[name].elements, payload.buffers, payload.dtype)
+        for name, payload in payloads.items()
+    }
+
+
+def _verdict(planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[Array]]) -> Verdict:
     verdicts = []
     for log in timeline.logs:
         payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
         numbers = Numbers(payload.dtype, payload.reduction, payload.accumulate)
-        drawn = inputs.buffers(op.schedule, op.elements, payload.dtype, scenario.seed)
         order = ended_order(log.transfers, log.end)
-        verdicts.append(judge(op.schedule, log.transfers, order, numbers, drawn, payload.buffers))
+        verdicts.append(judge(op.schedule, log.transfers, order, numbers, drawn[op.name], payload.buffers))
     return Verdict(
         wrong=sum(v.wrong for v in verdicts),
         max_abs_error=max(v.max_abs_error for v in verdicts),

@@ -22,18 +22,21 @@ import io
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import simulator
+from simulator import document
 from simulator.errors import ScenarioError
 from simulator.report import kineto
 from simulator.run import Run
+from simulator.scenario.load import parse_scenario
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
-from simulator.sweep import Outcome
+from simulator.sweeping import Outcome
 from simulator.timeline import TransferLog
 
 TRANSFERS_KEPT: Final = 100_000
@@ -49,7 +52,9 @@ def create(name: str, out: Path | None) -> Path:
     """
     try:
         if out is not None:
-            if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            if out.exists() and not out.is_dir():
+                raise ScenarioError(f"--out: {out} is a file; results go into a directory, so give another name")
+            if out.exists() and any(out.iterdir()):
                 raise ScenarioError(f"--out: {out} is there and not empty; give another, or --resume to go on with it")
             out.mkdir(parents=True, exist_ok=True)
             return out
@@ -66,11 +71,20 @@ def create(name: str, out: Path | None) -> Path:
         raise ScenarioError(f"--out: {out or 'runs'}: cannot be written: {error.strerror or error}") from error
 
 
+def discard(folder: Path) -> None:
+    """Remove the directory of a run that came to nothing."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text file so that it is there whole or not at all."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def begin(folder: Path, scenario: Scenario) -> None:
@@ -78,10 +92,30 @@ def begin(folder: Path, scenario: Scenario) -> None:
     write_whole(folder / "scenario.yaml", to_yaml(scenario))
 
 
+def load(folder: Path) -> Scenario:
+    """The scenario of a finished run, with relative paths as they were meant when it ran.
+
+    Raises
+    ------
+    ScenarioError
+        No finished run, or a file that its scenario names is gone.
+    """
+    left = folder / "scenario.yaml"
+    try:
+        base = Path(json.loads((folder / "run.json").read_text(encoding="utf-8"))["base"])
+        (folder / "report.json").read_bytes()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScenarioError(
+            f"{folder}: holds no finished run (scenario.yaml, report.json, run.json); give a run's directory"
+        ) from error
+    return parse_scenario(document.load(left), base)
+
+
 def note_outcome(folder: Path, outcome: Outcome) -> None:
     """Append a finished point, for who goes on after an interruption."""
     with (folder / "points.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"index": outcome.index, **outcome.to_dict()}) + "\n")
+        # The line break comes first: behind a line that was cut short the next one is whole again.
+        file.write("\n" + json.dumps({"index": outcome.index, **outcome.to_dict()}))
 
 
 def noted(folder: Path) -> dict[int, Outcome]:
@@ -93,11 +127,10 @@ def noted(folder: Path) -> dict[int, Outcome]:
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             read = json.loads(line)
-        except json.JSONDecodeError:
+            outcome = Outcome(read["index"], read["settings"], read["engine"], read["report"], read.get("error"))
+        except (ValueError, KeyError, TypeError):
             continue
-        found[read["index"]] = Outcome(
-            read["index"], read["settings"], read["engine"], read["report"], read.get("error")
-        )
+        found[outcome.index] = outcome
     return found
 
 
@@ -122,6 +155,7 @@ def _circumstances(scenario: Scenario, wall_time: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: version(name) for name in packages},
         "seed": scenario.seed,
+        "base": str(scenario.base.resolve()),
         "wall_time_s": wall_time,
     }
 

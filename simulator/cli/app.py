@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import simulator
-from simulator.errors import SimulatorError
+from simulator.errors import SimulatorError, one_of
 
 app = typer.Typer(
     name="simulator",
@@ -81,7 +82,7 @@ def sweep(
 
 @app.command()
 def collective(
-    operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, ...")],
+    operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, ...", metavar="OPERATION")],
     algorithm: Annotated[str, typer.Option(help="ring, tree, ..., or auto.")] = "auto",
     topology: Annotated[str, typer.Option(help="Name or path.")] = "star_100g",
     world_size: Annotated[int, typer.Option(help="Ranks.")] = 8,
@@ -119,7 +120,7 @@ def check(scenario: ScenarioName, settings: Settings = None) -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="The new file is NAME.yaml.")],
+    name: Annotated[str, typer.Argument(help="The new file is NAME.yaml.", metavar="NAME")],
     question: Annotated[str, typer.Option(help="The question that the scenario answers.")] = "What do we want to know?",
 ) -> None:
     """Write a scenario to start from."""
@@ -140,7 +141,7 @@ def list_(
 
 @app.command()
 def show(
-    topology: Annotated[str, typer.Argument(help="Name or path.")],
+    topology: Annotated[str, typer.Argument(help="Name or path.", metavar="TOPOLOGY")],
     world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two boxes otherwise.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png otherwise.")] = None,
 ) -> None:
@@ -197,7 +198,7 @@ def fit(
 
 def run_app() -> None:
     """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
-    sys.exit(guarded(lambda: app(standalone_mode=False)))
+    sys.exit(guarded(lambda: app(prog_name="simulator", standalone_mode=False)))
 
 
 def guarded(command: Callable[[], Any]) -> int:
@@ -208,25 +209,43 @@ def guarded(command: Callable[[], Any]) -> int:
         typer.echo(str(error), err=True)
         return error.exit_code
     except KeyboardInterrupt:
-        typer.echo("interrupted; nothing was left half written", err=True)
-        return 130
-    except BrokenPipeError:
-        # Who reads our output has had enough, as in `simulator list gpus | head -1`.
-        sys.stderr.close()
+        return _interrupted()
+    except SystemExit:
+        # Typer's way to say that who reads our output has had enough, as in `simulator schema | head -1`.
         return 0
+    except OSError as error:  # a disk that is full, a folder that went away
+        told = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
+        typer.echo(told, err=True)
+        return 1
     except Exception as error:  # typer's own: wrong options, --help
         return _typers(error)
     return code if isinstance(code, int) else 0
 
 
+def _interrupted() -> int:
+    typer.echo("interrupted; nothing was left half written", err=True)
+    return 130
+
+
 def _typers(error: Exception) -> int:
-    show = getattr(error, "show", None)
-    if show is None or not hasattr(error, "exit_code"):
-        if type(error).__name__ == "Abort":
-            typer.echo("interrupted; nothing was left half written", err=True)
-            return 130
-        raise error
+    if type(error).__name__ == "Abort":
+        return _interrupted()
     message = getattr(error, "format_message", None)
-    if message is not None:
-        typer.echo(f"simulator: {' '.join(str(message()).split())}", err=True)
+    if message is None or not hasattr(error, "exit_code"):
+        raise error
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(message())
+        return 0
+    typer.echo(_usage(" ".join(str(message()).split()).rstrip("."), getattr(error, "ctx", None)), err=True)
     return int(error.exit_code)
+
+
+def _usage(message: str, context: Any) -> str:
+    """One line: which command, what is wrong with it, and where it is explained."""
+    path = context.command_path if context is not None else "simulator"
+    commands = getattr(context.command, "commands", None) if context is not None else None
+    unknown = re.match(r"No such command .([\w-]*)", message)
+    if commands and unknown:
+        name = unknown.group(1)
+        return f"simulator: got {name!r}; {one_of(commands, name)}"
+    return f"{path}: {message}; see `{path} --help`"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -12,7 +13,7 @@ from simulator import units
 from simulator.dtypes import find as find_dtype
 from simulator.errors import ScenarioError
 from simulator.report.nccl_table import NcclRow, write_table
-from simulator.run import simulate
+from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
 
 _MOST_SIZES = 64
@@ -63,7 +64,7 @@ def table(
     as_json: bool,
 ) -> None:
     """Play every size and print the table."""
-    listed = sizes.listed(find_dtype(dtype).itemsize)
+    listed = sizes.listed(_itemsize(dtype))
     points: list[dict[str, Any]] = []
     rows = []
     for size in listed:
@@ -78,7 +79,7 @@ def table(
                 "payload": payload,
             },
         }
-        run = simulate(load_scenario(data))
+        run = _simulated(data)
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
         )
@@ -89,6 +90,35 @@ def table(
     why = points[0]["report"]
     comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
     typer.echo(write_table(rows, comment=comment), nl=False)
+
+
+# What the scenario boundary calls by its key was given by an option here.
+_OPTIONS: Final = {
+    "collective.operation": "OPERATION",
+    "collective.algorithm": "--algorithm",
+    "collective.size": "--begin, --end",
+    "collective.payload": "--payload",
+    "cluster.topology": "--topology",
+    "cluster.world_size": "--world-size",
+    "cluster.gpu": "--gpu",
+}
+
+
+def _simulated(data: dict[str, Any]) -> Run:
+    try:
+        return simulate(load_scenario(data))
+    except ScenarioError as error:
+        told = str(error).replace("<dict>: ", "")
+        for key, option in _OPTIONS.items():
+            told = re.sub(rf"^{re.escape(key)}\b", option, told, flags=re.MULTILINE)
+        raise ScenarioError(told) from error
+
+
+def _itemsize(dtype: str) -> int:
+    try:
+        return find_dtype(dtype).itemsize
+    except ScenarioError as error:
+        raise ScenarioError(f"--{error}") from error
 
 
 def _row(operation: str, size: int, dtype: str, report: Any, world_size: int) -> NcclRow:

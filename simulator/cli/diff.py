@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from simulator.errors import ScenarioError
-from simulator.sweep import Outcome, row
+from simulator.sweeping import Outcome, row
+
+_NOTHING: Final = {"engine": None, "report": None}
 
 
 def show(first: Path, second: Path, *, as_json: bool) -> None:
@@ -28,14 +30,14 @@ def show(first: Path, second: Path, *, as_json: bool) -> None:
 
 
 def _points(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder / "report.json"
+    path = folder if folder.is_file() else folder / "report.json"
     try:
         read = json.loads(path.read_text(encoding="utf-8"))["points"]
+        return {json.dumps(point["settings"], sort_keys=True): {**_NOTHING, **point} for point in read}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScenarioError(
             f"{path}: is no report of a run; give the directory that `simulator run` printed"
         ) from error
-    return {json.dumps(point["settings"], sort_keys=True): point for point in read}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -44,6 +46,9 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dic
     for key in dict.fromkeys([*first, *second]):
         settings = (first.get(key) or second[key])["settings"]
         a, b = (_figures(points.get(key)) for points in (first, second))
+        if key not in first or key not in second:
+            # Every figure is unlike nothing: that the point is missing says it all.
+            a, b = ({"point": figures["point"]} for figures in (a, b))
         found += [
             {"settings": settings, "key": name, "first": a.get(name), "second": b.get(name)}
             for name in dict.fromkeys([*a, *b])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 import typer
 
 from simulator import run_directory
-from simulator.cli.settings import as_axes, as_overrides
-from simulator.errors import ScenarioError
+from simulator.cli.settings import as_axes, as_overrides, as_typed
+from simulator.errors import ScenarioError, SimulatorError
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
-from simulator.sweep import Outcome, play_points
+from simulator.sweeping import Outcome, play_alone, play_points
 
 # Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
 _FILE_WIDTH = 150
@@ -40,19 +40,38 @@ class PlayOptions:
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     """Play a scenario and tell about it."""
     began = time.perf_counter()
-    texts = [*settings, *([f"engine={options.engine}"] if options.engine else [])]
-    scenario = load_scenario(source, as_axes(texts) if options.axes else as_overrides(texts))
-    folder, known = _folder(scenario, options)
+    scenario = _loaded(source, settings, options)
     numbered = list(enumerate(points(scenario)))
-    outcomes = known | _play_missing(scenario, folder, numbered, known, options)
-    ordered = [outcomes[index] for index, _ in numbered]
+    folder, known = _folder(scenario, options)
+    with _left_clean(folder, numbered, options):
+        ordered = _played(scenario, folder, numbered, known, options)
     run_directory.finish(folder, scenario, ordered, time.perf_counter() - began)
     pictures = _pictures(folder, scenario, ordered)
     _tell(scenario, ordered, folder, pictures, as_json=options.as_json)
     if any(outcome.error for outcome in ordered):
-        failed = [outcome for outcome in ordered if outcome.error]
-        typer.echo(f"{len(failed)} of {len(ordered)} points failed; the first: {failed[0].error}", err=True)
+        _tell_failures(ordered)
         raise typer.Exit(1)
+
+
+def _tell_failures(outcomes: Sequence[Outcome]) -> None:
+    """One line for each different error: which point was first, and how many had it."""
+    by_error: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.error:
+            by_error.setdefault(outcome.error, []).append(outcome)
+    for error, failed in by_error.items():
+        first = ", ".join(f"{key}={value}" for key, value in failed[0].settings.items())
+        typer.echo(f"{len(failed)} of {len(outcomes)} points failed, the first with {first}: {error}", err=True)
+
+
+def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scenario:
+    texts = [*settings, *([f"engine={options.engine}"] if options.engine else [])]
+    if not options.axes:
+        return load_scenario(source, as_overrides(texts))
+    try:
+        return load_scenario(source, as_axes(texts))
+    except ScenarioError as error:
+        raise ScenarioError(as_typed(str(error), texts)) from error
 
 
 def _folder(scenario: Scenario, options: PlayOptions) -> tuple[Path, dict[int, Outcome]]:
@@ -74,26 +93,56 @@ def _folder(scenario: Scenario, options: PlayOptions) -> tuple[Path, dict[int, O
     return options.out, run_directory.noted(options.out)
 
 
-def _play_missing(
+@contextmanager
+def _left_clean(folder: Path, numbered: list[tuple[int, Point]], options: PlayOptions) -> Iterator[None]:
+    """What is left when playing ends early: finished points to go on with, or nothing at all."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = len(run_directory.noted(folder))
+        if done or options.resume:
+            told = (
+                f"interrupted: {done} of {len(numbered)} points are in {folder}; go on with "
+                f"`simulator sweep ... --resume --out {folder}` and the same options"
+            )
+        else:
+            run_directory.discard(folder)
+            told = "interrupted: no point had ended, so nothing is left"
+        typer.echo(told, err=True)
+        raise typer.Exit(130) from None
+    except SimulatorError:
+        if not run_directory.noted(folder) and not options.resume:
+            run_directory.discard(folder)
+        raise
+
+
+def _played(
     scenario: Scenario, folder: Path, numbered: list[tuple[int, Point]], known: dict[int, Outcome], options: PlayOptions
-) -> dict[int, Outcome]:
+) -> list[Outcome]:
     missing = [(index, point) for index, point in numbered if index not in known]
     keeper = run_directory.Keeper(folder, len(numbered) == 1, options.transfers, options.trace)
-    found: dict[int, Outcome] = {}
-    try:
-        with progress(len(numbered), done=len(known), what=scenario.name) as step:
-            for outcome in play_points(missing, options.jobs, keeper):
+    found = dict(known)
+    with progress(len(numbered), done=len(known), what=scenario.name) as step:
+        # The error of a single point is the error of the run; among many it is one of the results.
+        alone = len(numbered) == 1
+        outcomes = _alone(numbered[0], keeper) if alone else play_points(missing, options.jobs, keeper)
+        with closing(outcomes):
+            for outcome in outcomes:
                 run_directory.note_outcome(folder, outcome)
                 found[outcome.index] = outcome
                 step()
-    except KeyboardInterrupt:
-        typer.echo(
-            f"interrupted: {len(known) + len(found)} of {len(numbered)} points are in {folder}; go on with "
-            f"`simulator sweep ... --resume --out {folder}` and the same options",
-            err=True,
-        )
-        raise typer.Exit(130) from None
-    return found
+    return [found[index] for index, _ in numbered]
+
+
+def _alone(numbered: tuple[int, Point], keeper: run_directory.Keeper) -> Generator[Outcome]:
+    index, point = numbered
+    try:
+        yield play_alone(index, point, keeper)
+    except SimulatorError as error:
+        source = point.scenario.source
+        if not str(error).startswith(source):
+            error.args = (f"{source}: {error}", *error.args[1:])
+        raise
 
 
 @contextmanager
@@ -103,7 +152,9 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=False) as bars:
+    console = Console(stderr=True)
+    # In a file or a pipe the bar of a single point would only ever say that it has ended.
+    with Progress(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
         task = bars.add_task(what, total=total, completed=done)
         yield lambda: bars.advance(task)
 
@@ -113,7 +164,11 @@ def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list
         return []
     from simulator.pictures import draw
 
-    return draw(folder, scenario, outcomes)
+    try:
+        return draw(folder, scenario, outcomes)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted while drawing; the results are in {folder}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: list[Path], *, as_json: bool) -> None:

@@ -32,12 +32,34 @@ def as_axes(settings: Sequence[str]) -> dict[str, str]:
 
     Examples
     --------
-    >>> as_axes(["cluster.world_size=2,4", "seed=1"])
-    {'sweep.cluster.world_size': '[2,4]', 'seed': '1'}
+    >>> as_axes(["cluster.world_size=2,4", "seed=1", "cluster.stragglers={}, {3: 0.5}"])
+    {'sweep.cluster.world_size': '[2,4]', 'seed': '1', 'sweep.cluster.stragglers': '[{}, {3: 0.5}]'}
     """
     found = {}
     for key, value in as_overrides(settings).items():
-        several = "," in value and value[0] not in "[{"
-        plain = not several or key.startswith(("sweep", "compare")) or key == "plots"
+        plain = not _several(value) or key.startswith(("sweep", "compare")) or key == "plots"
         found[key if plain else f"sweep.{key}"] = value if plain else f"[{value}]"
     return found
+
+
+def as_typed(message: str, settings: Sequence[str]) -> str:
+    """A message about an axis, with the option as it was typed.
+
+    Examples
+    --------
+    >>> as_typed("--set sweep.seed=[1,x]: sweep.seed.1: got 'x'", ["seed=1,x"])
+    "--set seed=1,x: sweep.seed.1: got 'x'"
+    """
+    for key, value in as_overrides(settings).items():
+        message = message.replace(f"--set sweep.{key}=[{value}]", f"--set {key}={value}")
+    return message
+
+
+def _several(value: str) -> bool:
+    """Whether there is a comma outside of all brackets."""
+    depth = 0
+    for letter in value:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            return True
+    return False

@@ -150,6 +150,10 @@ class Cluster:
         """The route between two vertices; see `Router.route`."""
         return self.router.route(src, dst)
 
+    def box_of(self) -> dict[int, int]:
+        """Number of each rank's box."""
+        return {rank: number for number, box in enumerate(self.boxes) for rank in box}
+
     def hbm_bandwidth(self, rank: int) -> float:
         """HBM bandwidth of a rank, its straggler factor applied [B/s]."""
         return self.gpus[rank].hbm_bandwidth * (self.speeds[rank] if self.speeds else 1.0)

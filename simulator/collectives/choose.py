@@ -1,6 +1,7 @@
 """Choosing an algorithm by its foreseen time, and saying why.
 
-Rule: decided when planning, from closed forms alone; what has none is named, never guessed.
+Rule: decided when planning, without a clock: from closed forms where they are exact, else from estimates, which are called
+so.
 """
 
 from __future__ import annotations
@@ -13,28 +14,38 @@ from simulator.units import format_time
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm and its time on an idle network [s]; None where it has no exact form here."""
+    """An algorithm and its foreseen time.
+
+    Attributes
+    ----------
+    name : str
+    predicted : float or None
+        Time on an idle network [s]; None where nobody can say.
+    exact : bool
+        Whether that is a closed form's.
+    """
 
     name: str
     predicted: float | None
+    exact: bool = True
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Name the fastest algorithm, and why; ties go to the first name. Without any form the ring, if it can.
+    """Name the fastest algorithm, and why; ties go to an exact form, then to the first name.
 
     Examples
     --------
-    >>> choose([Candidate("ring", 2e-3), Candidate("tree", 5e-3), Candidate("chain", None)])
-    ('ring', 'fastest by closed form: ring 2 ms, tree 5 ms; no exact form here: chain')
+    >>> choose([Candidate("ring", 2e-3), Candidate("tree", 5e-3, exact=False), Candidate("chain", None)])
+    ('ring', 'fastest foreseen: ring 2 ms, tree about 5 ms; not foreseen: chain')
     """
     if not candidates:
         raise ValueError("no algorithm can carry this operation out here")
-    known = sorted((c.predicted, c.name) for c in candidates if c.predicted is not None)
+    known = sorted((c.predicted, not c.exact, c.name) for c in candidates if c.predicted is not None)
     unknown = [c.name for c in candidates if c.predicted is None]
-    left = f"; no exact form here: {', '.join(unknown)}" if unknown else ""
+    left = f"; not foreseen: {', '.join(unknown)}" if unknown else ""
     if known:
-        told = ", ".join(f"{name} {format_time(time)}" for time, name in known[:3])
-        return known[0][1], f"fastest by closed form: {told}{left}"
+        told = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for time, about, name in known[:3])
+        return known[0][2], f"fastest foreseen: {told}{left}"
     names = [c.name for c in candidates]
     fallback = "ring" if "ring" in names else names[0]
-    return fallback, f"no closed form is exact on this network, so {fallback}, the usual choice{left}"
+    return fallback, f"{fallback}, the usual choice{left}"

@@ -5,7 +5,7 @@ Rule: says None rather than something that is nearly true. A closed form may use
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -62,78 +62,104 @@ class IdleNetwork:
 
     @property
     def port(self) -> Link | None:
-        """Every participant has one link to and one from the same switch, all alike: a star."""
-        return self._star(range(len(self.vertices)))
+        """Every participant has one link to and one from the same switch, all alike, and no other way: a star."""
+        names = self.vertices
+        first = self._hop(0, 1)
+        if not all(name in self.cluster.graph for name in names) or len(first.route.links) != 2:
+            return None
+        graph = self.cluster.graph
+        hub = self.cluster.router.vertices[self.cluster.router.targets[first.route.links[0]]]
+        if not all(graph.has_edge(name, hub) and graph.has_edge(hub, name) for name in names) or self._ways_beside(hub):
+            return None
+        ups = {_facts(graph.edges[name, hub]) for name in names}
+        downs = {_facts(graph.edges[hub, name]) for name in names}
+        one_cap = self.rate_cap == self.cross_rate_cap or len(set(self._boxes().values())) == 1
+        if len(ups) != 1 or ups != downs or not one_cap:
+            return None
+        return Link(first.route.latency, first.route.bandwidth, first.cap)
 
     @property
     def mesh(self) -> Link | None:
         """Every pair of participants has links of its own, all alike: a full mesh."""
         pairs = [(a, b) for a in range(len(self.vertices)) for b in range(len(self.vertices)) if a != b]
-        return self._alike(self._routes(pairs), links=1)
+        if not all(self.cluster.graph.has_edge(self.vertices[a], self.vertices[b]) for a, b in pairs):
+            return None
+        return self._alike(pairs)
 
     def neighbours(self, order: Sequence[int]) -> Link | None:
         """Along a closed ring of participants every hop has links of its own, all alike."""
-        return self._alike(self._routes(zip(order, [*order[1:], order[0]], strict=True)))
+        return self._alike(zip(order, [*order[1:], order[0]], strict=True))
 
     def line(self, order: Sequence[int]) -> Link | None:
         """The same along an open line."""
-        return self._alike(self._routes(pairwise(order)))
+        return self._alike(pairwise(order))
 
     def inside(self, boxes: Sequence[Sequence[int]]) -> Link | None:
         """Inside every box each ring hop has links of its own, alike in all boxes."""
-        hops = [(a, b) for box in boxes for a, b in zip(box, [*box[1:], box[0]], strict=True)]
-        return self._alike(self._routes(hops))
+        return self._alike((a, b) for box in boxes for a, b in zip(box, [*box[1:], box[0]], strict=True))
 
     def across(self, boxes: Sequence[Sequence[int]]) -> tuple[Link, int] | None:
         """Rings through the same place of every box are alike and share their narrowest link evenly: how many do."""
-        hops = [(a[i], b[i]) for a, b in zip(boxes, [*boxes[1:], boxes[0]], strict=True) for i in range(len(boxes[0]))]
-        routes = self._routes(hops)
+        places = zip(boxes, [*boxes[1:], boxes[0]], strict=True)
+        hops = self._hops((a[i], b[i]) for a, b in places for i in range(len(boxes[0])))
         users: dict[int, int] = {}
-        for route in routes:
-            for link in route.links:
+        for hop in hops:
+            for link in hop.route.links:
                 users[link] = users.get(link, 0) + 1
         bandwidths = self.cluster.router.bandwidth
-        shares = {min((bandwidths[i] / users[i], users[i]) for i in route.links) for route in routes}
-        if len(shares) != 1 or len({route.latency for route in routes}) != 1:
+        shares = {min((bandwidths[i] / users[i], users[i]) for i in hop.route.links) for hop in hops}
+        if len(shares) != 1 or len({(hop.route.latency, hop.cap) for hop in hops}) != 1:
             return None
         share, sharing = shares.pop()
-        return Link(routes[0].latency, share * sharing, self.cross_rate_cap), sharing
+        return Link(hops[0].route.latency, share * sharing, hops[0].cap), sharing
 
     def hbm_bears(self, arriving: float) -> bool:
         """Whether every rank's HBM keeps up with reducing at this rate [B/s]: two reads and a write."""
         return all(3 * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + 1e-12) for rank in self.group)
 
-    def _routes(self, pairs: Iterable[tuple[int, int]]) -> list[Route]:
-        return [self.cluster.route(self.vertices[a], self.vertices[b]) for a, b in pairs]
+    def _ways_beside(self, hub: str) -> bool:
+        """Whether two participants have a link between them, or another vertex in common than the hub."""
+        graph, names = self.cluster.graph, set(self.vertices)
+        reached: set[str] = set()
+        for name in self.vertices:
+            ahead = {vertex for vertex in graph.successors(name) if vertex != hub}
+            if ahead & names or ahead & reached:
+                return True
+            reached |= ahead
+        return False
 
-    def _alike(self, routes: list[Route], links: int | None = None) -> Link | None:
-        used = [link for route in routes for link in route.links]
-        regular = len(set(used)) == len(used) and len({(r.latency, r.bandwidth) for r in routes}) == 1
-        if not regular or (links is not None and any(len(r.links) != links for r in routes)):
-            return None
-        return Link(routes[0].latency, routes[0].bandwidth, self.rate_cap)
+    def _boxes(self) -> dict[int, int]:
+        """Box of each participant that has one, by place; servers have none."""
+        box_of = {rank: number for number, box in enumerate(self.cluster.boxes) for rank in box}
+        return {place: box_of[rank] for place, rank in enumerate(self.group) if rank in box_of}
 
-    def _star(self, participants: Sequence[int]) -> Link | None:
-        names = [self.vertices[p] for p in participants]
-        graph = self.cluster.graph
-        if not all(name in graph for name in names):
+    def _hop(self, a: int, b: int) -> _Hop:
+        return self._hops([(a, b)])[0]
+
+    def _hops(self, pairs: Iterable[tuple[int, int]]) -> list[_Hop]:
+        boxes, found = self._boxes(), []
+        for a, b in pairs:
+            within = a not in boxes or b not in boxes or boxes[a] == boxes[b]
+            route = self.cluster.route(self.vertices[a], self.vertices[b])
+            found.append(_Hop(route, self.rate_cap if within else self.cross_rate_cap))
+        return found
+
+    def _alike(self, pairs: Iterable[tuple[int, int]]) -> Link | None:
+        hops = self._hops(pairs)
+        used = [link for hop in hops for link in hop.route.links]
+        alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
+        if len(set(used)) != len(used) or len(alike) != 1:
             return None
-        first = self.cluster.route(names[0], names[1])
-        if len(first.links) != 2:
-            return None
-        hubs = set(graph.successors(names[0])) & set(graph.predecessors(names[1]))
-        for hub in sorted(hubs):
-            ups = {
-                (graph.edges[n, hub]["bandwidth"], graph.edges[n, hub]["latency"])
-                for n in names
-                if graph.has_edge(n, hub)
-            }
-            downs = {
-                (graph.edges[hub, n]["bandwidth"], graph.edges[hub, n]["latency"])
-                for n in names
-                if graph.has_edge(hub, n)
-            }
-            complete = all(graph.has_edge(n, hub) and graph.has_edge(hub, n) for n in names)
-            if complete and len(ups) == len(downs) == 1 and ups == downs:
-                return Link(first.latency, first.bandwidth, self.rate_cap)
-        return None
+        return Link(*alike.pop())
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """A route, and the machine's bound on a flow that takes it [B/s]."""
+
+    route: Route
+    cap: float
+
+
+def _facts(edge: Mapping[str, float]) -> tuple[float, float]:
+    return edge["bandwidth"], edge["latency"]

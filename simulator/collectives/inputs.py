@@ -5,26 +5,34 @@ Rule: rank r's numbers depend on the seed and r alone, so that adding a rank doe
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 
 from simulator.collectives.reduction import Array
-from simulator.collectives.verify import initial
+from simulator.collectives.verify import holders
 from simulator.dtypes import Dtype
 from simulator.schedule import Schedule, chunk_sizes
 
 # Small enough that a few ranks' int8 can be added; more may overflow, which is counted.
-_INTEGERS = 16
+_INTEGERS: Final = 16
+# From this size on numpy asks Linux for huge pages (numpy release notes 1.22, NUMPY_MADVISE_HUGEPAGE).
+_LARGE: Final = 4 * 2**20
 
 
-def draw(rank: int, elements: int, dtype: Dtype, seed: int) -> Array:
-    """Rank r's numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16)."""
+def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
+    """Fill an array with rank r's numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16)."""
     generator = np.random.default_rng([seed, rank])
-    if dtype.is_float:
-        if dtype.bits == 64:
-            return generator.standard_normal(elements)
-        return generator.standard_normal(elements, dtype=np.float32).astype(dtype.numpy, copy=False)
-    low = 0 if dtype.kind == "uint" else -_INTEGERS
-    return generator.integers(low, _INTEGERS + 1, elements).astype(dtype.numpy)
+    if dtype.name in ("float64", "float32"):
+        # Straight into its place: a second array costs as much time as the numbers.
+        generator.standard_normal(out=into, dtype=into.dtype)
+    elif dtype.is_float:
+        into[...] = generator.standard_normal(len(into), dtype=np.float32).astype(dtype.numpy)
+    else:
+        low = 0 if dtype.kind == "uint" else -_INTEGERS
+        into[...] = generator.integers(low, _INTEGERS + 1, len(into))
 
 
 def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
@@ -34,32 +42,72 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
     -------
     list of array, shape (elements,); (world_size x elements,) in all_to_all
     """
-    sizes = chunk_sizes(schedule, elements)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    held = initial(schedule)
-    whole = np.arange(schedule.chunks)
+    starts = _starts(schedule, elements)
     found = []
-    for rank in range(schedule.world_size):
-        has = whole[np.array(held[rank], dtype=object) != 0]
-        if len(has) == schedule.chunks:
-            found.append(draw(rank, int(starts[-1]), dtype, seed))
-            continue
-        buffer = np.zeros(int(starts[-1]), dtype.numpy)
-        if len(has):
-            part = slice(int(starts[has[0]]), int(starts[has[-1] + 1]))
-            buffer[part] = draw(rank, part.stop - part.start, dtype, seed)
+    for rank, part in enumerate(_held(schedule, starts)):
+        whole = part == slice(0, starts[-1])
+        buffer = np.empty(starts[-1], dtype.numpy) if whole else _zeros(starts[-1], dtype, part)
+        draw(rank, buffer[part], dtype, seed)
         found.append(buffer)
     return found
 
 
+def copies(schedule: Schedule, elements: int, drawn: Sequence[Array], dtype: Dtype) -> list[Array]:
+    """Buffers as `buffers` gave them, once more, in memory of their own; what a rank does not hold is not touched."""
+    starts = _starts(schedule, elements)
+    found = []
+    for part, buffer in zip(_held(schedule, starts), drawn, strict=True):
+        if part == slice(0, starts[-1]):
+            found.append(buffer.copy())
+            continue
+        copy = _zeros(starts[-1], dtype, part)
+        copy[part] = buffer[part]
+        found.append(copy)
+    return found
+
+
+def _starts(schedule: Schedule, elements: int) -> list[int]:
+    starts: list[int] = np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))]).tolist()
+    return starts
+
+
+def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
+    """What each rank holds before the operation: from its first chunk to its last."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for chunk in range(schedule.chunks):
+        for rank in holders(schedule, chunk):
+            first.setdefault(rank, chunk)
+            last[rank] = chunk
+    ranks = range(schedule.world_size)
+    return [slice(starts[first[r]], starts[last[r] + 1]) if r in first else slice(0, 0) for r in ranks]
+
+
+def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
+    """Zeros that take memory as they are written, in large pages only where `part` is about to be filled.
+
+    In all_to_all a rank writes its row and its column of a square and nothing else. numpy asks the system for large
+    pages everywhere, and a column of small chunks would touch every one of them.
+    """
+    itemsize = dtype.itemsize
+    if elements * itemsize < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(elements, dtype.numpy)
+    memory = mmap.mmap(-1, elements * itemsize)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    first = part.start * itemsize // mmap.PAGESIZE * mmap.PAGESIZE
+    if part.stop * itemsize > first:
+        memory.madvise(mmap.MADV_HUGEPAGE, first, part.stop * itemsize - first)
+    return np.frombuffer(memory, dtype.numpy)
+
+
 def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array:
     """What the operation gives a rank, as an array of its own; empty where it promises nothing."""
-    starts = np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))])
+    starts = _starts(schedule, elements)
     if schedule.operation in ("reduce_scatter", "scatter"):
-        return buffer[int(starts[rank]) : int(starts[rank + 1])].copy()
+        return buffer[starts[rank] : starts[rank + 1]].copy()
     if schedule.operation in ("reduce", "gather") and rank != schedule.root:
         return buffer[:0].copy()
     if schedule.operation == "all_to_all":
         n = schedule.world_size
-        return np.concatenate([buffer[int(starts[i * n + rank]) : int(starts[i * n + rank + 1])] for i in range(n)])
+        return np.concatenate([buffer[starts[i * n + rank] : starts[i * n + rank + 1]] for i in range(n)])
     return buffer

@@ -14,6 +14,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Algorithm, Request, Sizes
 from simulator.collectives.choose import Candidate, choose
+from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.dtypes import find as find_dtype
 from simulator.errors import ScenarioError
@@ -142,7 +143,7 @@ def _with_boxes(cluster: Cluster, task: Task) -> Request:
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
     machine = cluster.collectives.get(task.request.operation)
-    if machine is not None and task.request.operation in catalog.find(machine.algorithm).plans:
+    if machine is not None and _able(cluster, task, machine.algorithm):
         return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
     candidates = []
     for name in catalog.names():
@@ -155,9 +156,22 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
             op = _collective(cluster, part, name, algorithm, task.request.operation, "")
         except ScenarioError:
             continue
-        network = _network(cluster, task.group, op)
-        candidates.append(Candidate(name, algorithm.closed_form(part.request, _sizes(op), network)))
+        time = algorithm.closed_form(part.request, _sizes(op), _network(cluster, task.group, op))
+        exact = time is not None
+        candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
     return choose(candidates)
+
+
+def _able(cluster: Cluster, task: Task, name: str) -> bool:
+    """Whether what the machine runs can be run on this group: boxes that are not all full, for one, may forbid it."""
+    algorithm = catalog.find(name)
+    if task.request.operation not in algorithm.plans:
+        return False
+    try:
+        _collective(cluster, _cut(cluster, task, name, algorithm), name, algorithm, task.request.operation, "")
+    except ScenarioError:
+        return False
+    return True
 
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:

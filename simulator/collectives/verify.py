@@ -22,23 +22,23 @@ Held = list[list[int]]
 
 def initial(schedule: Schedule) -> Held:
     """Origins that each participant holds of each chunk before the first transfer: held[participant][chunk]."""
-    n, chunks, operation = schedule.world_size, schedule.chunks, schedule.operation
-    held = [[0] * chunks for _ in range(n + schedule.extras)]
-    for rank in range(n):
-        for chunk in range(chunks):
-            if _has(operation, rank, chunk, n, schedule.root):
-                held[rank][chunk] = 1 << rank
+    held = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.extras)]
+    for chunk in range(schedule.chunks):
+        for rank in holders(schedule, chunk):
+            held[rank][chunk] = 1 << rank
     return held
 
 
-def _has(operation: str, rank: int, chunk: int, n: int, root: int) -> bool:
+def holders(schedule: Schedule, chunk: int) -> range:
+    """Ranks that hold a chunk before the first transfer."""
+    n, root, operation = schedule.world_size, schedule.root, schedule.operation
     if operation in ("all_gather", "gather"):
-        return chunk == rank
+        return range(chunk, chunk + 1)
     if operation in ("broadcast", "scatter"):
-        return rank == root
+        return range(root, root + 1)
     if operation == "all_to_all":
-        return chunk // n == rank
-    return True
+        return range(chunk // n, chunk // n + 1)
+    return range(n)
 
 
 def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:

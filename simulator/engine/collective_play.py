@@ -60,7 +60,7 @@ class CollectivePlay:
         self._missing = ranks
         self._first_reach = _NEVER
         self._all_here = simpy.Event(clock)
-        self._absent = ranks
+        self._absent = set(range(ranks))
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
@@ -78,12 +78,12 @@ class CollectivePlay:
 
     def missing(self) -> list[int]:
         """Ranks that have not reached it yet."""
-        return [rank for rank, at in zip(self.op.group, self._started, strict=False) if at == _NEVER]
+        return [rank for p, rank in enumerate(self.op.group) if self._started[p] == _NEVER and p in self._absent]
 
-    def gather(self) -> simpy.Event:
+    def gather(self, place: int) -> simpy.Event:
         """A rank has come; the event happens when all have."""
-        self._absent -= 1
-        if self._absent == 0:
+        self._absent.discard(place)
+        if not self._absent:
             self._all_here.succeed()
         return self._all_here
 

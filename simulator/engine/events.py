@@ -18,7 +18,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.fabric import Fabric
 from simulator.engine.memory import Hbm
-from simulator.engine.noise import factors
+from simulator.engine.noise import counted, factors
 from simulator.engine.payload import Payload, carry, ended_order
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.errors import DeadlockError
@@ -26,6 +26,8 @@ from simulator.program import Allocate, Collective, Compute, Op, Program
 from simulator.timeline import Span, Timeline
 
 NAME: Final = "events"
+# Servers and switches draw their luck from numbers that no rank has.
+_BEHIND_RANKS: Final = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class _Play:
         ):
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             self.collectives[op.name] = CollectivePlay(
-                self.clock, fabric, op, wiring, self._latency_noise(number, wiring)
+                self.clock, fabric, op, wiring, self._latency_noise(number, op, wiring)
             )
         for rank in range(len(ranks)):
             limit = float(self.cluster.gpus[rank].hbm_bytes) if self.limit_memory else float("inf")
@@ -141,11 +143,13 @@ class _Play:
             if len(self.ended[rank]) != len(ranks[rank]):
                 raise ValueError(f"rank {rank} has two operations of one name")
 
-    def _latency_noise(self, number: int, wiring: Wiring) -> Any:
+    def _latency_noise(self, number: int, op: Collective, wiring: Wiring) -> Any:
+        """Factors by transfer; a rank's n-th transfer has its own, whatever the others do."""
         if not self.jitter.latency:
             return None
         sources = wiring.transfers.src
-        return factors(self.jitter.latency, self.jitter.seed, sources, number, np.arange(len(sources)))
+        ranks = np.array([*op.group, *range(_BEHIND_RANKS, _BEHIND_RANKS + len(op.extras))])[sources]
+        return factors(self.jitter.latency, self.jitter.seed, ranks, number, counted(sources))
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
         for number, op in queue:
@@ -169,11 +173,11 @@ class _Play:
             yield self.clock.reach(self.clock.now + self._duration(rank, number, op))
         elif isinstance(op, Collective):
             collective = self.collectives[op.name]
+            place = self.places_in[op.name][rank]
             if op.together:
-                yield collective.gather()
+                yield collective.gather(place)
             if op.startup:
                 yield self.clock.reach(self.clock.now + op.startup)
-            place = self.places_in[op.name][rank]
             collective.reach(place)
             yield collective.done[place]
         elif isinstance(op, Allocate):

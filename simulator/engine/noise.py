@@ -36,6 +36,23 @@ def factors(
     return np.asarray(np.exp(sigma * np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)))
 
 
+def counted(sources: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """For each entry how many of the same source stand before it.
+
+    Examples
+    --------
+    >>> counted(np.array([7, 3, 7, 7, 3])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    order = np.argsort(sources, kind="stable")
+    in_order = sources[order]
+    first = np.concatenate([[0], np.flatnonzero(in_order[1:] != in_order[:-1]) + 1]).astype(np.int64)
+    lengths = np.diff(np.concatenate([first, [len(sources)]]))
+    place = np.empty(len(sources), np.int64)
+    place[order] = np.arange(len(sources)) - np.repeat(first, lengths)
+    return place
+
+
 def _mixed(state: Unsigned) -> Unsigned:
     """SplitMix64's finaliser (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
     with np.errstate(over="ignore"):

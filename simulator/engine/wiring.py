@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.caps import rate_caps
 from simulator.engine.path import Path
 from simulator.program import Collective
 from simulator.schedule import Transfers, chunk_sizes, transfer_elements, write_out
@@ -102,13 +103,11 @@ def _draft(cluster: Cluster, op: Collective, capacity: Sequence[float]) -> _Draf
     found = np.flatnonzero(table == 0)
     table[found] = np.arange(len(found), dtype=np.int32)
     route = table[key]
-    box_of = {rank: b for b, box in enumerate(cluster.boxes) for rank in box}
-    boxes = [box_of.get(rank) for rank in op.group] + [None] * len(op.extras)
+    cap_of = rate_caps(cluster, op)
     paths, links = [], []
     for row in found.tolist():
         (src, dst), reduce = divmod(row // 2, n), bool(row % 2)
-        within = boxes[src] is None or boxes[dst] is None or boxes[src] == boxes[dst]
-        cap = op.rate_cap if within else op.cross_rate_cap
+        cap = cap_of(src, dst)
         hbm = len(capacity) - cluster.world_size + op.group[dst] if reduce and dst < len(op.group) else None
         path, all_links = _path(cluster, vertices[src], vertices[dst], hbm, cap, capacity)
         paths.append(path)

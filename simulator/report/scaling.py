@@ -196,8 +196,10 @@ def _told(points: list[ScalingPoint], *, short: bool) -> str:
     ]
     if len(unbeaten) == len(names):
         return f"{_listed(names)} take equal times {_where(contested)}"
-    if len(unbeaten) == 1:
-        return _everywhere(unbeaten[0], names, contested, short=short)
+    if unbeaten:
+        others = [name for name in names if name not in unbeaten[1:]]
+        tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
+        return tied + _everywhere(unbeaten[0], others, contested, short=short)
     return _shared_lead(names, contested, crossings(points), short=short)
 
 
@@ -252,7 +254,7 @@ def _shared_lead(
         by = "" if short else f" by up to {_factor(ratio)} ({told_place(place)})"
         won = len(wins[name])
         parts.append(f"{name} {f'wins {won} of {len(table)} settings' if name == order[0] else won}{by}")
-    told = ", ".join(parts) + (f", {ties} tied" if ties else "")
+    told = ", ".join([*parts, *([f"{ties} tied"] if ties else [])])
     return f"{told}; {_changes([c for c in found if c.leads], 1 if short else 3)}"
 
 

@@ -6,7 +6,7 @@ Rule: turns outcomes into rows of text; printing is the command line's business.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.units import format_bandwidth, format_bytes, format_time
 
@@ -15,8 +15,18 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-
-_NARROW = 110
+# Columns of a report, and how soon each is left out where a line is too short: the highest number first.
+_COLUMNS: Final = {
+    "time": 0,
+    "closed form": 3,
+    "busbw": 1,
+    "on the wire": 4,
+    "wrong": 2,
+    "max error": 6,
+    "busiest link": 5,
+}
+# What rich puts round a cell: a space on each side and a line.
+_FRAME: Final = 3
 
 
 def collective_table(title: str, points: Sequence[Row], width: int) -> Table:
@@ -28,27 +38,38 @@ def collective_table(title: str, points: Sequence[Row], width: int) -> Table:
     points : sequence of mapping
         With settings, engine, report and perhaps error, as in report.json.
     width : int
-        Characters a line has; below 110 the last two columns are left out, so that nothing is broken in the middle.
+        Characters a line has; columns that do not fit are left out whole, so that nothing is cut in the middle.
     """
     from rich.table import Table
 
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
+    leading = [[_plain(point["settings"].get(axis)) for axis in axes] for point in points]
+    cells = [dict(zip(_COLUMNS, _cells(point), strict=True)) for point in points]
+    names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
+    taken = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
+    shown = _fitting(cells, width - taken - 1)
     table = Table(title=title, title_justify="left", header_style="bold")
-    for axis in axes:
+    for axis, name in zip(axes, names, strict=True):
         left = axis.endswith(("algorithm", "topology", "dtype"))
-        table.add_column(axis.rpartition(".")[2].replace("_", " "), justify="left" if left else "right", no_wrap=True)
-    headings = ["time", "closed form", "busbw", "on the wire", "wrong", "max error", "busiest link"]
-    shown = headings if width >= _NARROW else headings[:-2]
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
     for heading in shown:
         table.add_column(heading, justify="left" if heading == "busiest link" else "right", no_wrap=True)
-    before: tuple[Any, ...] = ()
-    for point in points:
-        leading = tuple(_plain(point["settings"].get(axis)) for axis in axes)
-        if before and leading[0] != before[0] and len(axes) > 1:
+    before: list[str] = []
+    for row, cell in zip(leading, cells, strict=True):
+        if before and row[0] != before[0] and len(axes) > 1:
             table.add_section()
-        before = leading
-        table.add_row(*leading, *_cells(point)[: len(shown)])
+        before = row
+        table.add_row(*row, *(cell[heading] for heading in shown))
     return table
+
+
+def _fitting(cells: Sequence[Mapping[str, str]], room: int) -> list[str]:
+    """Headings of the columns that fit into so many characters; the time always stays."""
+    shown = list(_COLUMNS)
+    widths = {heading: max(len(heading), *(len(cell[heading]) for cell in cells)) + _FRAME for heading in shown}
+    while len(shown) > 1 and sum(widths[heading] for heading in shown) > room:
+        shown.remove(max(shown, key=_COLUMNS.__getitem__))
+    return shown
 
 
 def _cells(point: Row) -> list[str]:

@@ -191,5 +191,7 @@ def _plain(value: Any, key: Key) -> Any:
         return {name: _plain(inner, (*key, name)) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner, (*key, i)) for i, inner in enumerate(value)]
+    if isinstance(value, Path):
+        return str(value)
     # numpy's scalars, as a range or a table's column gives them, without importing numpy for it.
     return value.item() if hasattr(value, "item") and hasattr(value, "dtype") else value

@@ -6,13 +6,14 @@ that fails is kept with its error; the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import ScenarioError, SimulatorError
+from simulator.errors import ScenarioError, SimulationError, SimulatorError
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
@@ -52,18 +53,29 @@ class Outcome:
         return told if self.error is None else told | {"error": self.error}
 
 
-def play_point(index: int, point: Point, keep: Keep | None = None) -> Outcome:
-    """Play one point; `keep` is handed the run while it is at hand."""
-    try:
-        run = simulate(point.scenario)
-        if keep is not None:
-            keep(index, run)
-    except SimulatorError as error:
-        return Outcome(index, point.settings, None, None, str(error))
+def play_alone(index: int, point: Point, keep: Keep | None = None) -> Outcome:
+    """Play one point; `keep` is handed the run while it is at hand.
+
+    Raises
+    ------
+    SimulatorError
+        The point cannot be played.
+    """
+    run = simulate(point.scenario)
+    if keep is not None:
+        keep(index, run)
     return Outcome(index, point.settings, run.timeline.engine, run.report.to_dict())
 
 
-def play_points(numbered: Sequence[tuple[int, Point]], jobs: int = 1, keep: Keep | None = None) -> Iterator[Outcome]:
+def play_point(index: int, point: Point, keep: Keep | None = None) -> Outcome:
+    """Play one of many points: an error is its outcome."""
+    try:
+        return play_alone(index, point, keep)
+    except SimulatorError as error:
+        return Outcome(index, point.settings, None, None, str(error))
+
+
+def play_points(numbered: Sequence[tuple[int, Point]], jobs: int = 1, keep: Keep | None = None) -> Generator[Outcome]:
     """Play points and yield their outcomes as they come.
 
     Parameters
@@ -73,6 +85,11 @@ def play_points(numbered: Sequence[tuple[int, Point]], jobs: int = 1, keep: Keep
         Processes; with one, all are played here.
     keep : callable (int, Run), optional
         Called where the point is played; must be picklable if jobs > 1.
+
+    Raises
+    ------
+    SimulationError
+        A process was ended from outside.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -82,12 +99,25 @@ def play_points(numbered: Sequence[tuple[int, Point]], jobs: int = 1, keep: Keep
         return
     # Spawned, not forked: the parent may hold threads of numpy or of a notebook.
     pool = ProcessPoolExecutor(min(jobs, len(numbered)), mp_context=get_context("spawn"), initializer=_ignore_interrupt)
+    futures = [pool.submit(play_point, index, point, keep) for index, point in numbered]
     try:
-        waiting = [pool.submit(play_point, index, point, keep) for index, point in numbered]
-        for done in as_completed(waiting):
+        for done in as_completed(futures):
             yield done.result()
+    except BrokenProcessPool as error:
+        raise SimulationError(
+            "a process that played points was ended from outside, perhaps because memory ran out; take fewer --jobs"
+        ) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        _stop(pool, unfinished=not all(future.done() for future in futures))
+
+
+def _stop(pool: ProcessPoolExecutor, *, unfinished: bool) -> None:
+    """End the pool; where somebody gave up on it, without waiting for what it is at."""
+    # Asked to cancel but not to wait, the pool would go on to the last point once nobody holds it any more.
+    processes = list((pool._processes or {}).values())
+    for process in processes if unfinished else ():
+        process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _ignore_interrupt() -> None:

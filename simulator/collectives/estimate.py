@@ -1,0 +1,48 @@
+"""About how long a collective takes where no closed form is exact: good enough to choose by, never reported as a time.
+
+Rule: no clock. Transfers of one round are taken to flow at once and to share links evenly; each then follows the rule of
+transfers along what it waits for. No answer is below what the busiest link needs for its bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.cluster.cluster import Cluster
+from simulator.collectives.caps import rate_caps
+from simulator.program import Collective
+from simulator.schedule import chunk_sizes, transfer_elements, write_out
+
+# Beyond this many transfers estimating would take seconds; such candidates are left out.
+_MOST = 60_000
+
+
+def estimate(cluster: Cluster, op: Collective) -> float | None:
+    """Time from the start to the last end [s], or None where there are too many transfers to look at."""
+    if op.schedule.length() > _MOST:
+        return None
+    transfers = write_out(op.schedule)
+    vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras
+    carried = transfer_elements(transfers, chunk_sizes(op.schedule, op.elements))
+    nbytes = (carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)).tolist()
+    src, dst, before = transfers.src.tolist(), transfers.dst.tolist(), transfers.before_on_channel.tolist()
+    routes = {pair: cluster.route(vertices[pair[0]], vertices[pair[1]]) for pair in set(zip(src, dst, strict=True))}
+    waits, bandwidth = transfers.waits_of(), cluster.router.bandwidth
+    cap_of = rate_caps(cluster, op)
+    load: dict[int, float] = {}
+    ends: list[float] = []
+    for part in op.schedule.rounds():
+        numbers = range(len(ends), len(ends) + len(part))
+        users: dict[int, int] = {}
+        for number in numbers:
+            for link in routes[src[number], dst[number]].links:
+                users[link] = users.get(link, 0) + 1
+                load[link] = load.get(link, 0.0) + nbytes[number]
+        for number in numbers:
+            route = routes[src[number], dst[number]]
+            rate = min([cap_of(src[number], dst[number]), *(bandwidth[link] / users[link] for link in route.links)])
+            ready = max([ends[awaited] for awaited in waits[number]], default=op.startup)
+            enter = max(ready + route.latency, ends[before[number]] if before[number] >= 0 else 0.0)
+            ends.append(enter + nbytes[number] / rate)
+    busiest = max((carried / bandwidth[link] for link, carried in load.items()), default=0.0)
+    return max([op.startup + busiest, *ends])

@@ -1,0 +1,68 @@
+"""The command line inside this process: what it says, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli.app import app, guarded
+
+SMALL = """\
+# How fast is a small ring?
+name: small
+cluster:
+  topology: star_100g
+  world_size: 4
+collective:
+  operation: all_reduce
+  algorithm: ring
+  size: 4 KiB
+plots: []
+"""
+
+RING = SMALL.replace("  algorithm: ring\n", "").replace(
+    "plots: []", "compare: {collective.algorithm: [ring, tree]}\nplots: []"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command left on its two streams, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def faults(self) -> list[str]:
+        """Lines on stderr."""
+        return self.err.splitlines()
+
+    @property
+    def data(self) -> Any:
+        """Stdout as one JSON document."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Answer]
+
+
+def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A function that runs `simulator ARGUMENTS` in a folder that has small.yaml and both.yaml."""
+    monkeypatch.chdir(folder)
+    (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
+    (folder / "both.yaml").write_text(RING, encoding="utf-8")
+
+    def simulator(*arguments: object) -> Answer:
+        capsys.readouterr()
+        texts = [str(argument) for argument in arguments]
+        code = guarded(lambda: app(texts, prog_name="simulator", standalone_mode=False))
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return simulator

@@ -1,0 +1,260 @@
+"""The command line: what it says to whom, its exit codes, and that every fault is one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import simulator
+from simulator import registry
+from simulator.cli.app import guarded
+from simulator.cli.settings import as_axes, as_typed
+from simulator.errors import SimulationError
+from simulator.scenario.schema import schema
+from tests.commands import SMALL, Command, commands_in
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("numpy", "pandas", "matplotlib", "networkx", "simpy", "pydantic", "yaml", "rich.table")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def test_importing_the_command_line_imports_nothing_heavy() -> None:
+    code = f"import sys, simulator.cli.app; print([m for m in {HEAVY!r} if m in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_a_command_the_help_is_told(cli: Command) -> None:
+    answer = cli()
+    assert answer.code == 0
+    assert answer.err == ""
+    assert answer.out.startswith("Usage: simulator")
+    for command in ("run", "sweep", "collective", "new", "check", "list", "show", "schema", "diff", "rerun"):
+        assert f"\n  {command} " in answer.out
+
+
+def test_the_version_is_the_packages(cli: Command) -> None:
+    assert cli("--version").out.strip() == simulator.__version__
+
+
+WRONG_COMMANDS = [
+    (("lst",), "simulator: got 'lst'; one of check, ", "did you mean 'list'?"),
+    (("run",), "simulator run: Missing argument 'SCENARIO'", "see `simulator run --help`"),
+    (("run", "small.yaml", "more"), "simulator run: Got unexpected extra argument", "see `simulator run --help`"),
+    (("run", "small.yaml", "--faster"), "simulator run: No such option: --faster", "see `simulator run --help`"),
+    (
+        ("sweep", "small.yaml", "--jobs", "0"),
+        "simulator sweep: Invalid value for '--jobs'",
+        "greater than or equal to 1",
+    ),
+    (("sweep", "small.yaml", "--jobs", "x"), "simulator sweep: Invalid value for '--jobs'", "valid integer"),
+    (("run", "nosuch"), "scenario: got 'nosuch'; one of ", "ring_vs_parameter_server"),
+    (("run", "stragler"), "scenario: got 'stragler'", "did you mean 'straggler'?"),
+    (("run", "gone.yaml"), "gone.yaml: no such scenario file", "give an existing path"),
+    (("run", "."), "scenario: got '.'", "one of "),
+    (("run", "a" * 5000), "scenario: got 'aaa", "File name too long"),
+    (("run", "empty.yaml"), "empty.yaml:1:1: the file is empty", ""),
+    (("run", "binary.yaml"), "binary.yaml: not a UTF-8 text file", "byte 0 is 0xff"),
+    (("run", "open.yaml"), "open.yaml:1:1: not YAML", "check indentation, quotes and brackets"),
+    (("run", "small.yaml", "--set", "seed"), "--set seed: must be KEY=VALUE", ""),
+    (("run", "small.yaml", "--set", "=1"), "--set =1: must be KEY=VALUE", ""),
+    (("run", "small.yaml", "--set", "sed=1"), "--set sed=1: unknown key", "did you mean 'seed'?"),
+    (("run", "small.yaml", "--set", "collective.size=5"), "--set collective.size=5: got 5, which has no unit", "5 B"),
+    (("run", "small.yaml", "--set", "collective.size=6 B"), "--set collective.size=6 B: got 6 B", "try 4 B or 8 B"),
+    (("run", "small.yaml", "--set", "cluster.world_size=1"), "--set cluster.world_size=1: got 1", "at least 2 ranks"),
+    (("run", "small.yaml", "--set", "collective.algorithm=nvls"), "--set collective.algorithm=nvls: ", "cannot reduce"),
+    (("run", "small.yaml", "--engine", "fast"), "--set engine=fast: got 'fast'", "one of auto, events"),
+    (("sweep", "small.yaml", "--set", "cluster.world_size=2,x"), "--set cluster.world_size=2,x: ", "a whole number"),
+    (("check", "small.yaml", "--set", "collective.dtype=fp32"), "--set collective.dtype=fp32: ", "'float32'"),
+    (("collective", "all_redue"), "OPERATION: got 'all_redue'", "did you mean 'all_reduce'?"),
+    (("collective", "all_reduce", "--algorithm", "rng"), "--algorithm: got 'rng'", "did you mean 'ring'?"),
+    (("collective", "all_reduce", "--topology", "star"), "--topology: got 'star'", "did you mean 'star_100g'?"),
+    (("collective", "all_reduce", "--world-size", "1"), "--world-size: got 1", "at least 2 ranks"),
+    (("collective", "all_reduce", "--gpu", "h10"), "--gpu: got 'h10'", "one of "),
+    (("collective", "all_reduce", "--dtype", "float12"), "--dtype: got 'float12'", "did you mean 'float32'?"),
+    (("collective", "all_reduce", "--begin", "x"), "--begin: got 'x'", "a number and a unit"),
+    (
+        ("collective", "all_reduce", "--begin", "1G", "--end", "8"),
+        "--begin: got 1G, which is more than --end 8",
+        "swap",
+    ),
+    (("collective", "all_reduce", "--begin", "2PiB", "--end", "4PiB"), "--begin, --end: got", "at most 1 PiB"),
+    (("new", "a/b"), "name: got 'a/b'", "letters, digits"),
+    (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
+    (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d'?"),
+    (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
+    (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
+    (("diff", "a", "b"), "a/report.json: is no report of a run", "the directory that `simulator run` printed"),
+    (("rerun", "."), ".: holds no finished run", "give a run's directory"),
+    (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "give another name"),
+    (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
+    (("run", "small.yaml", "--out", "full"), "--out: full is there and not empty", "--resume to go on with it"),
+    (("sweep", "small.yaml", "--resume"), "--resume: goes on with the directory that --out names", "give --out DIR"),
+    (("sweep", "small.yaml", "--resume", "--out", "gone"), "--resume: gone holds no scenario.yaml", "nothing to go on"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "begin", "hint"), WRONG_COMMANDS, ids=lambda value: str(value)[:50])
+def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
+    cli: Command, tmp_path: Path, arguments: tuple[str, ...], begin: str, hint: str
+) -> None:
+    (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "open.yaml").write_text("[1, 2\n", encoding="utf-8")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").write_text("", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    answer = cli(*arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert len(answer.faults) == 1
+    assert answer.err.startswith(begin)
+    assert hint in answer.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_fault_of_a_file_has_its_line_and_column(cli: Command, tmp_path: Path) -> None:
+    wrong = SMALL.replace("4 KiB", "4 KB/s").replace("ring\n", "rng\n").replace("world_size: 4", "world_sise: 4")
+    (tmp_path / "wrong.yaml").write_text(wrong, encoding="utf-8")
+    answer = cli("run", "wrong.yaml")
+    assert answer.code == 2
+    assert [line.split(": ")[:2] for line in answer.faults] == [
+        ["wrong.yaml:3:1", "cluster.world_size"],
+        ["wrong.yaml:5:3", "cluster.world_sise"],
+        ["wrong.yaml:8:14", "collective.algorithm"],
+        ["wrong.yaml:9:9", "collective.size"],
+    ]
+
+
+def test_a_fault_that_only_the_cluster_shows_leaves_no_directory(cli: Command, tmp_path: Path) -> None:
+    answer = cli("run", "small.yaml", "--set", "cluster.link_factors={'gpu0->gpu1': 0.5}", "--out", "there")
+    assert (answer.code, len(answer.faults)) == (2, 1)
+    assert "small.yaml: link: got 'gpu0->gpu1'; one of gpu0->switch0, switch0->gpu1" in answer.err
+    assert not (tmp_path / "there").exists()
+
+
+def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:
+    answer = cli("run", "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")
+    assert (answer.code, len(answer.faults)) == (1, 1)
+    assert "collective.payload: got true; real arrays of 4 ranks and a copy take 8192 TiB" in answer.err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_errors_have_the_exit_code_of_who_is_at_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(error: BaseException) -> int:
+        def command() -> None:
+            raise error
+
+        return guarded(command)
+
+    assert failing(SimulationError("the run cannot go on")) == 1
+    assert failing(KeyboardInterrupt()) == 130
+    assert failing(OSError(28, "No space left on device", "runs/a")) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "the run cannot go on"
+    assert told[1].startswith("interrupted")
+    assert told[2] == "runs/a: cannot be read or written: No space left on device"
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError())
+
+
+def test_run_prints_a_table_where_results_are_and_why(cli: Command) -> None:
+    answer = cli("run", "small.yaml")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("How fast is a small ring?")
+    assert "results: runs/small-0001\n" in answer.out
+    assert answer.out.splitlines()[-1].startswith("ring: gpu0->switch0 carries 1.5 S")
+    assert "\x1b" not in answer.out
+
+
+def test_json_is_one_document_on_stdout(cli: Command) -> None:
+    single, sweep = cli("run", "small.yaml", "--json"), cli("sweep", "both.yaml", "--jobs", 1, "--json")
+    assert list(single.data) == ["points"]
+    (point,) = single.data["points"]
+    assert (point["settings"], point["engine"], point["report"]["wrong"]) == ({}, "events", 0)
+    # 2 (n - 1) steps, each 10 us of latency and a quarter of 4 KiB at 12.5 GB/s.
+    assert point["report"]["time_s"] == pytest.approx(6 * (10e-6 + 1024 / 12.5e9), rel=1e-9)
+    assert [p["settings"] for p in sweep.data["points"]] == [{"collective.algorithm": a} for a in ("ring", "tree")]
+    assert "2/2" in sweep.err
+
+
+def test_a_new_scenario_can_be_checked_and_is_never_overwritten(cli: Command, tmp_path: Path) -> None:
+    assert cli("new", "mine", "--question", "Which one?").code == 0
+    assert (tmp_path / "mine.yaml").read_text(encoding="utf-8").startswith("# Which one?\nname: mine")
+    again = cli("new", "mine.yaml")
+    assert (again.code, again.err) == (2, "mine.yaml: is there already; choose another name, or remove it\n")
+    checked = cli("check", "mine.yaml")
+    assert checked.code == 0
+    assert checked.out.startswith("mine.yaml: valid\nquestion:  Which one?\npoints:    24\n")
+
+
+def test_every_list_names_what_there_is(cli: Command) -> None:
+    for kind, names in (
+        ("topologies", registry.names("topology")),
+        ("gpus", registry.names("gpu")),
+        ("links", registry.names("link")),
+        ("scenarios", registry.names("scenario")),
+        ("dtypes", ("float64", "bfloat16", "int8")),
+        ("algorithms", ("ring", "nvls", "direct")),
+        ("operations", ("all_reduce", "all_to_all")),
+    ):
+        listed = [line.split()[0] for line in cli("list", kind).out.splitlines()]
+        assert set(names) <= set(listed)
+
+
+def test_the_schema_is_json_and_accepts_the_small_scenario(cli: Command) -> None:
+    assert cli("schema").data == json.loads(json.dumps(schema()))
+    jsonschema.Draft202012Validator.check_schema(cli("schema").data)
+
+
+def test_show_draws_and_counts_links(cli: Command, tmp_path: Path) -> None:
+    answer = cli("show", "star_100g", "--world-size", 3, "--out", "pictures/star.svg")
+    assert answer.code == 0
+    assert "3 x gpu -> switch: 12.5 GB/s, 5 us" in answer.out
+    assert (tmp_path / "pictures" / "star.svg").stat().st_size > 1000
+
+
+def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
+    arguments = ("collective", "all_reduce", "--algorithm", "ring", "--world-size", 4, "--begin", "1K", "--end", "4KiB")
+    rows = [line.split() for line in cli(*arguments, "--payload").out.splitlines() if not line.startswith("#")]
+    assert [(row[0], row[1], row[8]) for row in rows] == [
+        ("1024", "256", "0"),
+        ("2048", "512", "0"),
+        ("4096", "1024", "0"),
+    ]
+    points = cli(*arguments, "--json").data["points"]
+    assert [p["report"]["time_s"] for p in points] == [
+        pytest.approx(6 * (10e-6 + size / 4 / 12.5e9), rel=1e-9) for size in (1024, 2048, 4096)
+    ]
+
+
+def test_a_comma_inside_brackets_makes_no_axis() -> None:
+    assert as_axes(["collective.rank_order=[1,0]", "cluster.stragglers={1: 0.5, 2: 0.5}", "plots=timeline,steps"]) == {
+        "collective.rank_order": "[1,0]",
+        "cluster.stragglers": "{1: 0.5, 2: 0.5}",
+        "plots": "timeline,steps",
+    }
+    assert as_axes(["collective.rank_order=[0,1],[1,0]"]) == {"sweep.collective.rank_order": "[[0,1],[1,0]]"}
+    assert as_typed("--set sweep.seed=[1,x]: wrong", ["seed=1,x"]) == "--set seed=1,x: wrong"
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-m", "simulator", "schema"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

@@ -1,0 +1,141 @@
+"""Which pictures a run leaves, how their files are called, and the sentence at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.pictures import conclusion, draw, scaling_points
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Scenario
+from simulator.sweeping import Outcome, play_points
+
+LATENCY = 10e-6
+
+
+def scenario(
+    collective: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **further: Any
+) -> Scenario:
+    facts = {"operation": "all_reduce", "algorithm": "ring", "size": "4 KiB"} | (collective or {})
+    place = {"topology": "star_100g", "world_size": 4} | (cluster or {})
+    return load_scenario({"name": "drawn", "cluster": place, "collective": facts, **further})
+
+
+def outcomes(of: Scenario) -> list[Outcome]:
+    return list(play_points(list(enumerate(points(of)))))
+
+
+def told(of: Scenario) -> list[str]:
+    return conclusion(of, outcomes(of)).splitlines()
+
+
+def test_a_single_point_says_what_held_it_up() -> None:
+    (line,) = told(scenario())
+    assert line.startswith("ring: gpu0->switch0 carries 1.5 S, ")
+    assert line.endswith("latencies and waiting hold the collective up, not bandwidth.")
+
+
+def test_compared_settings_say_which_is_faster_and_by_how_much() -> None:
+    # Latency alone: 2 (n - 1) = 6 steps against 2 log2(n) = 4.
+    (line,) = told(scenario({"size": "0 B"}, compare={"collective.algorithm": ["ring", "tree"]}))
+    assert line == "tree beats ring by 1.5x (4 workers, 0 B)."
+
+
+def test_what_is_swept_beside_sizes_is_a_condition_and_no_competitor() -> None:
+    slow = {"gpu0->switch0": 0.5}
+    lines = told(
+        scenario(
+            compare={"collective.algorithm": ["ring", "tree"]},
+            sweep={"cluster.link_factors": [{}, slow], "collective.size": ["64 KiB", "16 MiB"]},
+        )
+    )
+    assert [line.partition(": ")[0] for line in lines] == ["link factors none", "link factors gpu0->switch0 0.5"]
+    assert all("link factors" not in line.partition(": ")[2] for line in lines)
+    assert all(line.endswith(".") for line in lines)
+
+
+def test_two_that_tie_may_beat_a_third() -> None:
+    # Half of the memory bandwidth is enough for the additions, a thousandth is not.
+    (line,) = told(scenario(sweep={"cluster.stragglers": [{}, {3: 0.5}, {3: 0.001}]}))
+    assert line.startswith(
+        "stragglers none and stragglers 3 0.5 take equal times; stragglers none beats stragglers 3 0.001 by"
+    )
+
+
+def test_nothing_that_was_set_is_called_none() -> None:
+    fused = scenario(
+        {"tensors": ["1 KiB"] * 4, "size": None},
+        compare={"collective.fusion": [None, {"buckets": "1 MiB"}]},
+    )
+    assert [point.algorithm for point in scaling_points(fused, outcomes(fused))] == [
+        "fusion none",
+        "fusion buckets 1 MiB",
+    ]
+
+
+def test_points_that_failed_or_took_no_time_are_left_out() -> None:
+    still = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "0 s"}}
+    timeless = scenario(
+        {"size": "0 B"}, {"topology": still, "gpu": "a100_sxm_80gb"}, compare={"collective.algorithm": ["ring", "tree"]}
+    )
+    assert scaling_points(timeless, outcomes(timeless)) == ()
+    assert told(timeless) == ["nothing was run."]
+    broken = scenario(cluster={"link_factors": {"gpu9->switch0": 0.5}}, sweep={"seed": [0, 1]})
+    (line,) = told(broken)
+    assert line.startswith("no point could be played: link: got 'gpu9->switch0'")
+
+
+def test_a_group_on_ever_larger_clusters_has_its_place_by_the_cluster() -> None:
+    grown = scenario({"group": [0, 1]}, sweep={"cluster.world_size": [2, 4]})
+    assert [point.world_size for point in scaling_points(grown, outcomes(grown))] == [2, 4]
+    fixed = scenario({"group": [0, 1]}, sweep={"seed": [0, 1]})
+    assert [point.world_size for point in scaling_points(fixed, outcomes(fixed))] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("plots", "names"),
+    [
+        ([], []),
+        (["scaling"], ["time_against_workers"]),
+        (["timeline"], ["timeline_ring", "timeline_tree"]),
+        (["bandwidth_utilization"], ["bandwidth_utilization_ring", "bandwidth_utilization_tree"]),
+        (["steps"], ["steps_ring", "steps_tree"]),
+    ],
+)
+def test_each_compared_setting_is_drawn_and_a_sweep_as_a_whole(
+    tmp_path: Path, plots: list[str], names: list[str]
+) -> None:
+    asked = scenario(
+        compare={"collective.algorithm": ["ring", "tree"]}, sweep={"cluster.world_size": [2, 4]}, plots=plots
+    )
+    drawn = [path.stem for path in draw(tmp_path, asked, outcomes(asked))]
+    assert drawn == names
+    assert all(
+        (tmp_path / "plots" / f"{name}{kind}").stat().st_size > 1000 for name in drawn for kind in (".png", ".svg")
+    )
+
+
+def test_file_names_of_compared_settings_hold_no_punctuation(tmp_path: Path) -> None:
+    fused = scenario(
+        {"tensors": ["1 KiB"] * 4, "size": None},
+        compare={"collective.fusion": [None, {"buffer": "64 MiB", "cycle": "1 ms"}]},
+        plots=["timeline"],
+    )
+    names = [path.name for path in draw(tmp_path, fused, outcomes(fused))]
+    assert names == ["timeline_none.png", "timeline_buffer-64-MiB-cycle-1-ms.png"]
+
+
+def test_a_point_that_failed_is_not_drawn(tmp_path: Path) -> None:
+    broken = scenario(
+        cluster={"link_factors": {"gpu3->switch0": 0.5}}, compare={"cluster.world_size": [2, 4]}, plots=["timeline"]
+    )
+    assert [path.name for path in draw(tmp_path, broken, outcomes(broken))] == ["timeline_4.png"]
+
+
+def test_a_plot_of_steps_of_a_point_that_cannot_be_planned_is_left_out(tmp_path: Path) -> None:
+    broken = scenario(
+        cluster={"link_factors": {"gpu3->switch0": 0.5}}, compare={"cluster.world_size": [2, 4]}, plots=["steps"]
+    )
+    assert [path.name for path in draw(tmp_path, broken, outcomes(broken))] == ["steps_4.png"]

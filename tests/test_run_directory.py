@@ -1,0 +1,258 @@
+"""A run's directory: whole or not there, enough to run again, equal bytes for equal scenarios, and interruptions."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import simulator
+from simulator import run_directory
+from simulator.errors import ScenarioError
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario, points
+from simulator.sweeping import Outcome, play_points
+from tests.commands import RING, SMALL, Command, commands_in
+
+ROOT = Path(__file__).parents[1]
+# What may differ from run to run.
+APART = {"run.json"}
+# Long enough to be interrupted in the middle: some tenths of a second a point.
+LONG = SMALL.replace("4 KiB", "8 MiB").replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}\nplots: []")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but those that may differ."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in APART)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def started(folder: Path, *arguments: str, hash_seed: str = "0") -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, "MPLBACKEND": "Agg"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulator", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path: Path) -> None:
+    assert cli("run", "small.yaml", "--out", "here").code == 0
+    ranks = {f"trace/rank{rank}.json.gz" for rank in range(4)}
+    assert set(contents(tmp_path / "here")) == {"scenario.yaml", "report.json", "spans.csv", "transfers.csv"} | ranks
+    run = json.loads((tmp_path / "here" / "run.json").read_text(encoding="utf-8"))
+    assert (run["simulator"], run["seed"], run["base"]) == (simulator.__version__, 0, str(tmp_path))
+    assert run["wall_time_s"] > 0
+    assert set(run["packages"]) == {"simpy", "numpy", "networkx", "ml_dtypes"}
+
+
+def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command, tmp_path: Path) -> None:
+    assert cli("run", "both.yaml", "--out", "plain").code == 0
+    files = {f"points/000{i}/{name}" for i in (0, 1) for name in ("spans.csv", "transfers.csv")}
+    assert set(contents(tmp_path / "plain")) == {"scenario.yaml", "report.json"} | files
+    assert cli("run", "both.yaml", "--out", "traced", "--trace").code == 0
+    traces = {f"points/000{i}/trace/rank{rank}.json.gz" for i in (0, 1) for rank in range(4)}
+    assert set(contents(tmp_path / "traced")) == {"scenario.yaml", "report.json"} | files | traces
+
+
+def test_without_out_runs_are_numbered(cli: Command, tmp_path: Path) -> None:
+    for _ in range(3):
+        cli("run", "small.yaml")
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["small-0001", "small-0002", "small-0003"]
+
+
+def test_spans_and_transfers_read_back_exactly(cli: Command, tmp_path: Path) -> None:
+    cli("run", "small.yaml", "--out", "here")
+    run = simulate(load_scenario(tmp_path / "small.yaml"))
+    with (tmp_path / "here" / "spans.csv").open(encoding="utf-8") as file:
+        spans = list(csv.DictReader(file))
+    assert [(int(s["rank"]), float(s["start_s"]), float(s["end_s"])) for s in spans] == [
+        (span.rank, span.start, span.end) for span in run.timeline.spans
+    ]
+    with (tmp_path / "here" / "transfers.csv").open(encoding="utf-8") as file:
+        transfers = list(csv.DictReader(file))
+    (log,) = run.timeline.logs
+    assert [float(t["enter_s"]) for t in transfers] == log.enter.tolist()
+    assert [float(t["end_s"]) for t in transfers] == log.end.tolist()
+    # 2 (n - 1) n transfers of a quarter of 4 KiB.
+    assert [int(t["bytes"]) for t in transfers] == [1024] * 24
+    assert {(t["src"], t["dst"]) for t in transfers} == {(f"gpu{r}", f"gpu{(r + 1) % 4}") for r in range(4)}
+
+
+def test_more_transfers_than_are_kept_are_left_out_and_the_file_says_so() -> None:
+    run = simulate(load_scenario({**_small(), "plots": []}))
+    assert run_directory.transfers_text(run, most=23).startswith("# 24 transfers left out; ")
+    assert len(run_directory.transfers_text(run, most=24).splitlines()) == 1 + 24
+    assert run_directory.transfers_text(run, most=None) == run_directory.transfers_text(run, most=24)
+
+
+def _small() -> dict[str, object]:
+    cluster = {"topology": "star_100g", "world_size": 4}
+    collective = {"operation": "all_reduce", "algorithm": "ring", "size": "4 KiB"}
+    return {"name": "small", "cluster": cluster, "collective": collective}
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    there = tmp_path / "report.json"
+    run_directory.write_whole(there, "first")
+    run_directory.write_whole(there, "second")
+    assert there.read_text(encoding="utf-8") == "second"
+    with pytest.raises(UnicodeEncodeError):
+        run_directory.write_whole(there, "third \ud800")
+    assert there.read_text(encoding="utf-8") == "second"
+    with pytest.raises(OSError, match="gone"):
+        run_directory.write_whole(tmp_path / "gone" / "x", "text")
+
+
+def test_a_line_cut_short_is_a_point_that_was_not_finished(tmp_path: Path) -> None:
+    first, last = (Outcome(index, {"seed": index}, "events", {"time_s": 1.0}) for index in (3, 9))
+    run_directory.note_outcome(tmp_path, first)
+    for torn in ('\n{"index": 4, "settings": {}, "eng', '\n{"index": 5}', "\n7", "\n"):
+        with (tmp_path / "points.jsonl").open("a", encoding="utf-8") as file:
+            file.write(torn)
+    run_directory.note_outcome(tmp_path, last)
+    assert run_directory.noted(tmp_path) == {3: first, 9: last}
+    assert run_directory.noted(tmp_path / "elsewhere") == {}
+
+
+def test_rerun_gives_the_report_to_the_byte_from_anywhere(
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    star = Path(ROOT / "topologies" / "star_100g.yaml").read_text(encoding="utf-8")
+    (tmp_path / "own" / "mine.yaml").write_text(star, encoding="utf-8")
+    scenario = RING.replace("star_100g", "./own/mine.yaml") + "seed: 7\n"
+    (tmp_path / "relative.yaml").write_text(scenario, encoding="utf-8")
+    assert cli("run", "relative.yaml", "--out", "first").code == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    again = cli("rerun", tmp_path / "first", "--out", "second")
+    assert (again.code, again.out.splitlines()[-1].endswith("the report is the same to the byte")) == (0, True)
+    first, second = contents(tmp_path / "first"), contents(elsewhere / "second")
+    assert first == second
+
+
+def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:
+    cli("run", "small.yaml", "--out", "here")
+    report = tmp_path / "here" / "report.json"
+    report.write_text(report.read_text(encoding="utf-8").replace('"wrong": 0', '"wrong": 1'), encoding="utf-8")
+    answer = cli("rerun", "here")
+    assert (answer.code, answer.out) == (1, "")
+    assert "the report differs; `rerun --out DIR` and `diff` show where" in answer.err
+
+
+def test_a_directory_without_a_finished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="holds no finished run"):
+        run_directory.load(tmp_path)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tmp_path: Path, jobs: str) -> None:
+    assert cli("sweep", "both.yaml", "--out", "whole", "--jobs", "1").code == 0
+    scenario = load_scenario("both.yaml")
+    folder = run_directory.create("both", tmp_path / "torn")
+    run_directory.begin(folder, scenario)
+    keeper = run_directory.Keeper(folder, single=False)
+    for outcome in play_points(list(enumerate(points(scenario)))[1:], 1, keeper):
+        run_directory.note_outcome(folder, outcome)
+    resumed = cli("sweep", "both.yaml", "--out", "torn", "--resume", "--jobs", jobs)
+    assert resumed.code == 0
+    assert "2/2" in resumed.err
+    assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+    ended = cli("sweep", "both.yaml", "--out", "torn", "--resume")
+    assert (ended.code, ended.err) == (2, "--resume: the run in torn has ended; nothing is missing\n")
+    other = cli("sweep", "both.yaml", "--out", "torn", "--resume", "--set", "seed=1")
+    assert other.code == 2
+    assert "torn/scenario.yaml is another scenario than this one" in other.err
+
+
+def interrupt(process: subprocess.Popen[str], folder: Path, *, after: int) -> tuple[str, str]:
+    """Press Ctrl-C, which reaches every process of the terminal, once so many points have ended."""
+    noted = folder / "points.jsonl"
+    while process.poll() is None and (not noted.is_file() or noted.read_bytes().count(b"\n") < after):
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)
+    return process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
+@pytest.mark.parametrize("command", [("run",), ("sweep", "--jobs", "1"), ("sweep", "--jobs", "2")], ids=" ".join)
+def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
+    cli: Command, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
+    name, *options = command
+    with started(tmp_path, name, "long.yaml", *options, "--out", "torn", "--json") as process:
+        out, err = interrupt(process, tmp_path / "torn", after=2)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    told = [line for line in err.splitlines() if "interrupted" in line]
+    done = len(run_directory.noted(tmp_path / "torn"))
+    assert 2 <= done < 8
+    assert told == [
+        f"interrupted: {done} of 8 points are in torn; go on with "
+        "`simulator sweep ... --resume --out torn` and the same options"
+    ]
+    assert not (tmp_path / "torn" / "report.json").exists()
+    # Every process of its session has ended: there is nobody left to send a signal to.
+    for _ in range(500):
+        if not running(process.pid):
+            break
+        time.sleep(0.01)
+    assert not running(process.pid)
+    assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
+    assert cli("run", "long.yaml", "--out", "whole").code == 0
+    assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+
+
+def running(group: int) -> list[int]:
+    """Processes of a group that still run; those that have ended and wait to be collected do not count."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, of_group = status.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of_group) == group and state != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.sweeping.play_point", interrupted)
+    answer = cli("run", "both.yaml", "--out", "here")
+    assert answer.code == 130
+    assert answer.faults[-1] == "interrupted: no point had ended, so nothing is left"
+    assert not (tmp_path / "here").exists()
+
+
+def test_two_hash_seeds_leave_equal_bytes_pictures_included(tmp_path: Path) -> None:
+    scenario = RING.replace("plots: []", "plots: [bandwidth_utilization, timeline, steps]")
+    (tmp_path / "drawn.yaml").write_text(scenario, encoding="utf-8")
+    for hash_seed in ("1", "4711"):
+        with started(tmp_path, "run", "drawn.yaml", "--out", hash_seed, "--trace", hash_seed=hash_seed) as process:
+            process.communicate(timeout=120)
+        assert process.returncode == 0
+    one, other = contents(tmp_path / "1"), contents(tmp_path / "4711")
+    assert len([name for name in one if name.endswith((".png", ".svg"))]) == 12
+    assert one == other

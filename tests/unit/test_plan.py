@@ -1,0 +1,123 @@
+"""Planning and choosing: what decides, what is said about it, and what is planned when the first choice cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from simulator import registry
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import catalog
+from simulator.collectives.algorithm import OPERATIONS, Request
+from simulator.collectives.choose import Candidate, choose
+from simulator.collectives.plan import Plan, Task, plan
+from simulator.errors import ScenarioError
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
+from tests.playing import star
+
+MEASURED = [name for name in registry.names("topology") if build(name, 2).collectives]
+
+
+def chosen(cluster: Cluster, operation: str = "all_reduce", elements: int = 2**20, **facts: Any) -> Plan:
+    group = facts.pop("group", tuple(range(cluster.world_size)))
+    return plan(cluster, Task(Request(operation, len(group), elements, **facts), "auto", group))
+
+
+def test_the_fastest_form_is_taken_and_the_three_best_are_told() -> None:
+    known = [Candidate("a", 4e-3), Candidate("b", 1e-3), Candidate("c", 2e-3), Candidate("d", 3e-3)]
+    assert choose(known) == ("b", "fastest foreseen: b 1 ms, c 2 ms, d 3 ms")
+
+
+def test_ties_go_to_the_first_name() -> None:
+    assert choose([Candidate("tree", 1e-3), Candidate("chain", 1e-3)])[0] == "chain"
+
+
+def test_what_has_no_form_is_named_and_never_guessed() -> None:
+    name, why = choose([Candidate("tree", None), Candidate("ring", 1e-3)])
+    assert (name, why) == ("ring", "fastest foreseen: ring 1 ms; not foreseen: tree")
+
+
+def test_without_any_form_the_ring_is_taken_or_the_first_there_is() -> None:
+    assert choose([Candidate("direct", None), Candidate("ring", None)])[0] == "ring"
+    assert choose([Candidate("chain", None), Candidate("tree", None)])[0] == "chain"
+
+
+def test_nothing_to_choose_from_is_refused() -> None:
+    with pytest.raises(ValueError, match="no algorithm can carry this operation out here"):
+        choose([])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("name", registry.names("topology"))
+def test_auto_finds_an_algorithm_for_any_number_of_ranks(name: str, operation: str) -> None:
+    for world_size in (2, 3, 4):
+        made = chosen(build(name, world_size), operation)
+        assert operation in catalog.operations(made.algorithm)
+        assert made.why
+
+
+def test_some_machines_were_measured() -> None:
+    assert {"dgx_h100", "dgx_a100"} <= set(MEASURED)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cannot_be(name: str) -> None:
+    machine = build(name, 16).collectives["all_reduce"].algorithm
+    made = chosen(build(name, 16))
+    assert made.algorithm == machine
+    assert made.why.startswith(f"{name} runs {machine} (")
+    # One full box and half of another: what needs boxes of one size has none.
+    uneven = chosen(build(name, 12))
+    assert "hierarchical" != uneven.algorithm != "nvls"
+    # A group of one full box within the uneven cluster may run it again.
+    assert chosen(build(name, 12), group=tuple(range(8))).algorithm == machine
+
+
+def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"collective\.algorithm: nvls: boxes must be of one size, got sizes \[8, 4\]"
+    ):
+        plan(build("dgx_h100", 12), Task(Request("all_reduce", 12, 1024), "nvls", tuple(range(12))))
+
+
+def test_an_algorithm_without_the_operation_says_what_it_has() -> None:
+    with pytest.raises(
+        ScenarioError, match="got 'ring', which has no broadcast; it has all_reduce, reduce_scatter, all_gather"
+    ):
+        plan(star(4), Task(Request("broadcast", 4, 1024), "ring", (0, 1, 2, 3)))
+
+
+def test_the_reason_of_a_choice_names_the_time_that_was_foreseen(eight_gpus: Cluster) -> None:
+    made = chosen(eight_gpus)
+    assert made.predicted is not None
+    assert made.why.startswith(f"fastest foreseen: {made.algorithm} ")
+    every = [
+        plan(eight_gpus, Task(Request("all_reduce", 8, 2**20), name, tuple(range(8))))
+        for name in ("ring", "tree", "naive")
+    ]
+    assert all(made.predicted <= other.predicted for other in every if other.predicted is not None)
+
+
+def test_ranks_outside_of_the_group_have_nothing_to_do(eight_gpus: Cluster) -> None:
+    made = chosen(eight_gpus, group=(1, 5, 3))
+    assert [len(ops) for ops in made.program.ranks] == [0, 1, 0, 1, 0, 1, 0, 0]
+
+
+def test_auto_is_within_a_third_of_the_fastest_where_no_closed_form_is_exact() -> None:
+    """Every algorithm is played; the estimates that chose between them are never told as times."""
+    for topology, world_size in (("torus_2d", 8), ("leaf_spine_100g", 8), ("hypercube", 8)):
+        for size in ("16 KiB", "4 MiB"):
+            times = {}
+            for name in ("auto", *(n for n in catalog.names() if "all_reduce" in catalog.operations(n))):
+                scenario = {
+                    "name": "auto",
+                    "cluster": {"topology": topology, "world_size": world_size},
+                    "collective": {"operation": "all_reduce", "algorithm": name, "size": size, "payload": False},
+                }
+                with contextlib.suppress(ScenarioError):  # what cannot be done here
+                    times[name] = simulate(load_scenario(scenario)).report.time_s
+            assert times["auto"] <= 4 / 3 * min(times.values())

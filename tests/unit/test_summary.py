@@ -1,0 +1,130 @@
+"""The report of a collective: what its figures are, and the sentence that says what held it up."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from simulator.report.summary import Bottleneck, bottleneck
+from simulator.report.table import collective_table
+from simulator.run import Run, simulate
+from simulator.scenario.load import load_scenario
+from simulator.timeline import LinkUse, Timeline
+
+LATENCY, BANDWIDTH = 10e-6, 12.5e9
+
+
+def played(operation: str = "all_reduce", algorithm: str = "ring", n: int = 4, **collective: Any) -> Run:
+    facts = {"operation": operation, "algorithm": algorithm, "size": "4 MiB", **collective}
+    cluster = {"topology": "star_100g", "world_size": n}
+    return simulate(load_scenario({"name": "summary", "cluster": cluster, "collective": facts}))
+
+
+def test_a_rings_figures_are_those_of_the_formula() -> None:
+    n, size = 4, 4 * 2**20
+    report = played(n=n).report
+    time = 2 * (n - 1) * (LATENCY + size / n / BANDWIDTH)
+    assert report.time_s == pytest.approx(time, rel=1e-9)
+    assert report.predicted_s == pytest.approx(time, rel=1e-9)
+    assert report.algbw == pytest.approx(size / time, rel=1e-9)
+    assert report.busbw == pytest.approx(size / time * 2 * (n - 1) / n, rel=1e-9)
+    assert (report.transfers, report.wire_bytes) == (2 * (n - 1) * n, 2 * (n - 1) * size)
+    assert (report.wrong, report.overflowed, report.peak_buffer_bytes) == (0, 0, 0)
+    held = report.bottleneck
+    assert held is not None
+    assert (held.link, held.bytes) == ("gpu0->switch0", 2 * (n - 1) / n * size)
+    assert held.busy_fraction == pytest.approx(2 * (n - 1) * size / n / BANDWIDTH / time, rel=1e-9)
+    assert (
+        report.because
+        == "gpu0->switch0 carries 1.5 S and is busy 89% of the time: its bandwidth holds the collective up"
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "got"),
+    [("all_reduce", 1, 1), ("reduce_scatter", 1, 4), ("all_gather", 4, 1), ("all_to_all", 1, 1), ("gather", 4, 1)],
+)
+def test_bytes_of_a_rank_are_the_array_or_its_part(operation: str, given: int, got: int) -> None:
+    report = played(operation, "direct").report
+    whole = 4 * 2**20
+    assert (report.input_bytes_per_rank, report.result_bytes_per_rank) == (whole // given, whole // got)
+
+
+def test_an_array_of_nothing_has_no_bandwidth_to_blame() -> None:
+    report = played(size="0 B").report
+    assert report.time_s == pytest.approx(6 * LATENCY, rel=1e-9)
+    assert (report.algbw, report.busbw, report.wire_bytes) == (0.0, 0.0, 0)
+    assert "bandwidth holds" not in report.because
+
+
+def test_without_payload_nothing_is_said_about_elements() -> None:
+    report = played(payload=False).report
+    assert (report.wrong, report.max_abs_error, report.overflowed) == (None, None, None)
+
+
+def test_what_int8_cannot_hold_is_counted_as_overflow_and_not_as_wrong() -> None:
+    report = played(n=32, dtype="int8", size="64 KiB").report
+    assert report.wrong == 0
+    assert report.overflowed is not None
+    assert 0 < report.overflowed < 65_536
+
+
+def test_with_jitter_no_form_is_exact() -> None:
+    cluster = {"topology": "star_100g", "world_size": 4, "jitter": {"latency": 0.5}}
+    collective = {"operation": "all_reduce", "algorithm": "ring", "size": "4 KiB"}
+    run = simulate(load_scenario({"name": "summary", "cluster": cluster, "collective": collective}))
+    assert run.report.predicted_s is None
+
+
+def test_the_bottleneck_is_the_link_whose_bytes_take_longest() -> None:
+    slow, fast = LinkUse("a->b", 1e9, 1e6, 2e-3), LinkUse("b->c", 100e9, 50e6, 1e-3)
+    assert bottleneck(Timeline("events", 4e-3, (), links=(fast, slow))) == Bottleneck("a->b", 1e6, 0.5)
+    assert bottleneck(Timeline("events", 4e-3, ())) is None
+    assert bottleneck(Timeline("events", 0.0, (), links=(slow,))) is None
+
+
+def test_a_report_is_plain_data() -> None:
+    told = played().report.to_dict()
+    assert told["bottleneck"]["link"] == "gpu0->switch0"
+    assert all(isinstance(v, int | float | str | dict) for v in told.values())
+    assert all(math.isfinite(v) for v in told.values() if isinstance(v, float))
+
+
+def lines(width: int, points: list[dict[str, Any]]) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(collective_table("Which?", points, width))
+    return console.export_text().splitlines()
+
+
+def outcome(**settings: Any) -> dict[str, Any]:
+    return {"settings": settings, "engine": "events", "report": played().report.to_dict()}
+
+
+POINTS = [
+    outcome(**{"collective.algorithm": a, "cluster.stragglers": s}) for a in ("ring", "tree") for s in ({}, {3: 0.5})
+]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 150])
+def test_a_table_leaves_columns_out_whole_and_cuts_nothing(width: int) -> None:
+    told = lines(width, POINTS)
+    assert all(len(line) <= width for line in told)
+    assert not any("…" in line for line in told)
+    assert "time" in told[2]
+    assert sum("ring" in line for line in told) == 2
+
+
+def test_a_wide_table_has_every_column_and_a_narrow_one_the_time() -> None:
+    headings = ("time", "closed form", "busbw", "on the wire", "wrong", "max error", "busiest link")
+    assert all(heading in lines(150, POINTS)[2] for heading in headings)
+    assert [heading for heading in headings if heading in lines(60, POINTS)[2]] == ["time", "busbw", "wrong"]
+
+
+def test_a_point_that_failed_stands_in_the_table_as_failed() -> None:
+    failed = {"settings": {"seed": 1}, "engine": None, "report": None, "error": "no route"}
+    told = lines(120, [failed])
+    assert any("failed" in line and "no route" in line for line in told)
