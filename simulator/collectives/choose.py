@@ -1,7 +1,7 @@
 """Choosing an algorithm by its foreseen time, and saying why.
 
-Rule: decided when planning, without a clock: from closed forms where they are exact, else from estimates, which are called
-so.
+Rule: decided when planning, without a clock: from closed forms where they are exact, else from estimates, which are
+called so.
 """
 
 from __future__ import annotations

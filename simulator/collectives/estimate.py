@@ -1,7 +1,7 @@
 """About how long a collective takes where no closed form is exact: good enough to choose by, never reported as a time.
 
-Rule: no clock. Transfers of one round are taken to flow at once and to share links evenly; each then follows the rule of
-transfers along what it waits for. No answer is below what the busiest link needs for its bytes.
+Rule: no clock. Transfers of one round are taken to flow at once and to share links evenly; each then follows the rule
+of transfers along what it waits for. No answer is below what the busiest link needs for its bytes.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | Non
     finalists = [(trial, refined(trial, sweep)) for trial in near]
     chosen, found = _best(finalists, able)
     rivals = [other.tried for trial, other in finalists if trial is not chosen]
-    rivals += [trial.tried for trial in by_loss[len(near):]]
+    rivals += [trial.tried for trial in by_loss[len(near) :]]
     return Fit(
         operation=sweep.operation,
         world_size=sweep.world_size,

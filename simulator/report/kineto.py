@@ -257,5 +257,3 @@ def _nanoseconds(seconds: float) -> int:
 
 def _us(nanoseconds: int) -> int | float:
     return nanoseconds // 1000 if nanoseconds % 1000 == 0 else nanoseconds / 1000
-
-

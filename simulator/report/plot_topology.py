@@ -212,8 +212,19 @@ def _legend(drawn: Figure, counts: Mapping[str, int], classes: Mapping[_Class, s
     for kind in sorted(counts, key=_rank_of_kind):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
         told = "GPU (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
-        handles.append(Line2D([], [], linestyle="none", marker=marker, color=colour, markersize=9, label=told,
-                              markeredgecolor="#404040", markeredgewidth=0.6))
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="none",
+                marker=marker,
+                color=colour,
+                markersize=9,
+                label=told,
+                markeredgecolor="#404040",
+                markeredgewidth=0.6,
+            )
+        )
     order = list(classes)
     for c, colour in classes.items():
         label = f"{c[3]}: {_rate(c)}, {format_time(c[2]) if c[2] else '0 s'}"

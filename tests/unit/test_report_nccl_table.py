@@ -149,7 +149,7 @@ def test_csv_columns_are_known_by_their_names(header: str, cells: str, size: int
 
 def test_csv_reads_what_else_is_there() -> None:
     text = "op,dtype,redop,count,size_bytes,time_us_oop,algbw_GBps_oop,busbw_GBps_oop,time_us_ip,busbw_GBps_ip\n"
-    (row,) = parse_csv(text + 'all_reduce,float,sum,2,8,164.3,0.5,0.9,163.3,\n')
+    (row,) = parse_csv(text + "all_reduce,float,sum,2,8,164.3,0.5,0.9,163.3,\n")
     assert (row.dtype, row.redop, row.count, row.algbw, row.busbw) == ("float32", "sum", 2, 0.5e9, 0.9e9)
     assert row.in_place is not None
     assert (row.in_place.time, row.in_place.algbw) == pytest.approx((163.3e-6, 8 / 163.3e-6))

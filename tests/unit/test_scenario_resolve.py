@@ -50,7 +50,8 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     collective |= draw(st.fixed_dictionaries({}, optional=optional))
     if "tensors" in collective:
         del collective["size"]
-        cycles = (st.just(0.0) | st.floats(1e-9, 1)).map(lambda s: f"{s!r} s") | st.sampled_from(["1 ms", "0.3 us", "7 ns", "1 min"])
+        seconds = st.just(0.0) | st.floats(1e-9, 1)
+        cycles = seconds.map(lambda s: f"{s!r} s") | st.sampled_from(["1 ms", "0.3 us", "7 ns", "1 min"])
         buffer = st.fixed_dictionaries({"cycle": cycles}, optional={"buffer": st.just("3 MB")})
         fusion = draw(st.none() | st.just({"buckets": "25 MiB"}) | buffer)
         collective |= {"fusion": fusion} if fusion else {}
