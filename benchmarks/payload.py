@@ -1,4 +1,4 @@
-"""Real arrays through the events engine beside the numpy work that cannot be avoided: n(n-1) adds and as many copies."""
+"""Real arrays through the events engine beside the numpy work that must be: n(n-1) adds and as many copies."""
 
 from __future__ import annotations
 

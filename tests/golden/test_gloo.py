@@ -1,0 +1,57 @@
+"""Real gloo collectives of 4 processes, met bit for bit by a ring that runs the other way round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.collectives.algorithm import Request
+from tests.playing import Array, played, same_bits, star
+
+GOLDEN = Path(__file__).parent / "gloo_allreduce_shared.npz"
+W = 4
+BACKWARDS = (0, 3, 2, 1)
+DTYPES = {"fp32": "float32", "fp16": "float16"}
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Array]:
+    with np.load(GOLDEN) as file:
+        return dict(file)
+
+
+def ring(operation: str, start: list[Array], dtype: str, order: tuple[int, ...] = BACKWARDS) -> list[Array]:
+    request = Request(operation, W, len(start[0]), rank_order=order)
+    return played(star(W), "ring", request, dtype=dtype, start=start).results
+
+
+@pytest.mark.parametrize("short", DTYPES)
+def test_the_ring_backwards_gives_gloos_all_reduce(golden: dict[str, Array], short: str) -> None:
+    results = ring("all_reduce", list(golden[f"W4_{short}_in"]), DTYPES[short])
+    assert all(same_bits(result, golden[f"W4_{short}_out"]) for result in results)
+
+
+@pytest.mark.parametrize("short", DTYPES)
+def test_the_ring_backwards_gives_gloos_reduce_scatter(golden: dict[str, Array], short: str) -> None:
+    results = ring("reduce_scatter", list(golden[f"W4_{short}_in"]), DTYPES[short])
+    assert all(same_bits(*pair) for pair in zip(results, golden[f"W4_{short}_reduce_scatter"], strict=True))
+
+
+@pytest.mark.parametrize("short", DTYPES)
+def test_all_gather_gives_gloos_bits(golden: dict[str, Array], short: str) -> None:
+    gathered = golden[f"W4_{short}_all_gather"]
+    part = len(gathered) // W
+    start = [np.zeros_like(gathered) for _ in range(W)]
+    for rank in range(W):
+        start[rank][rank * part : (rank + 1) * part] = gathered[rank * part : (rank + 1) * part]
+    assert all(same_bits(result, gathered) for result in ring("all_gather", start, DTYPES[short]))
+
+
+@pytest.mark.parametrize("short", DTYPES)
+def test_another_order_gives_other_bits(golden: dict[str, Array], short: str) -> None:
+    # Otherwise the tests above would say nothing about the order.
+    for order in ((0, 1, 2, 3), (0, 2, 1, 3)):
+        results = ring("all_reduce", list(golden[f"W4_{short}_in"]), DTYPES[short], order)
+        assert not same_bits(results[0], golden[f"W4_{short}_out"])

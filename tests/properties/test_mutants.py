@@ -1,0 +1,183 @@
+"""One fault put into a schedule: whatever changes a result is found without a clock.
+
+Whether a mutant changes the result is decided here by numbers alone: a replay with random integers (and, where the
+order of adds matters, with float32), never by the rules of the proof.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.collectives import catalog
+from simulator.collectives.algorithm import ROOTED, Request
+from simulator.collectives.verify import verify
+from simulator.errors import ScheduleError
+from simulator.schedule import Schedule, Transfers, write_out
+from tests.playing import equal_boxes
+from tests.replay import Row, columns_of, keeps_the_promise, rows_of, same_float_bits
+
+PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in catalog.pairs()]
+
+
+# -- mutations ---------------------------------------------------------------------------------------------------------
+
+
+def dropped(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Row]:
+    gone = draw.randrange(len(rows))
+    kept = rows[:gone] + rows[gone + 1 :]
+    return [replace(r, waits=tuple(w - (w > gone) for w in r.waits if w != gone)) for r in kept]
+
+
+def doubled(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Row]:
+    twice = draw.randrange(len(rows))
+    copy = replace(rows[twice], waits=(*rows[twice].waits, twice))
+    later = [replace(r, waits=tuple(w + (w > twice) for w in r.waits)) for r in rows[twice + 1 :]]
+    return [*rows[: twice + 1], copy, *later]
+
+
+def with_wrong_chunk(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Row]:
+    at = draw.randrange(len(rows))
+    moved = replace(rows[at], first=(rows[at].first + draw.randrange(1, max(2, schedule.chunks))) % schedule.chunks)
+    return [*rows[:at], moved, *rows[at + 1 :]]
+
+
+def with_wrong_target(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Row]:
+    at = draw.randrange(len(rows))
+    everybody = set(range(schedule.world_size + schedule.extras)) - {rows[at].src, rows[at].dst}
+    if not everybody:
+        return rows
+    return [*rows[:at], replace(rows[at], dst=draw.choice(sorted(everybody))), *rows[at + 1 :]]
+
+
+def flipped(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Row]:
+    at = draw.randrange(len(rows))
+    return [*rows[:at], replace(rows[at], reduce=not rows[at].reduce), *rows[at + 1 :]]
+
+
+MUTATIONS = (dropped, doubled, with_wrong_chunk, with_wrong_target, flipped)
+
+
+def options(algorithm: str, n: int) -> dict[str, Any]:
+    if algorithm in ("hierarchical", "nvls"):
+        size = max(d for d in range(1, n) if n % d == 0) if n > 1 else 1
+        return {"boxes": equal_boxes(n, size), "chunks": None if algorithm == "hierarchical" else 2}
+    if algorithm == "parameter_server":
+        return {"servers": 2, "chunks": 2}
+    return {"chunks": 4}
+
+
+def schedules(algorithm: str, operation: str) -> list[Schedule]:
+    found = []
+    for n in (2, 3, 4, 5, 6):
+        for root in {0, n - 1} if operation in ROOTED else {0}:
+            request = Request(operation, n, 1000, root=root, **options(algorithm, n))
+            found.append(catalog.find(algorithm).plans[operation](request))
+    return found
+
+
+def found_fault(schedule: Schedule, transfers: Transfers) -> bool:
+    try:
+        verify(schedule, transfers)
+    except ScheduleError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_the_replay_agrees_that_the_schedule_is_right(algorithm: str, operation: str) -> None:
+    for schedule in schedules(algorithm, operation):
+        rows = rows_of(write_out(schedule))
+        assert keeps_the_promise(schedule, rows, list(range(len(rows))), seed=1)
+        assert not found_fault(schedule, columns_of(rows))
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_a_mutant_that_changes_the_result_is_found(algorithm: str, operation: str, mutate: Any) -> None:
+    harmful = 0
+    for schedule in schedules(algorithm, operation):
+        rows = rows_of(write_out(schedule))
+        for seed in range(60):
+            mutant = mutate(rows, schedule, random.Random(seed))
+            if not keeps_the_promise(schedule, mutant, list(range(len(mutant))), seed):
+                harmful += 1
+                assert found_fault(schedule, columns_of(mutant)), (schedule.world_size, seed)
+    # The same copy twice, or into a rank that is given it anyway, does no harm; nor is there a wrong chunk of one.
+    if mutate is dropped:
+        assert harmful > 0
+
+
+def early(rows: list[Row], number: int) -> list[int]:
+    """An order in which a transfer ends as early as what it waits for, and its channel, allow."""
+    known: set[int] = set()
+    last: dict[int, int] = {}
+    before = []
+    for i, row in enumerate(rows):
+        before.append(last.get(row.channel, -1))
+        last[row.channel] = i
+    open_ = [number]
+    while open_:
+        i = open_.pop()
+        for j in (*rows[i].waits, before[i]):
+            if j >= 0 and j not in known:
+                known.add(j)
+                open_.append(j)
+    return [*sorted(known), number, *(i for i in range(len(rows)) if i != number and i not in known)]
+
+
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_a_wait_that_is_removed_and_was_needed_is_missed(algorithm: str, operation: str) -> None:
+    needed = removed = 0
+    for schedule in schedules(algorithm, operation):
+        rows = rows_of(write_out(schedule))
+        places = [(number, wait) for number, row in enumerate(rows) for wait in row.waits]
+        random.Random(5).shuffle(places)
+        for number, wait in places[:60]:
+            removed += 1
+            loose = replace(rows[number], waits=tuple(w for w in rows[number].waits if w != wait))
+            mutant = [*rows[:number], loose, *rows[number + 1 :]]
+            order, natural = early(mutant, number), list(range(len(rows)))
+            harmful = not keeps_the_promise(schedule, mutant, order, seed=number)
+            if schedule.adds == "in_sequence":
+                harmful |= not same_float_bits(schedule, mutant, order, natural, seed=number)
+            if harmful:
+                needed += 1
+                assert found_fault(schedule, columns_of(mutant)), (schedule.world_size, number, wait)
+    assert needed > 0 or removed == 0
+
+
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_every_declared_wait_is_needed_or_implied_by_the_channel(algorithm: str, operation: str) -> None:
+    # No schedule waits for more than the proof asks for: a wait too many would only make it slower.
+    for schedule in schedules(algorithm, operation):
+        rows = rows_of(write_out(schedule))
+        for number, row in enumerate(rows[:80]):
+            for wait in row.waits:
+                loose = replace(row, waits=tuple(w for w in row.waits if w != wait))
+                mutant = columns_of([*rows[:number], loose, *rows[number + 1 :]])
+                covered = (
+                    wait
+                    in early([*rows[:number], loose, *rows[number + 1 :]], number)[
+                        : early([*rows[:number], loose, *rows[number + 1 :]], number).index(number)
+                    ]
+                )
+                assert found_fault(schedule, mutant) or covered, (schedule.world_size, number, wait)
+
+
+def test_faults_that_make_no_sense_are_schedule_errors_too() -> None:
+    schedule = catalog.find("ring").plans["all_reduce"](Request("all_reduce", 3, 30))
+    rows = rows_of(write_out(schedule))
+    nonsense = {
+        "goes from participant 0 to 0": [replace(rows[0], dst=0), *rows[1:]],
+        "goes from participant 0 to 7": [replace(rows[0], dst=7), *rows[1:]],
+        "waits for transfer 5, which comes later": [replace(rows[0], waits=(5,)), *rows[1:]],
+        "ends with ranks": rows[:-1],
+        "ends with ": [],
+    }
+    for told, mutant in nonsense.items():
+        with pytest.raises(ScheduleError, match=told):
+            verify(schedule, columns_of(mutant))

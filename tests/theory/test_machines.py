@@ -1,0 +1,60 @@
+"""Start-up and rate caps of a measured machine, in formulas written out here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.collectives.algorithm import Request
+from tests.playing import assert_time, boxes, equal_boxes, star
+
+# Divisible by every number up to 16.
+ELEMENTS = 720_720
+S = 4.0 * ELEMENTS
+
+
+def with_machine(cluster: Cluster, **facts: Any) -> Cluster:
+    return replace(cluster, collectives={"all_reduce": MachineCollective(**facts)})
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_a_machine_pays_its_start_up_once_and_keeps_flows_below_its_cap(n: int) -> None:
+    alpha, beta, cap, startup = 10e-6, 12.5e9, 5e9, 20e-6
+    cluster = with_machine(star(n), algorithm="ring", startup=startup, rate_cap=cap)
+    assert_time(startup + 2 * (n - 1) * (alpha + S / (n * cap)), cluster, "ring", Request("all_reduce", n, ELEMENTS))
+    # N - 1 flows share rank 0's port: the cap counts only while their shares are above it.
+    share = min(beta / (n - 1), cap)
+    assert_time(startup + 2 * (alpha + S / share), cluster, "naive", Request("all_reduce", n, ELEMENTS))
+    assert_time(startup + 1 * (n - 1) * (alpha + S / (n * cap)), cluster, "ring", Request("all_gather", n, ELEMENTS))
+
+
+def test_a_cap_that_depends_on_the_size_is_half_at_the_half_size() -> None:
+    n, alpha, cap = 4, 10e-6, 5e9
+    cluster = with_machine(star(n), algorithm="ring", rate_cap=cap, half_size=S, exponent=1.5)
+    assert_time(2 * (n - 1) * (alpha + S / (n * cap / 2)), cluster, "ring", Request("all_reduce", n, ELEMENTS))
+    factor = 1 / (1 + (S / (3 * S)) ** 1.5)
+    hop = alpha + 3 * S / (n * cap * factor)
+    assert_time(2 * (n - 1) * hop, cluster, "ring", Request("all_reduce", n, 3 * ELEMENTS))
+
+
+def test_flows_that_leave_a_box_have_a_cap_of_their_own() -> None:
+    m, g = 2, 4
+    n = m * g
+    cluster = with_machine(boxes(n, g), algorithm="hierarchical", startup=1e-5, rate_cap=100e9, cross_rate_cap=5e9)
+    way = (g - 1) * (1e-6 + S / (g * 100e9)) + (m - 1) * (3e-6 + S / (g * m * 5e9))
+    assert_time(1e-5 + 2 * way, cluster, "hierarchical", Request("all_reduce", n, ELEMENTS))
+    # One rank of each box: every hop of the ring leaves a box.
+    pair = Request("all_reduce", 2, ELEMENTS)
+    assert_time(1e-5 + 2 * (3e-6 + S / 2 / 5e9), cluster, "ring", pair, group=(0, g))
+    line = Request("broadcast", 2, ELEMENTS, chunks=1)
+    assert_time(1e-5 + 3e-6 + S / 5e9, cluster, "chain", line, group=(0, g))
+
+
+def test_boxes_made_by_the_user_do_not_change_which_flows_leave_a_box() -> None:
+    # Groups of 2 in a box of 4: the stage across stays inside the machine's box.
+    cluster = with_machine(boxes(4, 4), algorithm="hierarchical", rate_cap=100e9, cross_rate_cap=5e9)
+    request = Request("all_reduce", 4, ELEMENTS, boxes=equal_boxes(4, 2))
+    assert_time(2 * (1e-6 + S / (2 * 100e9)) + 2 * (1e-6 + S / (4 * 100e9)), cluster, "hierarchical", request)

@@ -1,0 +1,73 @@
+"""Errors: one line, an exit code, facts as attributes, and they pickle."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from simulator import errors
+from simulator.errors import (
+    DeadlockError,
+    NoRouteError,
+    OutOfMemoryError,
+    ScenarioError,
+    ScheduleError,
+    SimulationError,
+    SimulatorError,
+    UnknownNameError,
+    one_of,
+)
+
+EXAMPLES = [
+    ScenarioError("x.yaml: collective.size: got 3"),
+    UnknownNameError("algorithm", "rng", ["tree", "ring"]),
+    ScheduleError("ring all_reduce: rank 3, chunk 1: ends with ranks 0, wanted ranks 0, 1"),
+    SimulationError("the run cannot go on"),
+    OutOfMemoryError(3, 0.182, 84_100_000_000, 80_000_000_000, (("activations", 51_000_000_000),)),
+    DeadlockError(1.5, {"rank 0 (communication)": "'A', which rank 1 has not reached"}),
+    NoRouteError("gpu0", "gpu1", "islands"),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_an_error_survives_pickling_with_its_facts(error: SimulatorError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.__dict__ == error.__dict__
+    assert again.args == error.args
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_an_error_is_one_line_with_an_exit_code(error: SimulatorError) -> None:
+    assert "\n" not in str(error)
+    assert error.exit_code == (2 if isinstance(error, ScenarioError) else 1)
+
+
+def test_every_error_is_below_simulator_error_and_a_wrong_file_is_a_value_error() -> None:
+    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    assert len(found) == 8
+    assert all(issubclass(e, SimulatorError) for e in found)
+    assert issubclass(ScenarioError, ValueError)
+    assert not issubclass(SimulationError, ValueError)
+
+
+def test_messages_say_what_was_got_and_what_is_allowed() -> None:
+    assert str(EXAMPLES[1]) == "algorithm: got 'rng'; one of ring, tree; did you mean 'ring'?"
+    assert str(EXAMPLES[4]) == "rank 3 ran out of memory at 0.182 s: needs 84.1 GB, has 80 GB (activations 51 GB)"
+    assert str(EXAMPLES[5]) == ("deadlock at 1.5 s: rank 0 (communication) waits for 'A', which rank 1 has not reached")
+    assert str(EXAMPLES[6]).startswith("no route from gpu0 to gpu1 in topology 'islands'")
+
+
+def test_a_deadlock_of_many_names_eight_and_counts_the_rest() -> None:
+    error = DeadlockError(0.0, {f"rank {r}": "'A'" for r in range(20)})
+    assert str(error).count("waits for") == 8
+    assert str(error).endswith("; and 12 more")
+    assert len(error.waiting) == 20
+
+
+def test_names_far_from_all_others_get_no_hint() -> None:
+    assert one_of(["ring", "tree"], "zzz") == "one of ring, tree"
+    assert "did you mean 'ring'?" in one_of(["ring", "tree"], "Ring")
+    assert one_of([f"n{i:02d}" for i in range(20)], "zzz").endswith("n11, ...")
