@@ -84,8 +84,8 @@ class Schedule:
     chunks : int
         Pieces into which the array is cut.
     adds : {"in_sequence", "on_arrival", "held"}
-        How adds into one chunk are ordered: each waits for the one before; as they arrive (ties by rank); buffered and
-        added in rank order, the own part in its place, when the last is in.
+        How adds into one chunk are ordered: each waits for the one before; as they arrive (ties by number, which is
+        rank order where it matters); buffered and added in rank order, the own part in its place, when the last is in.
     parts : callable () -> iterator of Round or Repeat
         A fresh walk over the transfers.
     root : int

@@ -35,7 +35,9 @@ _EXAMPLE: Final[dict[Kind, str]] = {
     "flops": "'6 TFLOP'",
     "flop_rate": "'312 TFLOP/s'",
 }
-_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*")
+_QUANTITY: Final = re.compile(
+    r"\s*([+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([^0-9\s].*?)?\s*"
+)
 
 
 def _table(kind: Kind) -> dict[str, Fraction]:

@@ -80,6 +80,8 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     ScenarioError
         The algorithm cannot do this here: an operation it does not have, unequal boxes, no reducing switch, no servers.
     """
+    if task.reduction == "average" and not find_dtype(task.dtype).is_float:
+        raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_boxes(cluster, task))
     name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
     algorithm = catalog.find(name)

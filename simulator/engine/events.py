@@ -126,6 +126,9 @@ class _Play:
         ranks = self.program.ranks
         if len(ranks) > self.cluster.world_size:
             raise ValueError(f"the program has {len(ranks)} ranks, the cluster {self.cluster.world_size}")
+        for op in self.program.collectives().values():
+            if not all(0 <= rank < len(ranks) for rank in op.group):
+                raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {len(ranks) - 1}")
         capacity = capacities(self.cluster)
         fabric = Fabric(self.clock, capacity)
         ops = self.program.collectives()

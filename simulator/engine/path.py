@@ -20,7 +20,7 @@ class Path:
     rate : float
         The most it can get when alone, its rate cap included [B/s].
     capped : bool
-        Whether the cap, and not a link, sets that rate.
+        Whether something else than these links sets that rate: its cap, or a link of its own that is left out.
     """
 
     links: tuple[int, ...]

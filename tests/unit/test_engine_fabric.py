@@ -231,3 +231,9 @@ def test_a_flow_that_arrives_as_another_ends_never_shares() -> None:
 def test_flows_of_no_bytes_end_when_they_enter() -> None:
     ends = played([Sent(0.0, 0.0, (0,), latency=2.0), Sent(0.0, 40.0, (0,)), Sent(1.0, 0.0, (0,))], [10.0])
     assert ends == [2.0, 4.0, 1.0]
+
+
+def test_flows_that_end_a_hair_apart_are_not_thrown_together() -> None:
+    # Both get 5 B/s for 2 s; the millionth of a byte that is left then flows at 10 B/s.
+    ends = played([Sent(0.0, 10.0, (0,)), Sent(0.0, 10.0 + 1e-6, (0,))], [10.0])
+    assert ends == pytest.approx([2.0, 2.0 + 1e-7], rel=1e-13)
