@@ -22,6 +22,9 @@ class Compute:
         On this rank's GPU at its nominal speed [s]; stragglers and jitter stretch it.
     flops, nbytes : float
         What it computes [FLOP] and moves through HBM [B]; kept on the span.
+    slowed : float or None
+        Its duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None
+        where that makes no difference.
     kind : str
         For colours and sums: "forward", "backward", "recompute", "optimizer", ...
     stream : str
@@ -33,6 +36,7 @@ class Compute:
     duration: float
     flops: float = 0.0
     nbytes: float = 0.0
+    slowed: float | None = None
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
@@ -66,6 +70,8 @@ class Collective:
         Bound on the rate of each flow [B/s]; infinite where there is none.
     cross_rate_cap : float
         The same for flows that leave a box [B/s].
+    duration : float or None
+        Where its closed form is taken instead of its transfers: it ends so long after its last rank has reached it [s].
     together : bool
         Whether no rank starts before all have reached it, as where a coordinator lets them.
     stream : str
@@ -88,6 +94,7 @@ class Collective:
     startup: float = 0.0
     rate_cap: float = float("inf")
     cross_rate_cap: float = float("inf")
+    duration: float | None = None
     together: bool = False
     stream: str = "communication"
     after: tuple[str, ...] = ()

@@ -17,9 +17,11 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.fabric import Fabric
+from simulator.engine.kernels_run import Kernels
 from simulator.engine.memory import Hbm
 from simulator.engine.noise import counted, factors
 from simulator.engine.payload import Payload, carry, ended_order
+from simulator.engine.timed_collective import TimedCollective
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.errors import DeadlockError
 from simulator.program import Allocate, Collective, Compute, Op, Program
@@ -100,6 +102,8 @@ class _Play:
     limit_memory: bool
     clock: Clock = field(default_factory=Clock)
     collectives: dict[str, CollectivePlay] = field(default_factory=dict)
+    timed: dict[str, TimedCollective] = field(default_factory=dict)
+    kernels: list[Kernels] = field(default_factory=list)
     places_in: dict[str, dict[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
@@ -131,17 +135,21 @@ class _Play:
                 raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {len(ranks) - 1}")
         capacity = capacities(self.cluster)
         fabric = Fabric(self.clock, capacity)
-        ops = self.program.collectives()
+        ops = {name: op for name, op in self.program.collectives().items() if op.duration is None}
+        for op in self.program.collectives().values():
+            self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
+            if op.duration is not None:
+                self.timed[op.name] = TimedCollective(self.clock, op)
         for number, (op, wiring) in enumerate(
             zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)
         ):
-            self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             self.collectives[op.name] = CollectivePlay(
                 self.clock, fabric, op, wiring, self._latency_noise(number, op, wiring)
             )
         for rank in range(len(ranks)):
             limit = float(self.cluster.gpus[rank].hbm_bytes) if self.limit_memory else float("inf")
             self.memory.append(Hbm(rank, limit))
+            self.kernels.append(Kernels(self.clock))
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
             if len(self.ended[rank]) != len(ranks[rank]):
                 raise ValueError(f"rank {rank} has two operations of one name")
@@ -173,28 +181,38 @@ class _Play:
 
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
         if isinstance(op, Compute):
-            yield self.clock.reach(self.clock.now + self._duration(rank, number, op))
+            stretch = self._stretch(rank, number)
+            slowed = op.duration if op.slowed is None else op.slowed
+            yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
         elif isinstance(op, Collective):
+            self.kernels[rank].communicate(+1)
+            yield from self._communicate(rank, op)
+            self.kernels[rank].communicate(-1)
+        elif isinstance(op, Allocate):
+            self.memory[rank].allocate(op, self.clock.now)
+        else:
+            self.memory[rank].free(op.allocation, self.clock.now)
+
+    def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
+        place = self.places_in[op.name][rank]
+        if op.duration is not None:
+            yield self.timed[op.name].reach(place)
+        else:
             collective = self.collectives[op.name]
-            place = self.places_in[op.name][rank]
             if op.together:
                 yield collective.gather(place)
             if op.startup:
                 yield self.clock.reach(self.clock.now + op.startup)
             collective.reach(place)
             yield collective.done[place]
-        elif isinstance(op, Allocate):
-            self.memory[rank].allocate(op, self.clock.now)
-        else:
-            self.memory[rank].free(op.allocation, self.clock.now)
 
-    def _duration(self, rank: int, number: int, op: Compute) -> float:
+    def _stretch(self, rank: int, number: int) -> float:
         speed = self.cluster.speeds[rank] if self.cluster.speeds else 1.0
         noise = 1.0
         if self.jitter.compute:
             drawn = factors(self.jitter.compute, self.jitter.seed, np.array([rank]), number, np.array([0]))
             noise = float(drawn[0])
-        return op.duration * noise / speed
+        return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
         end = self.clock.now
@@ -208,7 +226,8 @@ class _Play:
         if place.awaiting is not None:
             return f"its own {place.awaiting!r}"
         if isinstance(place.at, Collective):
-            missing = self.collectives[place.at.name].missing()
+            name = place.at.name
+            missing = (self.timed[name] if name in self.timed else self.collectives[name]).missing()
             if missing:
                 ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
                 return f"{place.at.name!r}, which rank {ranks} has not reached"

@@ -1,0 +1,185 @@
+"""What stands before the first layer and after the last: embedding, last norm, logits, cross entropy.
+
+Rule: as in layer.py, counts of one micro-batch. Logits are in the compute dtype; softmax is taken of a float32 copy, as
+PyTorch does with autocast. With a vocabulary of 128,256 that copy outweighs many a layer, so it is told apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.layer import Batch, Operation, Saved
+from simulator.model.shape import Transformer
+
+_TOKEN_BYTES: Final = 8  # torch.int64: ids and labels
+_FLOAT32_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsMemory:
+    """Tensors of tokens x vocabulary, each in full [B].
+
+    Attributes
+    ----------
+    logits : int
+        In the compute dtype.
+    float32_copy : int
+        What softmax reads; 0 where the compute dtype is float32.
+    log_probabilities : int
+        float32; all that the backward pass needs.
+    loss_gradient, float32_gradient : int
+        float32: of the log-probabilities (one entry a row is not zero, all are stored), and of the copy.
+    gradient : int
+        Of the logits, in the compute dtype; 0 where that is float32.
+    """
+
+    logits: int
+    float32_copy: int
+    log_probabilities: int
+    loss_gradient: int
+    float32_gradient: int
+    gradient: int
+
+    @property
+    def forward_peak(self) -> int:
+        """When softmax is done and nothing is let go yet [B]."""
+        return self.logits + self.float32_copy + self.log_probabilities
+
+    @property
+    def backward_peak(self) -> int:
+        """In the backward pass of softmax, or of the cast, logits and copy being gone [B]."""
+        softmax = self.log_probabilities + self.loss_gradient + self.float32_gradient
+        return max(softmax, self.float32_gradient + self.gradient)
+
+
+def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
+    """Count the tensors of tokens x vocabulary.
+
+    Examples
+    --------
+    >>> from simulator.model.load import load_model
+    >>> memory = logits_memory(load_model("llama3_8b"), Batch(sequences=1, seq_len=8192))
+    >>> memory.logits, memory.forward_peak  # 2 bytes, and 2 + 4 + 4 bytes an element
+    (2101346304, 10506731520)
+    """
+    elements = batch.tokens * model.vocab_size
+    wide, narrow = _FLOAT32_BYTES * elements, batch.itemsize * elements
+    cast = batch.itemsize != _FLOAT32_BYTES
+    return LogitsMemory(narrow, wide if cast else 0, wide, wide, wide, narrow if cast else 0)
+
+
+def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Look up tokens (and positions), in the order of the forward pass.
+
+    Returns
+    -------
+    tuple of Operation
+        The gradient of the token table is as large as the table, however few rows were read: it is filled with zeros,
+        then rows are added. Where the head is the same table, both gradients are added.
+    """
+    rows = batch.tokens * model.hidden_size * batch.itemsize
+    table = model.vocab_size * model.hidden_size * batch.itemsize
+    ids = _TOKEN_BYTES * batch.tokens
+    backward: list[Kernel] = [
+        Elementwise("token gradient fill", 0, table),
+        Elementwise("token gradient", 2 * rows + ids, rows),
+    ]
+    if model.tied:
+        backward.append(Elementwise("tied gradient add", 2 * table, table))
+    lookup = Operation(
+        "token embedding",
+        (Elementwise("token embedding", rows + ids, rows),),
+        tuple(backward),
+        (Saved("token ids", ids, "input"),),
+        rows,
+    )
+    found = [lookup]
+    if model.positions == "learned":
+        found.append(_positions(model, batch))
+    if batch.dropout:
+        found.append(_dropout(model, batch))
+    return tuple(found)
+
+
+def _positions(model: Transformer, batch: Batch) -> Operation:
+    rows = batch.tokens * model.hidden_size * batch.itemsize
+    read = batch.seq_len * model.hidden_size * batch.itemsize
+    table = model.max_positions * model.hidden_size * batch.itemsize
+    forward = Elementwise("position embedding add", rows + read, rows, fusible=True)
+    # Every sequence of the micro-batch adds to the same rows; rows beyond the sequence stay zero.
+    return Operation("position embedding", (forward,), (Elementwise("position gradient", rows, table),), output=rows)
+
+
+def _dropout(model: Transformer, batch: Batch) -> Operation:
+    elements = batch.tokens * model.hidden_size
+    size = elements * batch.itemsize
+    return Operation(
+        "embedding dropout",
+        (Elementwise("embedding dropout", size, size + elements, fusible=True),),
+        (Elementwise("embedding dropout gradient", size + elements, size, fusible=True),),
+        (Saved("embedding dropout mask", elements, "embedding dropout"),),
+        size,
+    )
+
+
+def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Last norm, logits, their float32 copy, cross entropy, in the order of the forward pass.
+
+    A tied head multiplies by the embedding's table: the same kernels, no parameters of its own.
+    """
+    memory = logits_memory(model, batch)
+    found = [_norm(model, batch), _logits(model, batch)]
+    if memory.float32_copy:
+        found.append(
+            Operation(
+                "logits to float32",
+                (Elementwise("logits to float32", memory.logits, memory.float32_copy, fusible=True),),
+                (Elementwise("logits gradient cast", memory.float32_gradient, memory.gradient, fusible=True),),
+                output=memory.float32_copy,
+            )
+        )
+    return (*found, _cross_entropy(batch, memory))
+
+
+def _norm(model: Transformer, batch: Batch) -> Operation:
+    size = batch.tokens * model.hidden_size * batch.itemsize
+    means = 2 if model.norm == "layernorm" else 1
+    statistics = means * batch.tokens * batch.statistics_itemsize
+    return Operation(
+        "norm",
+        (Elementwise("norm", size, size + statistics, fusible=True),),
+        (Elementwise("norm gradient", 2 * size + statistics, size, fusible=True),),
+        (Saved("norm input", size, "input"), Saved("norm statistics", statistics, "norm")),
+        size,
+    )
+
+
+def _logits(model: Transformer, batch: Batch) -> Operation:
+    tokens, v, d = batch.tokens, model.vocab_size, model.hidden_size
+    return Operation(
+        "logits",
+        (Matmul("logits", tokens, v, d),),
+        (Matmul("logits input gradient", tokens, d, v), Matmul("logits weight gradient", v, d, tokens)),
+        (Saved("norm output", tokens * d * batch.itemsize, "norm"),),
+        tokens * v * batch.itemsize,
+    )
+
+
+def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
+    labels = _TOKEN_BYTES * batch.tokens
+    read = memory.float32_copy or memory.logits
+    # The loss picks one log-probability of each row: nothing next to the rows themselves.
+    return Operation(
+        "cross entropy",
+        (Elementwise("log-softmax", read, memory.log_probabilities),),
+        (
+            Elementwise("loss gradient", labels, memory.loss_gradient, fusible=True),
+            Elementwise(
+                "log-softmax gradient", memory.log_probabilities + memory.loss_gradient, memory.float32_gradient
+            ),
+        ),
+        (Saved("log-probabilities", memory.log_probabilities, "cross entropy"), Saved("labels", labels, "input")),
+        _FLOAT32_BYTES,
+    )

@@ -1,0 +1,249 @@
+"""Hugging Face's config.json as a Transformer.
+
+Rule: only what changes parameters, FLOPs or bytes is read; every other key of the file is left alone, so the files of
+the hub can be given as they are. A key that is null counts as not there, as it does for its authors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from simulator.document import Document, Fault, Key
+from simulator.errors import ScenarioError, one_of
+from simulator.model.shape import Transformer
+
+# No published model comes near: these keep a slip of the keyboard from filling the memory.
+_LARGEST: Final = 10**8
+_MOST_LAYERS: Final = 10**4
+
+
+@dataclass(slots=True)
+class _Config:
+    """Reads keys and notes every fault; a faulty size reads as 1, so that all faults are found in one go."""
+
+    document: Document
+    seq_len: int | None
+    faults: list[Fault] = field(default_factory=list)
+
+    def get(self, key: Key) -> Any:
+        data = self.document.data
+        for step in key:
+            data = data.get(step) if isinstance(data, Mapping) else None
+        return data
+
+    def fault(self, key: Key, message: str) -> None:
+        self.faults.append(self.document.fault(key, message))
+
+    def size(self, *key: str, default: int | None = None, most: int = _LARGEST) -> int:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            self.fault(key, f"is missing; {self._hint(key)}")
+        elif isinstance(value, bool) or not isinstance(value, int):
+            self.fault(key, f"got {value!r}; must be a whole number")
+        elif not 1 <= value <= most:
+            self.fault(key, f"got {value}; must be from 1 to {most}")
+        else:
+            return value
+        return 1
+
+    def flag(self, *key: str, default: bool) -> bool:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.fault(key, f"got {value!r}; must be true or false")
+            return default
+        return value
+
+    def divides(self, key: Key, part: int, whole_name: str, whole: int, advice: str = "") -> None:
+        # A faulty size reads as 1; what does not divide it is no second fault.
+        if not self.faults and whole % part:
+            self.fault(key, f"got {part}; must divide {whole_name} {whole}{advice}")
+
+    def _hint(self, key: Key) -> str:
+        given = [str(name) for name, value in self.document.data.items() if value is not None]
+        close = difflib.get_close_matches(str(key[-1]), given, n=1, cutoff=0.7)
+        return f"is it meant by {close[0]!r}?" if close else "give it"
+
+
+def read_transformer(document: Document, name: str, seq_len: int | None = None) -> Transformer:
+    """Read the keys of a config.json.
+
+    Parameters
+    ----------
+    document : Document
+        The file's data and where everything stands in it.
+    name : str
+        The model's name.
+    seq_len : int, optional
+        Sequence length of the training: MPT's position table has as many rows.
+
+    Returns
+    -------
+    Transformer
+
+    Raises
+    ------
+    ScenarioError
+        One line for each fault: an unknown family, a missing or impossible size, a sequence longer than the table of
+        learned positions.
+
+    Notes
+    -----
+    What has no parameters and little weight in a step's time is not told apart: the activation's kind, rope scaling,
+    sliding windows (attention is over the whole sequence), GPT-NeoX's parallel residual.
+    """
+    if not isinstance(document.data, dict):
+        raise ScenarioError(f"{document.source}: got {type(document.data).__name__}; must be a mapping (key: value)")
+    family = document.data.get("model_type")
+    config = _Config(document, seq_len)
+    if not isinstance(family, str) or family not in _FAMILIES:
+        config.fault(("model_type",), _no_family(family))
+        document.refuse(config.faults)
+    facts = _FAMILIES[str(family)](config)
+    document.refuse(config.faults)
+    model = Transformer(name=name, **facts)
+    if model.positions == "learned" and seq_len is not None and seq_len > model.max_positions:
+        raise ScenarioError(
+            f"{document.source}: seq_len: got {seq_len}; {name} has learned {model.max_positions} positions; take at "
+            "most that, or give a config.json with more"
+        )
+    return model
+
+
+def _no_family(family: object) -> str:
+    if family is None:
+        return f"is missing; {one_of(_FAMILIES, '')}"
+    if family == "qwen2_moe":
+        return "got 'qwen2_moe'; the expert that all tokens share is not modelled; mixtral has routed experts alone"
+    return f"got {family!r}; {one_of(_FAMILIES, family)}"
+
+
+def _gpt2(config: _Config) -> dict[str, Any]:
+    hidden, heads = config.size("n_embd"), config.size("n_head")
+    config.divides(("n_head",), heads, "n_embd", hidden)
+    return _plain(config, hidden, heads, "n_layer") | {
+        "ffn_size": config.size("n_inner", default=4 * hidden),
+        "max_positions": config.size("n_positions"),
+        "tied": config.flag("tie_word_embeddings", default=True),
+    }
+
+
+def _mpt(config: _Config) -> dict[str, Any]:
+    hidden, heads = config.size("d_model"), config.size("n_heads")
+    config.divides(("n_heads",), heads, "d_model", hidden)
+    kv = _mpt_kv_heads(config, heads)
+    if config.flag("attn_config", "qk_ln", default=False):
+        config.fault(("attn_config", "qk_ln"), "got True; norms of queries and keys are not modelled; set it to false")
+    rotary = config.flag("attn_config", "rope", default=False)
+    alibi = config.flag("attn_config", "alibi", default=not rotary)
+    table = config.flag("learned_pos_emb", default=True) and not (alibi or rotary)
+    rows = config.size("max_seq_len", default=2048)
+    bias = not config.flag("no_bias", default=True)
+    return _plain(config, hidden, heads, "n_layers") | {
+        "num_kv_heads": kv,
+        "ffn_size": hidden * config.size("expansion_ratio", default=4),
+        # A run's own sequence length sizes the table: MPT is built for the run, not the run for it.
+        "max_positions": config.seq_len or rows,
+        "positions": "rotary" if rotary else "learned" if table else "none",
+        "attention_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": bias,
+        "norm_bias": bias,
+        "tied": config.flag("tie_word_embeddings", default=True),
+    }
+
+
+def _mpt_kv_heads(config: _Config, heads: int) -> int:
+    kind = config.get(("attn_config", "attn_type"))
+    if kind == "multiquery_attention":
+        return 1
+    if kind == "grouped_query_attention":
+        kv = config.size("attn_config", "kv_n_heads")
+        config.divides(("attn_config", "kv_n_heads"), kv, "n_heads", heads)
+        return kv
+    if kind not in (None, "multihead_attention"):
+        known = ("grouped_query_attention", "multihead_attention", "multiquery_attention")
+        config.fault(("attn_config", "attn_type"), f"got {kind!r}; {one_of(known, kind)}")
+    return heads
+
+
+def _plain(config: _Config, hidden: int, heads: int, layers: str) -> dict[str, Any]:
+    """What GPT-2 and MPT share: as many K and V heads as Q heads, which together are as wide as the model."""
+    return {
+        "num_layers": config.size(layers, most=_MOST_LAYERS),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": max(1, hidden // heads),
+        "vocab_size": config.size("vocab_size"),
+    }
+
+
+def _rotary(config: _Config) -> dict[str, Any]:
+    """What all families with rotary positions share; those of Llama's line differ from it in biases and experts."""
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    if config.get(("head_dim",)) is None:
+        config.divides(("num_attention_heads",), heads, "hidden_size", hidden, "; or give head_dim")
+    kv = config.size("num_key_value_heads", default=heads)
+    config.divides(("num_key_value_heads",), kv, "num_attention_heads", heads)
+    return {
+        "num_layers": config.size("num_hidden_layers", most=_MOST_LAYERS),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": kv,
+        "head_dim": config.size("head_dim", default=max(1, hidden // heads)),
+        "ffn_size": config.size("intermediate_size"),
+        "vocab_size": config.size("vocab_size"),
+        "max_positions": config.size("max_position_embeddings", default=2048),
+        "norm": "rmsnorm",
+        "gated": True,
+        "positions": "rotary",
+        "attention_bias": False,
+        "output_bias": False,
+        "mlp_bias": False,
+        "tied": config.flag("tie_word_embeddings", default=False),
+    }
+
+
+def _llama(config: _Config) -> dict[str, Any]:
+    bias = config.flag("attention_bias", default=False)
+    mlp = config.flag("mlp_bias", default=False)
+    return _rotary(config) | {"attention_bias": bias, "output_bias": bias, "mlp_bias": mlp}
+
+
+def _qwen2(config: _Config) -> dict[str, Any]:
+    # Q, K and V have biases, the output projection has none; the file does not say so, the family does.
+    return _rotary(config) | {"attention_bias": True}
+
+
+def _mixtral(config: _Config) -> dict[str, Any]:
+    experts, active = config.size("num_local_experts", most=_MOST_LAYERS), config.size("num_experts_per_tok")
+    if not config.faults and active > experts:
+        config.fault(("num_experts_per_tok",), f"got {active}; must be at most num_local_experts {experts}")
+    return _rotary(config) | {"num_experts": experts, "active_experts": active}
+
+
+def _gpt_neox(config: _Config) -> dict[str, Any]:
+    bias = config.flag("attention_bias", default=True)
+    plain = {"norm": "layernorm", "gated": False, "mlp_bias": True}
+    return _rotary(config) | plain | {"attention_bias": bias, "output_bias": bias}
+
+
+_FAMILIES: Final[MappingProxyType[str, Callable[[_Config], dict[str, Any]]]] = MappingProxyType(
+    {
+        "gpt2": _gpt2,
+        "gpt_neox": _gpt_neox,
+        "llama": _llama,
+        "mistral": _rotary,
+        "mixtral": _mixtral,
+        "mpt": _mpt,
+        "qwen2": _qwen2,
+    }
+)

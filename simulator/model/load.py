@@ -1,0 +1,79 @@
+"""Models from files: catalog/models/NAME.json, the path of a config.json, or a mapping of its keys.
+
+Rule: a model is a Hugging Face config.json and nothing more; one file each, and the file's name is the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simulator import registry
+from simulator.document import Document, parse
+from simulator.errors import ScenarioError
+from simulator.model.huggingface import read_transformer
+from simulator.model.shape import Transformer
+
+
+def load_model(
+    model: str | Path | Mapping[str, Any], seq_len: int | None = None, base: Path | None = None
+) -> Transformer:
+    """Read a model.
+
+    Parameters
+    ----------
+    model : str, Path or mapping
+        A catalog name, the path of a config.json, or its keys.
+    seq_len : int, optional
+        Tokens of a sequence in the run. Models whose table of learned positions grows with it (MPT) get as many rows;
+        it may not exceed the table of the others that learn their positions.
+    base : Path, optional
+        Folder against which a relative path is read first.
+
+    Returns
+    -------
+    Transformer
+
+    Raises
+    ------
+    UnknownNameError
+        No such model; with "did you mean".
+    ScenarioError
+        One line for each fault in the file.
+
+    Examples
+    --------
+    >>> load_model("llama3_8b").num_kv_heads
+    8
+    >>> load_model("mpt_1b", seq_len=8192).max_positions
+    8192
+    """
+    if seq_len is not None and (isinstance(seq_len, bool) or not isinstance(seq_len, int) or seq_len < 1):
+        raise ScenarioError(f"seq_len: got {seq_len!r}; must be a whole number of at least 1")
+    if isinstance(model, Mapping):
+        return read_transformer(Document("model", dict(model)), str(model.get("name", "inline")), seq_len)
+    path = model if isinstance(model, Path) else _locate(model, base)
+    return read_transformer(_document(path), _name(path), seq_len)
+
+
+def _locate(name: str, base: Path | None) -> Path:
+    if name not in registry.names("model") and base is not None and (base / name).is_file():
+        return base / name
+    return registry.find("model", name)
+
+
+def _name(path: Path) -> str:
+    """Name a file by its stem; one of the many files that are called config.json by its folder."""
+    return path.absolute().parent.name if path.stem == "config" else path.stem
+
+
+def _document(path: Path) -> Document:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not a UTF-8 text file") from error
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    # JSON may be indented by tabs, YAML may not; a bare tab cannot stand inside a text of JSON.
+    return parse(text.replace("\t", " "), str(path))

@@ -1,0 +1,110 @@
+"""The parameters of a transformer, tensor by tensor.
+
+Rule: exact; every tensor that a framework would register, in the order of use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from simulator.model.shape import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor.
+
+    Attributes
+    ----------
+    name : str
+        Within its module.
+    shape : tuple of int
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A block of a model: the embedding, a layer, or what comes after the last layer."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements of all its parameters."""
+        return sum(p.elements for p in self.parameters)
+
+
+def modules(model: Transformer) -> tuple[Module, ...]:
+    """Embedding, layers, head, in the order of the forward pass."""
+    layer = layer_parameters(model)
+    layers = tuple(Module(f"layer {i}", layer) for i in range(model.num_layers))
+    return (Module("embedding", embedding_parameters(model)), *layers, Module("head", head_parameters(model)))
+
+
+def total(model: Transformer) -> int:
+    """Elements of all parameters; a tied head counts once."""
+    return sum(module.elements for module in modules(model))
+
+
+def active(model: Transformer) -> int:
+    """Elements that work on each token: of the experts only the active ones."""
+    idle = model.num_experts - model.active_experts
+    expert = sum(p.elements for p in _mlp(model, "expert"))
+    return total(model) - idle * expert * model.num_layers
+
+
+def embedding_parameters(model: Transformer) -> tuple[Parameter, ...]:
+    """Token table, and position table where positions are learned."""
+    token = Parameter("token", (model.vocab_size, model.hidden_size))
+    if model.positions == "learned":
+        return token, Parameter("position", (model.max_positions, model.hidden_size))
+    return (token,)
+
+
+def layer_parameters(model: Transformer) -> tuple[Parameter, ...]:
+    """One layer's tensors."""
+    d = model.hidden_size
+    qkv = model.attention_width + 2 * model.kv_width
+    found = [*_norm(model, "norm1"), Parameter("qkv.weight", (qkv, d))]
+    found += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
+    found += [Parameter("proj.weight", (d, model.attention_width))]
+    found += [Parameter("proj.bias", (d,))] if model.output_bias else []
+    found += _norm(model, "norm2")
+    if model.num_experts:
+        found.append(Parameter("router.weight", (model.num_experts, d)))
+        for i in range(model.num_experts):
+            found += _mlp(model, f"expert {i}")
+    else:
+        found += _mlp(model, "mlp")
+    return tuple(found)
+
+
+def head_parameters(model: Transformer) -> tuple[Parameter, ...]:
+    """The last norm, and the head where it is not the embedding."""
+    head = () if model.tied else (Parameter("head.weight", (model.vocab_size, model.hidden_size)),)
+    return (*_norm(model, "norm"), *head)
+
+
+def _norm(model: Transformer, name: str) -> list[Parameter]:
+    weight = Parameter(f"{name}.weight", (model.hidden_size,))
+    has_bias = model.norm == "layernorm" and model.norm_bias
+    return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]
+
+
+def _mlp(model: Transformer, name: str) -> list[Parameter]:
+    d, f = model.hidden_size, model.ffn_size
+    up = 2 * f if model.gated else f
+    found = [Parameter(f"{name}.up.weight", (up, d))]
+    found += [Parameter(f"{name}.up.bias", (up,))] if model.mlp_bias else []
+    found += [Parameter(f"{name}.down.weight", (d, f))]
+    return found + ([Parameter(f"{name}.down.bias", (d,))] if model.mlp_bias else [])

@@ -1,0 +1,146 @@
+"""What holds for every model of the catalog."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from simulator import registry
+from simulator.document import parse
+from simulator.model.flops import model_flops_per_token
+from simulator.model.head import embedding_operations, head_operations
+from simulator.model.kernel import Matmul
+from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
+from simulator.model.load import load_model
+from simulator.model.parameters import active, embedding_parameters, layer_parameters, modules, total
+
+MODELS = registry.names("model")
+DOCS = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+CATALOG = DOCS.partition("## The catalog")[2]
+KEYS = {"model_type", "vocab_size", "tie_word_embeddings", "source"}
+SIZES = {
+    "gpt2": {"n_embd", "n_layer", "n_head", "n_inner", "n_positions"},
+    "mpt": {"d_model", "n_layers", "n_heads", "expansion_ratio", "max_seq_len", "learned_pos_emb", "no_bias",
+            "attn_config"},
+    "llama": {"attention_bias", "mlp_bias"},
+    "mixtral": {"num_local_experts", "num_experts_per_tok"},
+    "qwen2": set(),
+}  # fmt: skip
+ROTARY = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+          "max_position_embeddings", "hidden_act"}  # fmt: skip
+
+
+def matmul_flops(operations: tuple[Operation, ...]) -> float:
+    kernels = [k for op in operations for k in (*op.forward, *op.backward)]
+    return sum(k.flops for k in kernels if isinstance(k, Matmul))
+
+
+def test_the_catalog_holds_the_families_that_papers_measure() -> None:
+    assert {name.partition("_")[0] for name in MODELS} >= {"gpt2", "gpt3", "mpt", "llama2", "llama3", "qwen2",
+                                                           "mixtral", "megatron"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_holds_sizes_and_their_source_and_nothing_else(name: str) -> None:
+    text = registry.find("model", name).read_text()
+    data = json.loads(text)
+    family = data["model_type"]
+    assert set(data) == KEYS | SIZES[family] | (ROTARY if family in ("llama", "mixtral", "qwen2") else set())
+    assert "arXiv" in data["source"] or "table" in data["source"] or "README" in data["source"]
+    assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_its_file_by_name_by_path_and_inline(name: str) -> None:
+    path = registry.find("model", name)
+    model = load_model(name)
+    assert model.name == name
+    assert load_model(str(path)) == load_model(path) == model
+    assert load_model(json.loads(path.read_text()) | {"name": name}) == model
+    assert pickle.loads(pickle.dumps(model)) == model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_heads_fill_the_hidden_size(name: str) -> None:
+    model = load_model(name)
+    assert model.attention_width == model.hidden_size
+    assert model.num_heads % model.num_kv_heads == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_embedding_layers_and_head(name: str) -> None:
+    model = load_model(name)
+    found = modules(model)
+    assert len(found) == model.num_layers + 2
+    assert total(model) == sum(module.elements for module in found)
+    assert active(model) <= total(model)
+    assert (active(model) == total(model)) == (model.num_experts == 0)
+    assert len({p.name for p in layer_parameters(model)}) == len(layer_parameters(model))
+    rows = [p.shape[0] for p in embedding_parameters(model)]
+    assert rows == [model.vocab_size] + [model.max_positions] * (model.positions == "learned")
+
+
+@pytest.mark.parametrize("attention", ["standard", "flash"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layer_multiplies_by_each_of_its_matrices_three_times(name: str, attention: str) -> None:
+    model = load_model(name)
+    batch = Batch(sequences=2, seq_len=512, attention=attention)  # type: ignore[arg-type]
+    weights = [p for p in layer_parameters(model) if len(p.shape) == 2]
+    expert = sum(p.elements for p in weights if p.name.startswith("expert 0."))
+    used = sum(p.elements for p in weights) - (model.num_experts - model.active_experts) * expert
+    scores = 12 * model.attention_width * batch.seq_len * batch.tokens if attention == "standard" else 0
+    assert matmul_flops(layer_operations(model, batch)) == 6 * used * batch.tokens + scores
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_kernels_together_compute_the_model_flops(name: str) -> None:
+    model = load_model(name)
+    batch = Batch(sequences=2, seq_len=512, attention="standard")
+    layers = model.num_layers * matmul_flops(layer_operations(model, batch))
+    ends = matmul_flops(embedding_operations(model, batch)) + matmul_flops(head_operations(model, batch))
+    assert layers + ends == batch.tokens * model_flops_per_token(model, batch.seq_len, count="matrices")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_within_a_pass_are_unique_and_what_is_saved_has_a_source(name: str) -> None:
+    model = load_model(name)
+    batch = Batch(sequences=1, seq_len=256, dropout=True, attention="standard")
+    for operations in (embedding_operations(model, batch), layer_operations(model, batch),
+                       head_operations(model, batch)):  # fmt: skip
+        names = [op.name for op in operations]
+        assert len(set(names)) == len(names)
+        assert {saved.source for op in operations for saved in op.saved} <= {*names, "input"}
+        assert all(saved.nbytes > 0 for op in operations for saved in op.saved)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_grow_with_sequences_and_with_their_dtype(name: str) -> None:
+    model = load_model(name)
+    one = saved_bytes(layer_operations(model, Batch(1, 512)))
+    assert saved_bytes(layer_operations(model, Batch(3, 512))) == 3 * one
+    assert saved_bytes(layer_operations(model, Batch(1, 1024))) == 2 * one  # flash: nothing quadratic
+    assert one < saved_bytes(layer_operations(model, Batch(1, 512, itemsize=4))) < 2 * one  # statistics stay
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_docs_list_the_model_with_its_parameters(name: str) -> None:
+    model = load_model(name)
+    heads = {f"{model.num_heads}", f"{model.num_heads} / {model.num_kv_heads}"}
+    rows = [line.strip("| ").split(" | ") for line in CATALOG.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(rows) == 1
+    _, layers, hidden, printed_heads, ffn, vocab, parameters = rows[0]
+    assert (int(layers), int(hidden), int(ffn), int(vocab)) == (
+        model.num_layers, model.hidden_size, model.ffn_size, model.vocab_size,
+    )  # fmt: skip
+    assert printed_heads in heads
+    assert parameters.split(", ")[0].split(" ")[0] == f"{total(model):,}"
+
+
+def test_the_inline_model_of_the_docs_is_read() -> None:
+    text = DOCS.partition("```yaml\n")[2].partition("```")[0]
+    model = load_model(parse(text).data["training"]["model"])
+    tables, layer = 2 * 32000 * 2048, 2 * 2048**2 + 2 * 2048 * 256 + 3 * 2048 * 5632 + 2 * 2048
+    assert total(model) == tables + 22 * layer + 2048

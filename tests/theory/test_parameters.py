@@ -1,0 +1,106 @@
+"""Parameter counts against those that authors and hubs print."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from simulator.model.load import load_model
+from simulator.model.parameters import active, total
+
+# Hugging Face, "safetensors" metadata of openai-community/gpt2*, meta-llama/Llama-3.1-*, Qwen/Qwen2-*,
+# mistralai/Mixtral-8x7B-v0.1, as also listed by keras-hub's presets.
+EXACT = {
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "llama3_8b": 8_030_261_248,
+    "llama3_70b": 70_553_706_496,
+    "llama3_405b": 405_853_388_800,
+    "qwen2_0.5b": 494_032_768,
+    "qwen2_7b": 7_615_616_512,
+    "qwen2_72b": 72_706_203_648,
+    "mixtral_8x7b": 46_702_792_704,
+}
+# The same for meta-llama/Llama-2-*-hf. Those files also hold head_dim / 2 rotary frequencies for each layer, which are
+# no parameters.
+WITH_FREQUENCIES = {"llama2_7b": 6_738_417_664, "llama2_13b": 13_015_866_880, "llama2_70b": 68_976_653_312}
+# Narayanan et al., SC21, arXiv:2104.04473, table 1: parameters [10^9].
+MEGATRON = {
+    "megatron_1.7b": 1.7, "megatron_3.6b": 3.6, "megatron_7.5b": 7.5, "megatron_18b": 18.4, "megatron_39b": 39.1,
+    "megatron_76b": 76.1, "megatron_145b": 145.6, "megatron_310b": 310.1, "megatron_530b": 529.6, "megatron_1t": 1008.0,
+}  # fmt: skip
+MPT = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "mpt_training.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_count_is_the_hubs(name: str) -> None:
+    assert total(load_model(name)) == EXACT[name]
+
+
+@pytest.mark.parametrize("name", WITH_FREQUENCIES)
+def test_the_count_is_the_hubs_but_for_rotary_frequencies(name: str) -> None:
+    model = load_model(name)
+    frequencies = model.num_layers * model.head_dim // 2
+    assert total(model) == WITH_FREQUENCIES[name] - frequencies
+
+
+def test_gpt3_has_the_count_that_its_paper_sums_up_compute_with() -> None:
+    # Brown et al. 2020, arXiv:2005.14165, table D.1: 174,600 M parameters.
+    assert round(total(load_model("gpt3_175b")) / 1e6, -2) == 174_600
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_megatrons_models_obey_equation_2_and_table_1(name: str) -> None:
+    model = load_model(name)
+    layers, h, vocab, s = model.num_layers, model.hidden_size, model.vocab_size, model.max_positions
+    equation_2 = 12 * layers * h**2 * (1 + 13 / (12 * h) + (vocab + s) / (12 * layers * h))
+    assert total(model) == pytest.approx(equation_2 + 2 * h, rel=1e-12)  # the last norm is not in the equation
+    assert round(total(model) / 1e9, 1) == MEGATRON[name]
+
+
+@pytest.mark.parametrize(("name", "seq_len"), sorted({(row["model"], int(row["seq_len"])) for row in MPT}))
+def test_mpt_has_a_position_for_each_token_of_its_sequence(name: str, seq_len: int) -> None:
+    printed = {int(row["params"]) for row in MPT if (row["model"], int(row["seq_len"])) == (name, seq_len)}
+    assert {total(load_model(f"mpt_{name}", seq_len=seq_len))} == printed
+
+
+def test_mpt_1b_is_tables_matrices_biases_and_norms() -> None:
+    d, layers, vocab, seq_len = 2048, 24, 50368, 2048
+    tables = (vocab + seq_len) * d
+    matrices = 12 * d * d
+    biases = 3 * d + d + 4 * d + d
+    norms = 4 * d
+    assert tables + layers * (matrices + biases + norms) + 2 * d == 1_315_950_592
+    assert total(load_model("mpt_1b")) == 1_315_950_592
+
+
+def test_a_token_of_mixtral_meets_2_of_8_experts() -> None:
+    d, ffn, layers = 4096, 14336, 32
+    idle = 6 * 3 * d * ffn * layers
+    assert active(load_model("mixtral_8x7b")) == 46_702_792_704 - idle
+    assert round(active(load_model("mixtral_8x7b")) / 1e9, 1) == 12.9  # Jiang et al. 2024, arXiv:2401.04088: 13B
+
+
+def test_gpt_neox_20b_has_the_count_of_its_model_card() -> None:
+    # EleutherAI/gpt-neox-20b: 20,554,567,680; untied, biases everywhere, rotary positions.
+    keys = {"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
+            "intermediate_size": 24576, "vocab_size": 50432, "max_position_embeddings": 2048}  # fmt: skip
+    assert total(load_model(keys)) == 20_554_567_680
+
+
+def test_mistral_7b_has_the_count_of_the_hub() -> None:
+    # mistralai/Mistral-7B-v0.1: 7,241,732,096.
+    keys = {"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000}  # fmt: skip
+    assert total(load_model(keys)) == 7_241_732_096
+
+
+def test_an_mpt_with_alibi_and_without_biases_is_matrices_and_norms() -> None:
+    # As mosaicml/mpt-7b: d 4096, 32 layers, vocabulary 50432.
+    keys = {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432, "no_bias": True,
+            "attn_config": {"alibi": True}}  # fmt: skip
+    assert total(load_model(keys, seq_len=65536)) == 50432 * 4096 + 32 * 12 * 4096**2 + 65 * 4096
