@@ -8,17 +8,18 @@ read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator import training_pictures
 from simulator.errors import SimulatorError
 from simulator.report.scaling import ScalingPoint, finding
 from simulator.run import Run, build_cluster, plan_scenario, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeping import Outcome
+from simulator.sweeping import Outcome, labelled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,20 +63,13 @@ def _scaled(point: Point, outcome: Outcome, apart: Sequence[str]) -> ScalingPoin
 
 
 def _labels(point: Point, keys: Sequence[str]) -> str:
-    return ", ".join(_label(key, point.settings[key]) for key in keys)
-
-
-def _label(key: str, value: Any) -> str:
-    name = key.rpartition(".")[2]
-    if name in ("algorithm", "topology", "operation", "dtype"):
-        return str(value)
-    if isinstance(value, Mapping):
-        value = " ".join(f"{k} {v}" for k, v in value.items())
-    return f"{name.replace('_', ' ')} {'none' if value is None or value == '' else value}"
+    return labelled({key: point.settings[key] for key in keys})
 
 
 def conclusion(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     """Which won where and by how much, a line for each thing swept; for a single point, what held it up."""
+    if scenario.training is not None:
+        return training_pictures.conclusion(outcomes)
     done = [outcome for outcome in outcomes if outcome.report is not None]
     if not done:
         return f"no point could be played: {outcomes[0].error}"
@@ -112,6 +106,9 @@ def draw(folder: Path, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[
 
 
 def _figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Figure]]:
+    if scenario.training is not None:
+        yield from training_pictures.figures(scenario, outcomes)
+        return
     from simulator.report import plot_bandwidth, plot_scaling, plot_steps, plot_timeline
 
     scaled = scaling_points(scenario, outcomes)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from simulator.errors import ScenarioError, UnknownNameError
 
-Kind = Literal["topology", "scenario", "gpu", "link", "model"]
+Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parent
 # In the wheel topologies/ and scenarios/ lie inside the package; in a checkout beside it.
@@ -21,6 +21,7 @@ _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], str]]] = {
     "gpu": ((_PACKAGE / "catalog" / "gpus",), ".yaml"),
     "link": ((_PACKAGE / "catalog" / "links",), ".yaml"),
     "model": ((_PACKAGE / "catalog" / "models",), ".json"),
+    "framework": ((_PACKAGE / "catalog" / "frameworks",), ".yaml"),
 }
 
 

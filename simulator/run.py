@@ -21,7 +21,11 @@ from simulator.engine.events import Jitter, execute
 from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.errors import ScenarioError, SimulationError
 from simulator.report.summary import CollectiveReport, summarize, with_link_use
+from simulator.report.training_summary import TrainingReport
 from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
+from simulator.scenario.training_making import to_step
+from simulator.training.step import StepPlan
+from simulator.training_run import play_step
 from simulator.units import format_bytes
 
 if TYPE_CHECKING:
@@ -41,22 +45,23 @@ class Run:
     Attributes
     ----------
     scenario : Scenario
-    plan : Plan
+    plan : Plan or StepPlan
+        Of a collective, or of a training step.
     timeline : Timeline
-    report : CollectiveReport
+    report : CollectiveReport or TrainingReport
     results : tuple of array, or None
         By place in the group what the operation gives each rank (one after the other where tensors make several
         messages); None without payload.
     """
 
     scenario: Scenario
-    plan: Plan
+    plan: Plan | StepPlan
     timeline: Timeline
-    report: CollectiveReport
+    report: CollectiveReport | TrainingReport
     results: tuple[Array, ...] | None
 
 
-def simulate(scenario: Scenario, *, tamper: Tamper | None = None) -> Run:
+def simulate(scenario: Scenario, *, tamper: Tamper | None = None, limit_memory: bool = True) -> Run:
     """Play one scenario.
 
     Parameters
@@ -65,6 +70,8 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None) -> Run:
         A single point; one with `compare` or `sweep` is for `simulator.sweep`.
     tamper : mapping of transfer number to function, optional
         Faults put into the payload, to see that they show.
+    limit_memory : bool
+        Whether a training step ends where a GPU's memory does; otherwise its report says what is missing.
 
     Raises
     ------
@@ -79,19 +86,22 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None) -> Run:
             "use simulator.sweep(scenario), or `simulator run`"
         )
     cluster = build_cluster(scenario)
+    luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
+    if scenario.training is not None:
+        step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+        return Run(scenario, *play_step(cluster, step, luck, limit_memory=limit_memory), None)
     planned = plan_scenario(scenario, cluster)
-    jitter = scenario.cluster.jitter
     payloads = _payloads(scenario, planned, tamper or {})
     drawn = _copies(planned, payloads)
     timeline = execute(
         planned.program,
         cluster,
-        jitter=Jitter(jitter.compute, jitter.latency, scenario.seed),
+        jitter=luck,
         payloads=payloads,
     )
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
-    report = summarize(planned, timeline, verdict, exact_form=jitter.latency == 0)
+    report = summarize(planned, timeline, verdict, exact_form=luck.latency == 0)
     return Run(scenario, planned, timeline, report, _results(planned, payloads) if payloads else None)
 
 
@@ -118,7 +128,7 @@ def plan_scenario(scenario: Scenario, cluster: Cluster) -> Plan:
     """The scenario's program on this cluster."""
     spec = scenario.collective
     if spec is None:
-        raise ScenarioError(f"{scenario.source}: training steps are not built yet; write `collective:`")
+        raise ScenarioError(f"{scenario.source}: has no `collective:` to be planned")
     itemsize = find_dtype(spec.dtype).itemsize
     group = spec.group or tuple(range(scenario.cluster.world_size))
     count, on = _servers(spec)

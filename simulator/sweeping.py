@@ -53,7 +53,7 @@ class Outcome:
         return told if self.error is None else told | {"error": self.error}
 
 
-def play_alone(index: int, point: Point, keep: Keep | None = None) -> Outcome:
+def play_alone(index: int, point: Point, keep: Keep | None = None, *, limit_memory: bool = True) -> Outcome:
     """Play one point; `keep` is handed the run while it is at hand.
 
     Raises
@@ -61,16 +61,16 @@ def play_alone(index: int, point: Point, keep: Keep | None = None) -> Outcome:
     SimulatorError
         The point cannot be played.
     """
-    run = simulate(point.scenario)
+    run = simulate(point.scenario, limit_memory=limit_memory)
     if keep is not None:
         keep(index, run)
     return Outcome(index, point.settings, run.timeline.engine, run.report.to_dict())
 
 
 def play_point(index: int, point: Point, keep: Keep | None = None) -> Outcome:
-    """Play one of many points: an error is its outcome."""
+    """Play one of many points: an error is its outcome, and a step that does not fit is played on."""
     try:
-        return play_alone(index, point, keep)
+        return play_alone(index, point, keep, limit_memory=False)
     except SimulatorError as error:
         return Outcome(index, point.settings, None, None, str(error))
 
@@ -181,3 +181,27 @@ def row(outcome: Outcome) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat | {"engine": outcome.engine, "error": outcome.error}
+
+
+# Settings whose values say by themselves what they are.
+_BARE = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention")
+
+
+def labelled(settings: Mapping[str, Any]) -> str:
+    """Settings as a label for people.
+
+    Examples
+    --------
+    >>> labelled({"collective.algorithm": "ring", "training.micro_batch_size": 2})
+    'ring, micro batch size 2'
+    """
+    return ", ".join(_label(key, value) for key, value in settings.items())
+
+
+def _label(key: str, value: Any) -> str:
+    name = key.rpartition(".")[2]
+    if isinstance(value, Mapping):
+        value = " ".join(f"{k} {v}" for k, v in value.items())
+    if name in _BARE:
+        return str(value)
+    return f"{name.replace('_', ' ')} {'none' if value is None or value == '' else value}"

@@ -33,7 +33,10 @@ def imported(tree: ast.AST) -> Iterator[str]:
     ("package", "homes"),
     [
         ("simpy", ("simulator/engine",)),
-        ("matplotlib", ("simulator/report", "simulator/fit", "simulator/pictures.py")),
+        (
+            "matplotlib",
+            ("simulator/report", "simulator/fit", "simulator/pictures.py", "simulator/training_pictures.py"),
+        ),
         ("yaml", ("simulator/document.py", "simulator/yaml_dialect.py")),
     ],
 )

@@ -122,16 +122,19 @@ def check(scenario: ScenarioName, settings: Settings = None) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="The new file is NAME.yaml.", metavar="NAME")],
     question: Annotated[str, typer.Option(help="The question that the scenario answers.")] = "What do we want to know?",
+    training: Annotated[bool, typer.Option("--training", help="Of a training step instead of a collective.")] = False,
 ) -> None:
     """Write a scenario to start from."""
     from simulator.cli.new import write
 
-    write(name, question)
+    write(name, question, "training" if training else "collective")
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="algorithms, dtypes, gpus, links, operations, scenarios, topologies.")],
+    kind: Annotated[
+        str, typer.Argument(help="algorithms, dtypes, gpus, links, models, operations, scenarios, topologies.")
+    ],
 ) -> None:
     """List what can be named in a scenario."""
     from simulator.cli.listing import show
@@ -149,6 +152,22 @@ def show(
     from simulator.cli.show import show as shown
 
     shown(topology, world_size, out)
+
+
+@app.command()
+def memory(
+    model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
+    dp: Annotated[int, typer.Option(help="Data-parallel ranks that share model states.")] = 8,
+    seq_len: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
+    gpu: Annotated[str, typer.Option(help="Whose memory it must fit into.")] = "h100_sxm",
+    attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
+    as_json: AsJson = False,
+) -> None:
+    """Print the closed forms of memory by ZeRO stage and checkpointing."""
+    from simulator.cli.memory import Request, show
+
+    show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
 
 
 @app.command()

@@ -10,12 +10,16 @@ from simulator.cli.settings import as_overrides
 from simulator.run import build_cluster, carries_payload, plan_scenario
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
+from simulator.scenario.training_making import to_step
+from simulator.training.step import plan_step
 from simulator.units import format_bytes, format_time
 
 # Measured with benchmarks/events.py on 2 cores, rounded up: per transfer about 1.2 us alone on its links and 110 B;
 # each point about 10 ms besides; payload about 8 ns a byte of all ranks' arrays, drawing, adding and checking.
 _SECONDS_A_TRANSFER = 2e-6
 _BYTES_A_TRANSFER = 130
+_SECONDS_AN_OPERATION = 20e-6
+_BYTES_AN_OPERATION = 1000
 _SECONDS_A_POINT = 10e-3
 _SECONDS_A_PAYLOAD_BYTE = 8e-9
 
@@ -38,9 +42,16 @@ def check(source: str, settings: Sequence[str]) -> None:
 
 
 def _estimate(scenario: Scenario) -> tuple[int, int, float]:
-    planned = plan_scenario(scenario, build_cluster(scenario))
-    transfers = sum(op.schedule.length() for op in planned.program.collectives().values())
-    spec, ranks = scenario.collective, scenario.cluster.world_size
+    cluster, ranks = build_cluster(scenario), scenario.cluster.world_size
+    if scenario.training is not None:
+        program = plan_step(cluster, to_step(scenario.training, ranks, scenario.base)).program
+    else:
+        program = plan_scenario(scenario, cluster).program
+    played = [op for op in program.collectives().values() if op.duration is None]
+    transfers = sum(op.schedule.length() for op in played)
+    operations = sum(len(ops) for ops in program.ranks)
+    spec = scenario.collective
     payload = ranks * spec.size if spec is not None and carries_payload(spec, ranks) else 0
-    seconds = transfers * _SECONDS_A_TRANSFER + payload * _SECONDS_A_PAYLOAD_BYTE + _SECONDS_A_POINT
-    return transfers, transfers * _BYTES_A_TRANSFER + 2 * payload, seconds
+    seconds = transfers * _SECONDS_A_TRANSFER + operations * _SECONDS_AN_OPERATION + payload * _SECONDS_A_PAYLOAD_BYTE
+    memory = transfers * _BYTES_A_TRANSFER + operations * _BYTES_AN_OPERATION + 2 * payload
+    return transfers, memory, seconds + _SECONDS_A_POINT

@@ -25,6 +25,7 @@ def _lists() -> dict[str, Callable[[], None]]:
         "dtypes": _dtypes,
         "gpus": _gpus,
         "links": lambda: _names("link"),
+        "models": _models,
         "operations": _operations,
         "scenarios": _scenarios,
         "topologies": _topologies,
@@ -88,6 +89,18 @@ def _gpus() -> None:
                 scale_up,
             )
         )
+    _columns(rows)
+
+
+def _models() -> None:
+    from simulator.model.load import load_model
+    from simulator.model.parameters import total
+
+    rows: list[tuple[str, ...]] = [("model", "parameters", "layers", "hidden", "heads", "vocabulary")]
+    for name in registry.names("model"):
+        m = load_model(name)
+        sizes = (m.num_layers, m.hidden_size, m.num_heads, m.vocab_size)
+        rows.append((name, f"{total(m):,}", *map(str, sizes)))
     _columns(rows)
 
 

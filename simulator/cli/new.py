@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import typer
 
@@ -11,14 +12,14 @@ from simulator.scenario.load import check_name
 from simulator.scenario.template import template
 
 
-def write(name: str, question: str) -> None:
+def write(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> None:
     """Write NAME.yaml; never over a file that is there."""
     name = name.removesuffix(".yaml")
     check_name(name)
     path = Path(f"{name}.yaml")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(template(name, question))
+            file.write(template(name, question, kind))
     except FileExistsError:
         raise ScenarioError(f"{path}: is there already; choose another name, or remove it") from None
     except OSError as error:

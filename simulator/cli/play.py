@@ -178,13 +178,13 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
     from rich.console import Console
 
     from simulator.pictures import conclusion
-    from simulator.report.table import collective_table
+    from simulator.report.table import points_table
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
     told = [outcome.to_dict() for outcome in outcomes]
-    console.print(collective_table(scenario.question or scenario.name, told, console.width))
+    console.print(points_table(scenario.question or scenario.name, told, console.width))
     typer.echo(f"results: {folder}")
     for picture in pictures:
         typer.echo(f"picture: {picture}")

@@ -14,7 +14,7 @@ from simulator.program import Collective
 from simulator.schedule import chunk_sizes, transfer_elements, write_out
 
 # Beyond this many transfers estimating would take seconds; such candidates are left out.
-_MOST = 60_000
+_MOST = 20_000
 
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:

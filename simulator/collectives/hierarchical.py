@@ -156,20 +156,15 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     inside, across = network.inside(boxes), network.across(boxes)
     if inside is None or across is None or request.elements % n or segments(request) != 1:
         return None
-    outer, sharing = across
     chunk = request.elements // n
-
-    def pass_over(itemsize: int) -> float:
-        within = (g - 1) * (inside.latency + m * chunk * itemsize / inside.rate(1))
-        return within + (m - 1) * (outer.latency + chunk * itemsize / outer.rate(sharing))
-
-    time = network.startup
-    if request.operation != "all_gather":
-        if not network.hbm_bears(max(inside.rate(1), outer.rate(sharing))):
-            return None
-        time += pass_over(sizes.reduced)
-    if request.operation != "reduce_scatter":
-        time += pass_over(sizes.copied)
+    reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
+    if reducing and not network.hbm_bears(max(inside.rate(1), across.rate)):
+        return None
+    # Between the boxes reducing and copying are one ring of twice the steps.
+    time = network.startup + across.latency((m - 1) * (reducing + copying))
+    for itemsize in ([sizes.reduced] if reducing else []) + ([sizes.copied] if copying else []):
+        time += (g - 1) * (inside.latency + m * chunk * itemsize / inside.rate(1))
+        time += (m - 1) * chunk * itemsize / across.rate
     return time
 
 

@@ -37,6 +37,33 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Across:
+    """Rings through boxes.
+
+    Attributes
+    ----------
+    latencies : tuple of float
+        From each box to the next [s].
+    rate : float
+        Of each flow [B/s].
+    """
+
+    latencies: tuple[float, ...]
+    rate: float
+
+    def latency(self, steps: int) -> float:
+        """Latencies that so many steps of the ring add up to where they are worst [s].
+
+        On a ring of equal chunks and rates a chunk that moves on in every step is never overtaken, so after K steps the
+        last rank has behind it the K hops in a row with the largest sum.
+        """
+        whole, rest = divmod(steps, len(self.latencies))
+        twice = self.latencies * 2
+        windows = [sum(twice[i : i + rest]) for i in range(len(self.latencies))]
+        return whole * sum(self.latencies) + max(windows)
+
+
+@dataclass(frozen=True, slots=True)
 class IdleNetwork:
     """What is regular about the network between some participants.
 
@@ -98,20 +125,32 @@ class IdleNetwork:
         """Inside every box each ring hop has links of its own, alike in all boxes."""
         return self._alike((a, b) for box in boxes for a, b in zip(box, [*box[1:], box[0]], strict=True))
 
-    def across(self, boxes: Sequence[Sequence[int]]) -> tuple[Link, int] | None:
-        """Rings through the same place of every box are alike and share their narrowest link evenly: how many do."""
-        places = zip(boxes, [*boxes[1:], boxes[0]], strict=True)
-        hops = self._hops((a[i], b[i]) for a, b in places for i in range(len(boxes[0])))
-        users: dict[int, int] = {}
-        for hop in hops:
+    def across(self, boxes: Sequence[Sequence[int]]) -> Across | None:
+        """Rings through the same place of every box, if they share their narrowest links evenly and keep step.
+
+        Latencies may differ from one pair of boxes to the next; then no link may serve two pairs, for flows of
+        different pairs would not meet at the same time each round.
+        """
+        pairs = list(zip(boxes, [*boxes[1:], boxes[0]], strict=True))
+        hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(boxes[0])))
+        users: dict[int, list[int]] = {}
+        for number, hop in enumerate(hops):
             for link in hop.route.links:
-                users[link] = users.get(link, 0) + 1
+                users.setdefault(link, []).append(number // len(boxes[0]))
         bandwidths = self.cluster.router.bandwidth
-        shares = {min((bandwidths[i] / users[i], users[i]) for i in hop.route.links) for hop in hops}
-        if len(shares) != 1 or len({(hop.route.latency, hop.cap) for hop in hops}) != 1:
+        shares = {min((bandwidths[i] / len(users[i]), len(users[i])) for i in hop.route.links) for hop in hops}
+        latencies = [
+            {hop.route.latency for hop in hops[k : k + len(boxes[0])]} for k in range(0, len(hops), len(boxes[0]))
+        ]
+        apart = all(len(set(served)) == 1 for served in users.values())
+        alike = len({hop.route.latency for hop in hops}) == 1
+        if len(shares) != 1 or len({hop.cap for hop in hops}) != 1 or any(len(found) > 1 for found in latencies):
+            return None
+        if not (alike or apart):
             return None
         share, sharing = shares.pop()
-        return Link(hops[0].route.latency, share * sharing, hops[0].cap), sharing
+        rate = Link(0.0, share * sharing, hops[0].cap).rate(sharing)
+        return Across(tuple(found.pop() for found in latencies), rate)
 
     def hbm_bears(self, arriving: float) -> bool:
         """Whether every rank's HBM keeps up with reducing at this rate [B/s]: two reads and a write."""

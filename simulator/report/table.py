@@ -5,7 +5,8 @@ Rule: turns outcomes into rows of text; printing is the command line's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.units import format_bandwidth, format_bytes, format_time
@@ -15,22 +16,41 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-# Columns of a report, and how soon each is left out where a line is too short: the highest number first.
-_COLUMNS: Final = {
-    "time": 0,
-    "closed form": 3,
-    "busbw": 1,
-    "on the wire": 4,
-    "wrong": 2,
-    "max error": 6,
-    "busiest link": 5,
-}
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A heading, how readily it is left out where the window is narrow (0: never), and what stands below it."""
+
+    heading: str
+    spare: int
+    cell: Callable[[Row], str]
+    left: bool = False
+
+
+_COLLECTIVE: Final = (
+    _Column("time", 0, lambda r: format_time(r["time_s"])),
+    _Column("closed form", 3, lambda r: _or_dash(r["predicted_s"], format_time)),
+    _Column("busbw", 1, lambda r: _or_dash(r["busbw"], format_bandwidth)),
+    _Column("on the wire", 4, lambda r: format_bytes(r["wire_bytes"])),
+    _Column("wrong", 2, lambda r: _or_dash(r["wrong"], str)),
+    _Column("max error", 6, lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
+    _Column("busiest link", 5, lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
+)
+_TRAINING: Final = (
+    _Column("step", 0, lambda r: format_time(r["step_time_s"])),
+    _Column("tokens/s", 2, lambda r: f"{r['tokens_per_s']:,.0f}"),
+    _Column("MFU", 1, lambda r: f"{r['mfu']:.1%}"),
+    _Column("bare comm", 4, lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),
+    _Column("recompute", 5, lambda r: f"{r['recompute_time_s'] / r['step_time_s']:.1%}"),
+    _Column("peak memory", 3, lambda r: f"{r['peak_memory_bytes'] / 1e9:.1f} GB"),
+    _Column("fits", 1, lambda r: "yes" if r["fits"] else f"lacks {r['shortfall_bytes'] / 1e9:.1f} GB"),
+)
 # What rich puts round a cell: a space on each side and a line.
 _FRAME: Final = 3
 
 
-def collective_table(title: str, points: Sequence[Row], width: int) -> Table:
-    """A rich table of collective reports.
+def points_table(title: str, points: Sequence[Row], width: int) -> Table:
+    """A rich table of reports, of collectives or of training steps.
 
     Parameters
     ----------
@@ -44,48 +64,52 @@ def collective_table(title: str, points: Sequence[Row], width: int) -> Table:
 
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
     leading = [[_plain(point["settings"].get(axis)) for axis in axes] for point in points]
-    cells = [dict(zip(_COLUMNS, _cells(point), strict=True)) for point in points]
+    training = any("step_time_s" in (point["report"] or {}) for point in points)
+    columns = _TRAINING if training else _COLLECTIVE
+    cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
     taken = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
-    shown = _fitting(cells, width - taken - 1)
+    shown = _fitting(columns, cells, width - taken - 1)
     table = Table(title=title, title_justify="left", header_style="bold")
     for axis, name in zip(axes, names, strict=True):
-        left = axis.endswith(("algorithm", "topology", "dtype"))
+        left = axis.endswith(("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model"))
         table.add_column(name, justify="left" if left else "right", overflow="fold")
-    for heading in shown:
-        table.add_column(heading, justify="left" if heading == "busiest link" else "right", no_wrap=True)
+    for column in shown:
+        table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
     before: list[str] = []
     for row, cell in zip(leading, cells, strict=True):
         if before and row[0] != before[0] and len(axes) > 1:
             table.add_section()
         before = row
-        table.add_row(*row, *(cell[heading] for heading in shown))
+        table.add_row(*row, *(cell[column.heading] for column in shown))
     return table
 
 
-def _fitting(cells: Sequence[Mapping[str, str]], room: int) -> list[str]:
-    """Headings of the columns that fit into so many characters; the time always stays."""
-    shown = list(_COLUMNS)
-    widths = {heading: max(len(heading), *(len(cell[heading]) for cell in cells)) + _FRAME for heading in shown}
-    while len(shown) > 1 and sum(widths[heading] for heading in shown) > room:
-        shown.remove(max(shown, key=_COLUMNS.__getitem__))
+def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[_Column]:
+    """The columns that fit into so many characters; the time always stays."""
+    shown = list(columns)
+    widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in shown}
+    while len(shown) > 1 and sum(widths[column.heading] for column in shown) > room:
+        shown.remove(max(shown, key=lambda column: column.spare))
     return shown
 
 
-def _cells(point: Row) -> list[str]:
+def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
     report = point["report"]
-    if report is None:
-        return ["failed", "-", "-", "-", "-", "-", str(point.get("error", ""))]
-    held = report["bottleneck"]
-    return [
-        format_time(report["time_s"]),
-        "-" if report["predicted_s"] is None else format_time(report["predicted_s"]),
-        "-" if report["busbw"] is None else format_bandwidth(report["busbw"]),
-        format_bytes(report["wire_bytes"]),
-        "-" if report["wrong"] is None else str(report["wrong"]),
-        "-" if report["max_abs_error"] is None else f"{report['max_abs_error']:.2g}",
-        "-" if held is None else f"{held['link']} {held['busy_fraction']:.0%}",
-    ]
+    if report is not None:
+        return {column.heading: column.cell(report) for column in columns}
+    cells = dict.fromkeys((column.heading for column in columns), "-")
+    cells[columns[0].heading] = "failed"
+    cells[columns[-1].heading] = str(point.get("error", ""))
+    return cells
+
+
+def _or_dash(value: Any, told: Callable[[Any], str]) -> str:
+    return "-" if value is None else told(value)
+
+
+def _busiest(held: Row) -> str:
+    return f"{held['link']} {held['busy_fraction']:.0%}"
 
 
 def _plain(value: Any) -> str:

@@ -17,7 +17,9 @@ from simulator.document import Document, Fault, Key
 from simulator.scenario import wording
 from simulator.scenario.collective_rules import OPTIONS, takers
 from simulator.scenario.reading import shown
+from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import adapter, axis_keys
+from simulator.scenario.training_shape import opened
 
 KINDS: Final = ("compare", "sweep")
 # Each point is played and reported; a slip that multiplies out to more would only be noticed after days.
@@ -34,6 +36,7 @@ def faults(document: Document) -> Iterator[Fault]:
             yield from _overlap(document, place, key, other)
         if key in axis_keys() and isinstance(values, list):
             yield from _values(document, place, key, values)
+            yield from _of_another_kind(document, place, key)
     points = math.prod(len(values) for _, _, values in axes if isinstance(values, list))
     if points > MOST_POINTS:
         told = f"the axes multiply out to {points} points; at most {MOST_POINTS}; shorten a list"
@@ -50,6 +53,17 @@ def _overlap(document: Document, place: Key, key: str, other: str) -> Iterator[F
         yield document.fault(place, "stands in compare and in sweep; keep one", of_key=True)
     elif str(key).startswith(f"{other}.") or str(other).startswith(f"{key}."):
         yield document.fault(place, f"overlaps with {other}, which is an axis too; keep one", of_key=True)
+
+
+def _of_another_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
+    """An axis below `training` in a scenario of a collective, or the other way round."""
+    kind = key.partition(".")[0]
+    if kind in PLAYED and kind not in document.data:
+        other = next((k for k in PLAYED if k in document.data), None)
+        if other is not None:
+            yield document.fault(
+                place, f"this scenario plays {PLAYED[other]} and has no {kind}; remove it", of_key=True
+            )
 
 
 def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iterator[Fault]:
@@ -88,8 +102,8 @@ def applied(data: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, A
     point = {key: value for key, value in data.items() if key not in KINDS}
     for key, value in settings.items():
         place(point, tuple(key.split(".")), value)
-    if _ALGORITHM in settings:
-        collective = point["collective"]
+    collective = point.get("collective")
+    if _ALGORITHM in settings and isinstance(collective, dict):
         for option in OPTIONS:
             if collective.get(option) is not None and _elsewhere(option, settings[_ALGORITHM], axes):
                 del collective[option]
@@ -105,8 +119,8 @@ def _elsewhere(option: str, algorithm: str, axes: Mapping[str, Any]) -> bool:
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
     """Put a value under a key path; mappings on the way are copied, so that nobody else sees it."""
-    for step in key[:-1]:
-        inner = data.get(step)
+    for depth, step in enumerate(key[:-1], 1):
+        inner = opened(key[:depth], data.get(step))
         if inner is not None and not isinstance(inner, dict):
             return
         data[step] = dict(inner or {})

@@ -14,12 +14,20 @@ from pydantic import ValidationError
 from simulator import document, registry, yaml_dialect
 from simulator.document import Document, Fault, Key
 from simulator.errors import ScenarioError
-from simulator.scenario import axes, cluster_rules, collective_rules, making, overrides, wording
+from simulator.scenario import (
+    axes,
+    cluster_rules,
+    collective_rules,
+    making,
+    overrides,
+    training_rules,
+    wording,
+)
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.reading import shown
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
-from simulator.scenario.shape import ScenarioShape, adapter
+from simulator.scenario.shape import KINDS, ScenarioShape, adapter
 
 _MOST_COMBINATIONS_TOLD: Final = 20
 _DEEPEST: Final = 40
@@ -110,44 +118,60 @@ class _FaultyError(Exception):
 
 
 def _shape(read: Document) -> ScenarioShape:
-    data = dict(read.data)
-    found: list[Fault] = []
-    if "training" in data:
-        found.append(read.fault(("training",), "training steps are not built yet", of_key=True))
-        del data["training"]
+    found = list(_kind(read))
     shape: ScenarioShape | None = None
     try:
-        shape = ScenarioShape.model_validate(data)
+        shape = ScenarioShape.model_validate(read.data)
     except ValidationError as error:
         found += wording.faults(error, read)
-    if "training" in read.data:
-        found = [f for f in found if not (f.key == ("collective",) and f.message.startswith("missing"))]
     found += axes.faults(read)
     if found or shape is None:
         raise _FaultyError(found)
     return shape
 
 
+def _kind(read: Document) -> Iterator[Fault]:
+    """A scenario is of a collective or of a training step, never of both."""
+    there = [kind for kind in KINDS if kind in read.data]
+    if len(there) == 2:
+        told = "stands beside collective, but a scenario plays one of the two; remove one"
+        yield read.fault(("training",), told, of_key=True)
+    elif not there:
+        told = f"missing; write for example '{wording.example(('collective',))}' or '{wording.example(('training',))}'"
+        yield read.fault(("collective",), told, of_key=True)
+
+
 def _conflicts(read: Document, shape: ScenarioShape, base: Path) -> Iterator[Fault]:
-    ask = cluster_rules.facts_of(base)
+    ask, ask_model = cluster_rules.facts_of(base), training_rules.models_of(base)
     told: dict[Fault, None] = {}
     for settings in axes.combinations(shape.compare, shape.sweep):
         point = ScenarioShape.model_validate(axes.applied(read.data, settings)) if settings else shape
-        for conflict in _broken(point, ask, base):
+        for conflict in _broken(point, ask, ask_model, base):
             told[_told(read, shape, conflict, settings)] = None
         if len(told) >= _MOST_COMBINATIONS_TOLD:
             break
     yield from told
 
 
-def _broken(shape: ScenarioShape, ask: cluster_rules.AskFacts, base: Path) -> Iterator[Conflict]:
+def _broken(
+    shape: ScenarioShape, ask: cluster_rules.AskFacts, ask_model: training_rules.AskModel, base: Path
+) -> Iterator[Conflict]:
     facts = None
     try:
         facts = ask(shape.cluster.topology)
     except ScenarioError as error:
         yield from cluster_rules.unusable(error, "topology")
     yield from cluster_rules.conflicts(shape.cluster, facts, base)
-    yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
+    if shape.collective is not None:
+        yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
+    if shape.training is not None:
+        yield from training_rules.conflicts(shape.training, shape.cluster, facts, ask_model, base)
+    drawn = making.plots_of(shape.kind)
+    for i, plot in enumerate(shape.plots):
+        if plot not in drawn:
+            yield Conflict(
+                ("plots", i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(drawn)}", ("plots",)
+            )
 
 
 def _told(read: Document, shape: ScenarioShape, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:

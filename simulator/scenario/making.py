@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from simulator.scenario import training_making
 from simulator.scenario.records import (
+    PLOTS,
+    TRAINING_PLOTS,
     BucketFusion,
     BufferFusion,
     ClusterSpec,
@@ -30,16 +33,22 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
     return Scenario(
         name=shape.name,
         cluster=_cluster(shape.cluster),
-        collective=_collective(shape.collective),
+        collective=None if shape.collective is None else _collective(shape.collective),
+        training=None if shape.training is None else training_making.training(shape.training),
         question=" ".join((shape.question or question).split()),
         seed=shape.seed,
         engine=cast(Any, shape.engine),
         compare=_axes(shape.compare),
         sweep=_axes(shape.sweep),
-        plots=tuple(dict.fromkeys(shape.plots)),
+        plots=tuple(dict.fromkeys(shape.plots if "plots" in shape.model_fields_set else plots_of(shape.kind))),
         source=source,
         base=base,
     )
+
+
+def plots_of(kind: str) -> tuple[str, ...]:
+    """Figures that there are for a collective, or for a training step."""
+    return TRAINING_PLOTS if kind == "training" else PLOTS
 
 
 def _axes(axes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from simulator import document
 from simulator.document import Document, Fault
 from simulator.errors import ScenarioError, one_of
 from simulator.scenario.axes import KINDS, place
+from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import axis_keys
 
 
@@ -52,8 +53,11 @@ def apply(read: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Ov
         path = _path(key)
         if path is None:
             known = (*axis_keys(), *KINDS, "name", "question", "plots")
-            unbuilt = key.partition(".")[0] == "training"
-            told = "training steps are not built yet" if unbuilt else f"unknown key; {one_of(known, key)}"
+            wrong.append(f"{option}: unknown key; {one_of(known, key)}")
+            continue
+        other = _other_kind(read.data, path)
+        if other is not None:
+            told = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
             wrong.append(f"{option}: {told}")
             continue
         try:
@@ -67,6 +71,13 @@ def apply(read: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Ov
     if wrong:
         raise ScenarioError("\n".join(wrong))
     return replace(read, data=data), tuple(done)
+
+
+def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
+    """What the scenario is of, where a key is below what it is not of."""
+    if path[0] not in PLAYED or path[0] in data:
+        return None
+    return next((kind for kind in PLAYED if kind in data), None)
 
 
 def _drop_axis(data: dict[str, Any], key: str) -> None:

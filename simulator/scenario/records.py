@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from simulator.scenario.training_records import TrainingSpec as TrainingSpec
+
 Engine = Literal["auto", "events", "compiled"]
 Payload = Literal["auto"] | bool
 
@@ -160,6 +162,8 @@ class CollectiveSpec:
 
 
 PLOTS = ("scaling", "bandwidth_utilization", "timeline", "steps")
+TRAINING_PLOTS = ("timeline", "memory", "breakdown", "scaling", "bandwidth_utilization")
+ALL_PLOTS = tuple(dict.fromkeys((*PLOTS, *TRAINING_PLOTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +175,8 @@ class Scenario:
     name : str
     cluster : ClusterSpec
     collective : CollectiveSpec or None
-    training : None
-        Kept free: training steps are not built yet.
+    training : TrainingSpec or None
+        One of the two is there, the other None.
     question : str
         The file's first comment.
     seed : int
@@ -189,7 +193,7 @@ class Scenario:
     name: str
     cluster: ClusterSpec
     collective: CollectiveSpec | None = None
-    training: None = None
+    training: TrainingSpec | None = None
     question: str = ""
     seed: int = 0
     engine: Engine = "auto"

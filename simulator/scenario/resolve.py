@@ -5,10 +5,19 @@ Rule: what is written here loads back to an equal scenario; quantities are text 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from simulator import units, yaml_dialect
-from simulator.scenario.records import BucketFusion, ClusterSpec, CollectiveSpec, Fusion, Scenario, Servers
+from simulator.scenario.records import (
+    BucketFusion,
+    ClusterSpec,
+    CollectiveSpec,
+    Fusion,
+    Scenario,
+    Servers,
+    TrainingSpec,
+)
 
 _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -27,6 +36,8 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     data |= {"seed": scenario.seed, "cluster": _cluster(scenario.cluster)}
     if scenario.collective is not None:
         data["collective"] = _collective(scenario.collective, {*scenario.compare, *scenario.sweep})
+    if scenario.training is not None:
+        data["training"] = training_data(scenario.training)
     data["engine"] = scenario.engine
     for kind, axes in (("compare", scenario.compare), ("sweep", scenario.sweep)):
         if axes:
@@ -111,6 +122,21 @@ def _fusion(fusion: Fusion) -> dict[str, Any]:
     if isinstance(fusion, BucketFusion):
         return {"buckets": bytes_text(fusion.buckets)}
     return {"buffer": bytes_text(fusion.buffer), "cycle": time_text(fusion.cycle)}
+
+
+def training_data(spec: TrainingSpec) -> dict[str, Any]:
+    """Write a training step as plain data; also what follows from another key, as "auto"."""
+    data = asdict(spec)
+    data["model"] = spec.model
+    if spec.parallelism.dp is None:
+        del data["parallelism"]["dp"]
+    data["sharding"]["bucket_size"] = bytes_text(spec.sharding.bucket_size)
+    policy = spec.activation_checkpointing
+    if isinstance(policy, int):
+        data["activation_checkpointing"] = {"every": policy}
+    elif isinstance(policy, tuple):
+        data["activation_checkpointing"] = list(policy)
+    return data
 
 
 def _rooted(operation: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from simulator import registry
-from simulator.scenario.shape import ScenarioShape, adapter, axis_keys
+from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -22,7 +22,7 @@ def schema() -> dict[str, Any]:
     Examples
     --------
     >>> schema()["required"]
-    ['name', 'cluster', 'collective']
+    ['name', 'cluster']
     """
     made = _plain(ScenarioShape.model_json_schema())
     made["properties"]["compare"] = _axes("Key: values to set side by side.")
@@ -30,6 +30,8 @@ def schema() -> dict[str, Any]:
     cluster = made["$defs"]["ClusterShape"]["properties"]
     for kind, key in (("topology", "topology"), ("gpu", "gpu")):
         cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]
+    made["$defs"]["TrainingShape"]["properties"]["model"]["examples"] = list(registry.names("model"))
+    made["oneOf"] = [{"required": [kind]} for kind in KINDS]
     # Ranks are whole numbers in YAML and, like all keys, text in JSON: pydantic describes only their values.
     cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}
     return {"$schema": _DIALECT, "title": "Scenario of the cluster simulator", **made}

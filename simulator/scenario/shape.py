@@ -7,6 +7,7 @@ are filled in when the records are made.
 from __future__ import annotations
 
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -14,7 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from simulator import dtypes
 from simulator.errors import one_of
 from simulator.scenario import reading
-from simulator.scenario.records import PLOTS
+from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
+from simulator.scenario.records import ALL_PLOTS
+from simulator.scenario.training_shape import (
+    EveryShape,
+    ParallelismShape,
+    PrecisionShape,
+    ShardingShape,
+    TrainingShape,
+)
 
 
 def _algorithms() -> tuple[str, ...]:
@@ -29,14 +38,6 @@ def _operations() -> tuple[str, ...]:
     return OPERATIONS
 
 
-def _stored_dtypes() -> tuple[str, ...]:
-    return tuple(d.name for d in dtypes.DTYPES.values() if not d.compute_only)
-
-
-# A million ranks is ten times the largest machine in operation; beyond it a slip of the keyboard is likelier.
-_MOST_RANKS: Final = 1_000_000
-Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
-Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
 # Seeds are stored in JSON and in numpy; both are exact up to 2^53 and 2^64, so the smaller bound rules.
 Seed = Annotated[int, reading.whole(0, 2**53)]
 Factor = Annotated[float, reading.number(positive=True, most=1e6)]
@@ -51,11 +52,7 @@ Name = Annotated[
 ]
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-
-class JitterShape(_Shape):
+class JitterShape(Shape):
     """How much luck plays in."""
 
     compute: Sigma = Field(default=0.0, description="Spread of kernels' times: each is multiplied by exp(sigma z).")
@@ -64,13 +61,13 @@ class JitterShape(_Shape):
     )
 
 
-class EcmpShape(_Shape):
+class EcmpShape(Shape):
     """How one of several equal routes is chosen."""
 
     hash: Seed = Field(description="Seed of the hash that chooses among equal routes.")
 
 
-class ClusterShape(_Shape):
+class ClusterShape(Shape):
     """On what it is played."""
 
     topology: Annotated[Any, reading.text_or_mapping("the name of a topology")] = Field(
@@ -89,7 +86,7 @@ class ClusterShape(_Shape):
     ecmp: EcmpShape | None = Field(default=None, description="Choose among equal routes by a hash.")
 
 
-class ServersShape(_Shape):
+class ServersShape(Shape):
     """Parameter servers."""
 
     count: Count = Field(default=1, description="How many parameter servers share the array.")
@@ -98,7 +95,7 @@ class ServersShape(_Shape):
     )
 
 
-class FusionShape(_Shape):
+class FusionShape(Shape):
     """How tensors are merged: buffer and cycle, or buckets."""
 
     buffer: Annotated[int, reading.size(1)] | None = Field(default=None, description="Sent when this full.")
@@ -110,7 +107,7 @@ class FusionShape(_Shape):
     )
 
 
-class CollectiveShape(_Shape):
+class CollectiveShape(Shape):
     """One collective operation."""
 
     operation: Annotated[str, reading.known(_operations)] = Field(description="What is done.")
@@ -118,7 +115,7 @@ class CollectiveShape(_Shape):
     size: Annotated[int, reading.size(0)] | None = Field(
         default=None, description="The whole array; may be left out where `tensors` are given."
     )
-    dtype: Annotated[str, reading.known(_stored_dtypes, dtypes.find)] = Field(
+    dtype: Annotated[str, reading.known(stored_dtypes, dtypes.find)] = Field(
         default="float32", description="Of the elements."
     )
     reduction: Annotated[str, reading.choice(("sum", "average", "max", "min", "product"))] = Field(
@@ -154,7 +151,7 @@ AxisKey = Annotated[str, reading.Read(_axis_key, lambda: {"enum": list(axis_keys
 Axes = dict[AxisKey, list[Any]]
 
 
-class ScenarioShape(_Shape):
+class ScenarioShape(Shape):
     """What is played, on what, and what is varied."""
 
     name: Name = Field(description="What the run is called; its folder is named so.")
@@ -163,16 +160,28 @@ class ScenarioShape(_Shape):
     )
     seed: Seed = Field(default=0, description="Of everything that is drawn by chance.")
     cluster: ClusterShape = Field(description="On what it is played.")
-    collective: CollectiveShape = Field(description="One collective operation.")
+    collective: Annotated[CollectiveShape | None, LeftOut(CollectiveShape)] = Field(
+        default=None, description="One collective operation; or else `training`."
+    )
+    training: Annotated[TrainingShape | None, LeftOut(TrainingShape)] = Field(
+        default=None, description="One training step; or else `collective`."
+    )
     engine: Annotated[str, reading.choice(("auto", "events"), {"compiled": "is not built yet; use auto or events"})] = (
         Field(default="auto", description="What plays it.")
     )
     compare: Axes = Field(default={}, description="Key: values to set side by side.")
     sweep: Axes = Field(default={}, description="Key: values to go through.")
-    plots: list[Annotated[str, reading.choice(PLOTS)]] = Field(default=list(PLOTS), description="Figures to draw.")
+    plots: list[Annotated[str, reading.choice(ALL_PLOTS)]] = Field(
+        default=[], description="Figures to draw; all that there are for the collective or the step if left out."
+    )
+
+    @property
+    def kind(self) -> str:
+        """Which of KINDS it is, once it is known to be one."""
+        return "collective" if self.training is None else "training"
 
 
-_MAPPINGS: Final[dict[tuple[str, ...], type[_Shape]]] = {
+_MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     (): ScenarioShape,
     ("cluster",): ClusterShape,
     ("cluster", "jitter"): JitterShape,
@@ -180,13 +189,21 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[_Shape]]] = {
     ("collective",): CollectiveShape,
     ("collective", "servers"): ServersShape,
     ("collective", "fusion"): FusionShape,
+    ("training",): TrainingShape,
+    ("training", "parallelism"): ParallelismShape,
+    ("training", "sharding"): ShardingShape,
+    ("training", "precision"): PrecisionShape,
 }
-_NO_AXES: Final = ("name", "question", "compare", "sweep", "plots", "cluster", "collective")
+# What a policy's name may stand instead of has no dotted keys: an axis gives the whole mapping.
+_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {("training", "activation_checkpointing"): EveryShape}
+# What a scenario plays, exactly one of these, and how it is called in a sentence.
+KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
+_NO_AXES: Final = ("name", "question", "compare", "sweep", "plots", "cluster", *KINDS)
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
     """Keys that the mapping at this place may have; empty where it has names of its own."""
-    shape = _MAPPINGS.get(at)  # type: ignore[arg-type]
+    shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
     return tuple(shape.model_fields) if shape else ()
 
 
@@ -203,5 +220,6 @@ def adapter(dotted: str) -> TypeAdapter[Any]:
     *at, name = dotted.split(".")
     field = _MAPPINGS[tuple(at)].model_fields[name]
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    config = None if isinstance(annotation, type) and issubclass(annotation, BaseModel) else ConfigDict(strict=True)
+    bare = field.annotation
+    config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
     return TypeAdapter(annotation, config=config)

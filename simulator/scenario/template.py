@@ -5,30 +5,32 @@ Rule: what is written without a comment sign loads; what is behind one is a key 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
-_TEXT: Final = """\
+_HEAD: Final = """\
 # {question}
 name: {name}                    # runs are kept under this name
 seed: 0                         # of everything that is drawn by chance
 
 cluster:
-  topology: star_100g           # `simulator list topology` shows all; or the path of a file of your own
+  topology: star_100g           # `simulator list topologies` shows all; or the path of a file of your own
   world_size: 8                 # ranks, one a GPU
-  # gpu: a100_sxm_80gb          # `simulator list gpu`; left out: the topology's own
+  # gpu: a100_sxm_80gb          # `simulator list gpus`; left out: the topology's own
   # stragglers: {{3: 0.8}}        # rank 3 runs at 0.8 of its FLOP/s and memory bandwidth
   # link_factors: {{'gpu0->switch0': 0.5}}
   # jitter: {{compute: 0.02, latency: 0.05}}     # times are multiplied by exp(sigma z)
 
-collective:
+"""
+_COLLECTIVE: Final = """\
+collective:                     # or `training`: one step of a model
   operation: all_reduce         # all_reduce reduce_scatter all_gather broadcast reduce scatter gather all_to_all
-  algorithm: ring               # `simulator list algorithm`; auto chooses one and says why
+  algorithm: ring               # `simulator list algorithms`; auto chooses one and says why
   size: 64 MiB                  # the whole array; units are B, kB, MB, GB or KiB, MiB, GiB
   dtype: float32                # float64 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int8 uint8
   reduction: sum                # sum average max min product
   accumulate: payload           # float32: partial sums travel and stay in float32
   payload: auto                 # whether real arrays move; auto: while world_size x size is at most 256 MiB
-  # servers: {{count: 4, on: workers}}           # with algorithm: parameter_server
+  # servers: {count: 4, on: workers}           # with algorithm: parameter_server
   # root: 0                                    # with broadcast, reduce, scatter and gather
 
 engine: auto                    # auto events
@@ -42,9 +44,39 @@ sweep:                          # gone through; all axes are multiplied out
 
 plots: [scaling, bandwidth_utilization, timeline, steps]
 """
+_TRAINING: Final = """\
+training:
+  model: gpt2                   # `simulator list models`; or the path of a Hugging Face config.json
+  seq_len: 1024                 # tokens of a sequence
+  micro_batch_size: 4           # sequences of a rank that go through the model at once
+  gradient_accumulation_steps: 1
+  sharding: zero3               # ddp zero1 zero2 zero3; or, all written out:
+  # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, bucket_size: 25 MiB}
+  precision: bf16               # fp32 tf32 fp16 bf16 fp8; or, all written out:
+  # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
+  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3, 5]
+  attention: flash              # flash standard
+  attention_generation: 2       # of flash attention's kernels: 1 2 3
+  optimizer: adam               # sgd momentum adam adafactor
+  collectives: auto             # auto played closed_form
+  compile: false                # whether a compiler merges kernels
+  dropout: false
+  # parallelism: {dp: 8}        # left out: all ranks are data parallel
+
+engine: auto                    # auto events
+
+compare:                        # set side by side
+  training.sharding.strategy: [ddp, zero3]
+
+sweep:                          # gone through; all axes are multiplied out
+  cluster.world_size: [2, 4, 8]
+  training.micro_batch_size: [1, 4]
+
+plots: [timeline, memory, breakdown, scaling, bandwidth_utilization]
+"""
 
 
-def template(name: str, question: str) -> str:
+def template(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> str:
     """Write a scenario to start from.
 
     Parameters
@@ -53,6 +85,8 @@ def template(name: str, question: str) -> str:
         What its runs are called: letters, digits, '_', '-' and '.'.
     question : str
         What it shall answer; becomes the first comment.
+    kind : {"collective", "training"}
+        What is played.
 
     Returns
     -------
@@ -76,4 +110,5 @@ def template(name: str, question: str) -> str:
     asked = " ".join("".join(c if c.isprintable() else " " for c in question).split()).lstrip("# ")
     # A name such as 2024 or 1e9 must stay text.
     written = yaml_dialect.dump(name, one_line=True)
-    return _TEXT.format(name=written, question=asked or "What do you want to know?")
+    head = _HEAD.format(name=written, question=asked or "What do you want to know?")
+    return head + (_TRAINING if kind == "training" else _COLLECTIVE)

@@ -25,6 +25,7 @@ Broken = tuple[Data, Path_]
 
 CASES = 500
 CHUNKS = 5  # of each of four kinds of break: 4 x 5 x 500 = 10,000 files
+STEPS = 0.4  # how many of them are of training steps; the others are of collectives
 PLAIN = re.compile(r"[A-Za-z0-9_]+( [A-Za-z]+)?")
 NOT_TEXT = re.compile(r"true|false|null|[0-9.eE]*")
 
@@ -100,7 +101,8 @@ class Writer:
 def shuffled(rng: random.Random, data: Data) -> Data:
     """The same mapping with its keys in another order."""
     items = [
-        (k, shuffled(rng, v) if isinstance(v, dict) and k in ("cluster", "collective") else v) for k, v in data.items()
+        (k, shuffled(rng, v) if isinstance(v, dict) and k in ("cluster", "collective", "training") else v)
+        for k, v in data.items()
     ]
     rng.shuffle(items)
     return dict(items)
@@ -151,8 +153,61 @@ def valid(rng: random.Random, algorithm: str | None = None, operation: str | Non
     return data
 
 
+def tiny(**keys: Any) -> Data:
+    """A small model written out."""
+    return {
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_positions": 1024,
+        "vocab_size": 1000,
+        **keys,
+    }
+
+
+def valid_step(rng: random.Random) -> Data:
+    """A scenario of a training step, without axes, that keeps every rule."""
+    world = rng.choice([1, 2, 4, 8])
+    cluster: Data = {"topology": "star_100g", "world_size": world}
+    step: Data = {"model": rng.choice(["gpt2", "gpt2_medium", tiny()]), "seq_len": rng.choice([64, 1024])}
+    data: Data = {"name": rng.choice(["demo", "run_7", "one-step"]), "cluster": cluster, "training": step}
+    dtypes = {"params": "bfloat16", "grads": "float32", "reduce": "bfloat16", "master": None, "matmul": "bfloat16"}
+    extras: list[Callable[[], None]] = [
+        lambda: data.update(seed=rng.randrange(1000)),
+        lambda: data.update(plots=["memory", "breakdown"]),
+        lambda: cluster.update(gpu="a100_sxm_80gb"),
+        lambda: cluster.update(stragglers={0: 0.5}),
+        lambda: step.update(micro_batch_size=rng.randrange(1, 9)),
+        lambda: step.update(gradient_accumulation_steps=2),
+        lambda: step.update(parallelism={"dp": world, "tp": 1}),
+        lambda: step.update(sharding=rng.choice(["ddp", "zero3", {"strategy": "zero2", "bucket_size": "1 MiB"}])),
+        lambda: step.update(precision=rng.choice(["fp16", "tf32", dtypes])),
+        lambda: step.update(activation_checkpointing=rng.choice(["full", "sqrt", {"every": 2}, [0, 3]])),
+        lambda: step.update(attention=rng.choice(["flash", "standard"])),
+        lambda: step.update(attention_generation=1),
+        lambda: step.update(optimizer=rng.choice(["sgd", "adafactor"])),
+        lambda: step.update(collectives="played"),
+        lambda: step.update(compile=True),
+        lambda: step.update(dropout=False),
+    ]
+    for extra in extras:
+        if rng.random() < 0.3:
+            extra()
+    return data
+
+
+def either(rng: random.Random, step: bool) -> Data:
+    """A valid scenario of a training step, or else of a collective."""
+    return valid_step(rng) if step else valid(rng)
+
+
 def with_axes(rng: random.Random, data: Data) -> Data:
     """The same with a comparison and a sweep that keep every rule whatever the scenario is."""
+    if "training" in data:
+        data["compare"] = {"training.optimizer": ["adam", "sgd"]}
+        data["sweep"] = {"training.sharding.strategy": ["ddp", "zero1"], "seed": [rng.randrange(9), 9]}
+        return data
     data["compare"] = {"collective.payload": [False, "auto"]}
     data["sweep"] = {"collective.size": ["64 KiB", "1 MiB"], "seed": [rng.randrange(9), 9]}
     return data
@@ -162,7 +217,9 @@ def put(data: Data, key: Path_, value: Any) -> Broken:
     """Write a value under a path; the path is where the fault must be told."""
     inner = data
     for step in key[:-1]:
-        inner = inner.setdefault(step, {})
+        # What stands there as one word (`sharding: zero3`) makes room for a mapping.
+        inner[step] = inner[step] if isinstance(inner.get(step), dict) else {}
+        inner = inner[step]
     inner[key[-1]] = value
     return data, key
 
@@ -207,6 +264,38 @@ WRONG: list[tuple[Path_, list[Any]]] = [
     (("sweep", "cluster.world_size", 1), [[4, 4], [2, -1]]),
     (("sweep", "collective.size", 0), [[1024], ["1 Mb"], ["many"]]),
 ]
+WRONG_STEP: list[tuple[Path_, list[Any]]] = [
+    (("training",), [8, "gpt2", None, []]),
+    (("training", "model"), [8, "", None, ["gpt2"], 1.5, {}]),
+    (("training", "seq_len"), [*NUMBERS, 0, None, "512", 10**10]),
+    (("training", "micro_batch_size"), [*NUMBERS, 0, None]),
+    (("training", "gradient_accumulation_steps"), [*NUMBERS, 0, None]),
+    (("training", "parallelism"), [8, "dp", [8], None]),
+    (("training", "parallelism", "dp"), [*NUMBERS, 0]),
+    (("training", "parallelism", "tp"), [*NUMBERS, 0, 2, None]),
+    (("training", "parallelism", "pp"), [2, 4]),
+    (("training", "parallelism", "cp"), [2, 8]),
+    (("training", "parallelism", "ep"), [2, 16]),
+    (("training", "sharding"), [3, None, True, ["zero3"]]),
+    (("training", "sharding", "prefetch"), [*NUMBERS, None]),
+    (("training", "sharding", "reshard_after_forward"), [1, "yes", None]),
+    (("training", "sharding", "bucket_size"), [25, "0 B", "25 Mb", "many", None]),
+    (("training", "sharding", "shard_size"), [4, "all", True]),
+    (("training", "precision"), [16, None, ["bf16"]]),
+    (("training", "precision", "params"), [16, None, ["float16"], "tf32", "float8_e4m3fn"]),
+    (("training", "precision", "master"), [True, 32, []]),
+    (("training", "precision", "matmul"), [None, 8, "int8"]),
+    (("training", "activation_checkpointing"), [None, 3, True, 0.5]),
+    (("training", "activation_checkpointing", "every"), [*NUMBERS, 0, None]),
+    (("training", "activation_checkpointing", 1), [[0, -1], [1, "two"], [0, 2.5]]),
+    (("training", "attention_generation"), [*NUMBERS, 0, 4, None]),
+    (("training", "compile"), ["on", 1, None]),
+    (("training", "dropout"), [0.1, "off", None]),
+    (("compare", "training.sharding"), ["ddp", [], 3]),
+    (("sweep", "training.micro_batch_size", 0), [[0], ["two"], [None]]),
+    (("sweep", "training.activation_checkpointing", 1), [["none", "none"], ["full", 7]]),
+    (("sweep", "training.precision.reduce", 0), [[16], [None]]),
+]
 REQUIRED = [
     ("name",),
     ("cluster",),
@@ -214,20 +303,30 @@ REQUIRED = [
     ("cluster", "topology"),
     ("cluster", "world_size"),
     ("collective", "operation"),
+    ("training",),
+    ("training", "model"),
+    ("training", "seq_len"),
 ]
+
+
+def fits(key: Path_, data: Data) -> bool:
+    """Whether a key is for this scenario: not below `training` where there is a collective, nor the other way."""
+    named = str(key[1] if key[0] in ("compare", "sweep") and len(key) > 1 else key[0]).partition(".")[0]
+    return named not in ("collective", "training") or named in data
 
 
 def wrong_value(rng: random.Random) -> Broken:
     """A value of the wrong type or out of range, or a required key that is missing."""
-    data = valid(rng)
+    data = either(rng, rng.random() < STEPS)
     if rng.random() < 0.1:
-        key = rng.choice(REQUIRED)
+        key = rng.choice([k for k in REQUIRED if fits(k, data)])
         inner = data if len(key) == 1 else data[key[0]]
         del inner[key[-1]]
         return data, key[:-1]
-    key, values = rng.choice(WRONG)
+    menu = WRONG_STEP if "training" in data and rng.random() < 0.7 else WRONG
+    key, values = rng.choice([wrong for wrong in menu if fits(wrong[0], data)])
     value = rng.choice(values)
-    if isinstance(key[-1], int) and key[0] == "sweep":
+    if isinstance(key[-1], int) and key[:2] != ("cluster", "stragglers"):
         return put(data, key[:-1], value)[0], key
     return put(data, key, value)
 
@@ -246,21 +345,43 @@ NAMES = [
     (("compare", "collective.algorithm", 1), [["ring", "rnig"], ["tree", "three"]]),
     (("sweep", "collective.dtype", 0), [["fp16"], ["halfs"]]),
     (("sweep", "cluster.topology", 1), [["star_100g", "sta_100g"]]),
+    (("training", "model"), ["llama3_9b", "gtp2", "bert"]),
+    (("training", "sharding"), ["zero4", "fsdp", "dpp"]),
+    (("training", "sharding", "strategy"), ["zero0", "hsdp", "Zero3"]),
+    (("training", "precision"), ["bfloat16", "fp15", "int8"]),
+    (("training", "precision", "grads"), ["bf16", "fp32", "halfs"]),
+    (("training", "precision", "matmul"), ["fp8", "tf16"]),
+    (("training", "activation_checkpointing"), ["ful", "selective", "nothing"]),
+    (("training", "attention"), ["flsh", "paged"]),
+    (("training", "optimizer"), ["adamw", "lion", "Sgd"]),
+    (("training", "collectives"), ["play", "closed"]),
+    (("compare", "training.sharding.strategy", 1), [["ddp", "zeor3"]]),
+    (("sweep", "training.model", 0), [["gpt9"], ["gpt_2"]]),
 ]
 
 
 def unknown(rng: random.Random) -> Broken:
     """A key or a name that nothing carries."""
-    data = valid(rng)
+    data = either(rng, rng.random() < STEPS)
     if rng.random() < 0.5:
-        key, values = rng.choice(NAMES)
+        key, values = rng.choice([name for name in NAMES if fits(name[0], data) and known_plots(name[0], data)])
         at = key[:-1] if isinstance(key[-1], int) else key
         return put(data, at, rng.choice(values))[0], key
     data = with_axes(rng, data)
-    places = [key for key in walk(data) if isinstance(key[-1], str) and "->" not in key[-1]]
+    places = [key for key in walk(data) if isinstance(key[-1], str) and "->" not in key[-1] and not of_model(key)]
     key = rng.choice(places)
     wrong = misspelt(rng, key[-1])
     return put(data, (*key[:-1], wrong), 5 if key[0] not in ("compare", "sweep") else [5])
+
+
+def known_plots(key: Path_, data: Data) -> bool:
+    """Whether the other figures of a list with an unknown one are of this scenario."""
+    return key[0] != "plots" or "collective" in data
+
+
+def of_model(key: Path_) -> bool:
+    """Keys of a model that is written out: those that nothing reads are left alone, as in the files of its authors."""
+    return key[:2] == ("training", "model") and len(key) > 2
 
 
 def walk(data: Data, at: Path_ = ()) -> Iterator[Path_]:
@@ -279,7 +400,7 @@ def misspelt(rng: random.Random, name: str) -> str:
 
 def conflict(rng: random.Random) -> Broken:
     """Two keys, each fine by itself, that do not go together."""
-    return rng.choice(CONFLICTS)(rng)
+    return rng.choice(CONFLICTS_OF_STEPS if rng.random() < STEPS else CONFLICTS)(rng)
 
 
 def in_collective(
@@ -360,10 +481,76 @@ def tensors_beside(rng: random.Random) -> Broken:
 
 
 def training(rng: random.Random) -> Broken:
-    data = valid(rng)
-    if rng.random() < 0.5:
-        del data["collective"]
-    return put(data, ("training",), {"model": "llama3_8b", "seq_len": 8192})
+    return put(valid(rng), ("training",), {"model": "llama3_8b", "seq_len": 8192})
+
+
+def in_step(key: Path_, value: Any, told: Path_ | None = None, **others: Any) -> Callable[[random.Random], Broken]:
+    """Keys of `training` of which one does not go with another; told at `key`, or at the one below it."""
+
+    def broken(rng: random.Random) -> Broken:
+        data = valid_step(rng)
+        for name in ("precision", "activation_checkpointing"):
+            data["training"].pop(name, None)
+        data["training"] |= {"model": "gpt2", "seq_len": 64} | others
+        put(data, ("training", *key), value)
+        return data, ("training", *(key if told is None else told))
+
+    return broken
+
+
+def too_few_ranks(rng: random.Random) -> Broken:
+    data = valid_step(rng)
+    return put(data, ("training", "parallelism", "dp"), data["cluster"]["world_size"] * rng.choice([2, 3]))
+
+
+def ranks_of_a_point(rng: random.Random) -> Broken:
+    data = valid_step(rng)
+    data["cluster"].pop("stragglers", None)
+    put(data, ("training", "parallelism", "dp"), data["cluster"]["world_size"])
+    return put(data, ("sweep", "cluster.world_size"), [data["cluster"]["world_size"], 16])
+
+
+def no_such_arithmetic(rng: random.Random) -> Broken:
+    data = valid_step(rng)
+    data["cluster"]["gpu"] = "v100_sxm_32gb"
+    data["training"]["precision"] = {"reduce": "float32"}
+    return put(data, ("training", "precision", "params"), "bfloat16")
+
+
+def of_a_collective(kind: str) -> Callable[[random.Random], Broken]:
+    return lambda rng: put(valid_step(rng), (kind, "collective.size"), ["1 MiB"])
+
+
+def axis_below_an_axis(rng: random.Random) -> Broken:
+    data = valid_step(rng)
+    data["compare"] = {"training.sharding": ["ddp", "zero3"]}
+    return put(data, ("sweep", "training.sharding.prefetch"), [0, 1])
+
+
+def figure_of_a_collective(rng: random.Random) -> Broken:
+    return put(valid_step(rng), ("plots",), ["timeline", "steps"])[0], ("plots", 1)
+
+
+CONFLICTS_OF_STEPS: list[Callable[[random.Random], Broken]] = [
+    too_few_ranks,
+    ranks_of_a_point,
+    no_such_arithmetic,
+    of_a_collective("compare"),
+    of_a_collective("sweep"),
+    axis_below_an_axis,
+    figure_of_a_collective,
+    in_step(("precision",), {"params": "float32", "master": "float32"}, ("precision", "master")),
+    in_step(("precision",), {"master": "bfloat16"}, ("precision", "master")),
+    in_step(("precision",), {"matmul": "tf32", "params": "float16"}, ("precision", "matmul")),
+    in_step(("precision",), {"matmul": "float32"}, ("precision", "matmul")),
+    in_step(("precision",), "fp8"),
+    in_step(("activation_checkpointing",), [0, 12], ("activation_checkpointing", 1)),
+    in_step(("activation_checkpointing",), [5, 3, 5], ("activation_checkpointing", 2)),
+    in_step(("seq_len",), 1025),
+    in_step(("model",), tiny(n_head=7), ("model", "n_head")),
+    in_step(("model",), tiny(n_layer=0), ("model", "n_layer")),
+    in_step(("model",), tiny(n_positions=32), ("seq_len",)),
+]
 
 
 CONFLICTS: list[Callable[[random.Random], Broken]] = [
@@ -411,7 +598,8 @@ NOT_LINES = ["--- 1", "{indent} more: 1", "]", "{indent}no colon here\n{indent}m
 
 def broken_text(rng: random.Random) -> tuple[str, int]:
     """Text that is not YAML, or not YAML that says one thing, and the line where it is not."""
-    data = shuffled(rng, with_axes(rng, valid(rng, operation="all_reduce")))
+    step = rng.random() < STEPS
+    data = shuffled(rng, with_axes(rng, valid_step(rng) if step else valid(rng, operation="all_reduce")))
     writer = Writer(rng, quotes=False, flow=0.2)
     lines = writer.text(data).splitlines()
     key = rng.choice([k for k in leaves(data) if writer.line_of[k] != writer.line_of.get(k[:-1])])
@@ -495,8 +683,8 @@ def test_a_broken_file_is_refused_at_the_line_that_was_broken(kind: str, chunk: 
 
 def test_the_files_are_valid_before_they_are_broken(tmp_path: Path) -> None:
     path = tmp_path / "whole.yaml"
-    for number in range(200):
+    for number in range(400):
         rng = random.Random(number)
-        data = valid(rng)
+        data = either(rng, number % 4 > 1)
         path.write_text(Writer(rng).text(shuffled(rng, with_axes(rng, data) if number % 2 else data)), encoding="utf-8")
         assert load_scenario(path).name == data["name"]

@@ -37,7 +37,7 @@ def test_check_counts_the_payload_of_the_largest_point(cli: Command) -> None:
     with_arrays = cli("check", "small.yaml", "--set", size).out
     without = cli("check", "small.yaml", "--set", size, "--set", "collective.payload=false").out
     assert "memory:    about 128 MiB for the largest point" in with_arrays
-    assert "memory:    about 3120 B for the largest point" in without
+    assert "memory:    about 7120 B for the largest point" in without
 
 
 def test_check_finds_what_only_the_cluster_shows(cli: Command) -> None:

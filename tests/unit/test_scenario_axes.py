@@ -146,7 +146,8 @@ def test_an_axis_can_be_set() -> None:
         ("seed", "[1", "--set seed=[1:1:3: not YAML: expected ',' or ']', but got '<stream end>' "
          "(while parsing a flow sequence); check indentation, quotes and brackets"),
         ("sweep.seed", "[1, x]", "--set sweep.seed=[1, x]: sweep.seed.1: got 'x'; must be a whole number"),
-        ("training.model", "x", "--set training.model=x: training steps are not built yet"),
+        ("training.model", "x", "--set training.model=x: the scenario plays a collective and has no training; "
+         "start from another one"),
         ("collective.root", "3", "--set collective.root=3: only for broadcast, reduce, scatter, gather; "
          "all_reduce has none; remove it"),
     ],

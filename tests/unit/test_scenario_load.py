@@ -197,11 +197,9 @@ def test_a_file_that_is_no_mapping_is_told() -> None:
         parse_scenario(document.parse("[1, 2]", "f"), Path())
 
 
-def test_training_is_one_fault_with_and_without_a_collective() -> None:
-    data = with_keys(training={"model": "llama3_8b"})
-    assert told(data) == ["training: training steps are not built yet"]
-    del data["collective"]
-    assert told(data) == ["training: training steps are not built yet"]
+def test_a_step_beside_a_collective_is_one_fault() -> None:
+    told_once = "training: stands beside collective, but a scenario plays one of the two; remove one"
+    assert told(with_keys(training={"model": "gpt2", "seq_len": 512})) == [told_once]
 
 
 def test_all_faults_of_a_file_are_told_at_once_in_its_order() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from simulator.report.summary import Bottleneck, bottleneck
-from simulator.report.table import collective_table
+from simulator.report.table import points_table
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
 from simulator.timeline import LinkUse, Timeline
@@ -96,7 +96,7 @@ def test_a_report_is_plain_data() -> None:
 
 def lines(width: int, points: list[dict[str, Any]]) -> list[str]:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(collective_table("Which?", points, width))
+    console.print(points_table("Which?", points, width))
     return console.export_text().splitlines()
 
 

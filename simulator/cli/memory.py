@@ -1,0 +1,102 @@
+"""`simulator memory`: does a model fit? The closed forms, by ZeRO stage and checkpointing, nothing played."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from simulator.cluster.gpu_file import load_gpu
+from simulator.errors import ScenarioError
+from simulator.model import conventions
+from simulator.model.head import logits_memory
+from simulator.model.layer import Batch, layer_operations
+from simulator.model.load import load_model
+from simulator.model.parameters import modules, total
+from simulator.model.shape import Transformer
+from simulator.training.checkpointing import POLICIES, kept
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked."""
+
+    model: str
+    dp: int
+    seq_len: int
+    micro_batch_size: int
+    gpu: str
+    attention: str
+
+
+def show(request: Request, *, as_json: bool) -> None:
+    """Print model states by convention and stage, activations by policy, and what fits together."""
+    if request.dp < 1 or request.seq_len < 1 or request.micro_batch_size < 1:
+        raise ScenarioError("--dp, --seq-len and --micro-batch-size: must be at least 1")
+    if request.attention not in ("flash", "standard"):
+        raise ScenarioError(f"--attention: got {request.attention!r}; one of flash, standard")
+    model = load_model(request.model, request.seq_len)
+    states, activations = _states(model, request.dp), _activations(model, request)
+    capacity = load_gpu(request.gpu).hbm_bytes
+    if as_json:
+        document = {
+            "parameters": total(model),
+            "capacity_bytes": capacity,
+            "states": states,
+            "activations": activations,
+        }
+        typer.echo(json.dumps(document, indent=2))
+        return
+    typer.echo(f"{model.name}: {total(model):,} parameters; GB = 1e9 bytes, a rank, {request.dp} data-parallel ranks")
+    typer.echo("\nmodel states (Adam, mixed precision), by convention")
+    for name, nbytes in states.items():
+        typer.echo(f"  {name:<34}{nbytes / GB:>10.2f} GB")
+    typer.echo(
+        f"\nactivations and logits, micro-batch of {request.micro_batch_size} x {request.seq_len}, by checkpointing"
+    )
+    for name, nbytes in activations.items():
+        typer.echo(f"  {name:<34}{nbytes / GB:>10.2f} GB")
+    typer.echo(f"\ntogether on a {request.gpu} of {capacity / GB:.1f} GB (stages as the ZeRO paper counts them)")
+    typer.echo("  " + " " * 12 + "".join(f"{name:>16}" for name in activations))
+    for stage in range(4):
+        cells = []
+        for nbytes in activations.values():
+            need = states[f"paper, stage {stage}"] + nbytes
+            cells.append(f"{need / GB:>11.1f} {'fits' if need <= capacity else '-':>4}")
+        typer.echo(f"  stage {stage}     " + "".join(cells))
+    typer.echo(
+        "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GB. A played step counts them."
+    )
+
+
+def _states(model: Transformer, ranks: int) -> dict[str, float]:
+    parameters = float(total(model))
+    units = modules(model)
+    layer = float(max(unit.elements for unit in units))
+    found = {f"paper, stage {stage}": conventions.paper(parameters, ranks, stage).total for stage in range(4)}
+    found["deepspeed, stage 2"] = conventions.deepspeed_zero2(parameters, ranks).total
+    found["deepspeed, stage 3"] = conventions.deepspeed_zero3(parameters, ranks, layer).total
+    found["fsdp, full shard"] = conventions.fsdp(parameters, ranks, layer).total
+    found["fsdp, no reshard after forward"] = conventions.fsdp(
+        parameters, ranks, layer, reshard_after_forward=False
+    ).total
+    return found
+
+
+def _activations(model: Transformer, request: Request) -> dict[str, float]:
+    attention: Any = request.attention
+    batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
+    operations = layer_operations(model, batch)
+    entry = batch.tokens * model.hidden_size * batch.itemsize
+    head = logits_memory(model, batch)
+    logits = max(head.forward_peak, head.backward_peak)
+    found = {}
+    for policy in POLICIES:
+        layers = [kept(policy, i, model, operations, entry) for i in range(model.num_layers)]
+        peak = sum(layer.nbytes for layer in layers) + max(layer.recomputed for layer in layers)
+        found[policy] = float(peak + logits)
+    return found

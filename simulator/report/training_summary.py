@@ -1,0 +1,122 @@
+"""The numbers of a played training step: one record, and one sentence that says what held it up.
+
+Rule: reads the timeline and the plan, never asks a model or an engine. Report keys, and only they, carry units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simulator.cluster.cluster import Cluster
+from simulator.report.intervals import Interval, length, outside
+from simulator.report.summary import Bottleneck, bottleneck
+from simulator.timeline import MemorySample, Span, Timeline
+from simulator.training.step import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """What came out of a training step.
+
+    Attributes
+    ----------
+    step_time_s : float
+        Of the rank that ends last [s].
+    tokens_per_s, tokens_per_s_per_gpu : float
+    mfu, hfu : float
+        FLOPs of the model, and those with recomputation, over what all GPUs could have done at their dense peak; full
+        attention counted (PaLM, appendix B).
+    compute_time_s, comm_time_s, exposed_comm_time_s, bubble_time_s : float
+        Unions of spans of the rank that ends last: kernels; collectives; those with no kernel beside them; neither [s].
+    recompute_time_s, optimizer_time_s : float
+        Parts of compute_time_s [s].
+    peak_memory_bytes : int
+        Of the rank that needs most [B].
+    peak_memory_by_category : dict of str to int
+        What it was made of [B].
+    fits : bool
+    shortfall_bytes : int
+        What is missing; 0 where it fits [B].
+    closed_form_collectives, played_collectives : int
+    bottleneck : Bottleneck or None
+    because : str
+    """
+
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    hfu: float
+    compute_time_s: float
+    comm_time_s: float
+    exposed_comm_time_s: float
+    bubble_time_s: float
+    recompute_time_s: float
+    optimizer_time_s: float
+    peak_memory_bytes: int
+    peak_memory_by_category: dict[str, int]
+    fits: bool
+    shortfall_bytes: int
+    closed_form_collectives: int
+    played_collectives: int
+    bottleneck: Bottleneck | None
+    because: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
+    """Put the numbers of a played step together."""
+    time, ranks = timeline.end, cluster.world_size
+    last = min((s for s in timeline.spans if s.end == time), key=lambda s: s.rank).rank
+    spans = [span for span in timeline.spans if span.rank == last]
+    compute = [(s.start, s.end) for s in spans if s.stream == "compute"]
+    comm = [(s.start, s.end) for s in spans if s.stream != "compute"]
+    peak = max(timeline.memory, key=lambda sample: sample.nbytes)
+    capacity = cluster.gpus[peak.rank].hbm_bytes
+    peak_flops = cluster.gpus[0].peak_flops[plan.step.precision.matmul]
+    available = time * ranks * peak_flops
+    exposed = outside(comm, compute)
+    bubble = time - length([*compute, *comm])
+    return TrainingReport(
+        step_time_s=time,
+        tokens_per_s=plan.tokens / time,
+        tokens_per_s_per_gpu=plan.tokens / time / ranks,
+        mfu=plan.model_flops / available,
+        hfu=plan.hardware_flops / available,
+        compute_time_s=length(compute),
+        comm_time_s=length(comm),
+        exposed_comm_time_s=exposed,
+        bubble_time_s=max(bubble, 0.0),
+        recompute_time_s=length(_of(spans, "recompute")),
+        optimizer_time_s=length(_of(spans, "optimizer")),
+        peak_memory_bytes=peak.nbytes,
+        peak_memory_by_category=dict(peak.by_category),
+        fits=peak.nbytes <= capacity,
+        shortfall_bytes=max(0, peak.nbytes - capacity),
+        closed_form_collectives=plan.closed_forms,
+        played_collectives=plan.played,
+        bottleneck=bottleneck(timeline),
+        because=_because(time, compute, exposed, bubble, peak, capacity),
+    )
+
+
+def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
+    return [(s.start, s.end) for s in spans if s.kind == kind]
+
+
+def _because(
+    time: float, compute: list[Interval], exposed: float, bubble: float, peak: MemorySample, capacity: int
+) -> str:
+    shares = {
+        "kernels": length(compute) / time,
+        "communication that nothing hides": exposed / time,
+        "idle": bubble / time,
+    }
+    told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.005)
+    room = f"memory peaks at {peak.nbytes / capacity:.0%} of the GPU's"
+    return f"{told}; {room}" if peak.nbytes <= capacity else f"{told}; {room}, so it does not fit"

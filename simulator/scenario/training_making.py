@@ -1,0 +1,119 @@
+"""From the valid shape of `training` to its record, and from the record to the step that is planned.
+
+Rule: as in making.py, nothing is checked here; what follows from another key ("auto") is filled in at the very end, so
+that an axis may change that key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from simulator import dtypes
+from simulator.scenario.training_records import Parallelism, PrecisionSpec, ShardingSpec, TrainingSpec
+from simulator.scenario.training_shape import PrecisionShape, TrainingShape
+
+if TYPE_CHECKING:
+    from simulator.training.spec import Precision, TrainingStep
+
+
+def training(shape: TrainingShape) -> TrainingSpec:
+    """Make the record of a shape that keeps all rules."""
+    return TrainingSpec(
+        model=shape.model,
+        seq_len=shape.seq_len,
+        micro_batch_size=shape.micro_batch_size,
+        gradient_accumulation_steps=shape.gradient_accumulation_steps,
+        parallelism=Parallelism(**shape.parallelism.model_dump()),
+        sharding=ShardingSpec(**shape.sharding.model_dump(exclude={"shard_size"})),
+        precision=PrecisionSpec(**shape.precision.model_dump()),
+        activation_checkpointing=shape.activation_checkpointing,
+        attention=cast(Any, shape.attention),
+        attention_generation=shape.attention_generation,
+        optimizer=shape.optimizer,
+        collectives=cast(Any, shape.collectives),
+        compile=shape.compile,
+        dropout=shape.dropout,
+    )
+
+
+def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
+    """Make the step that is planned, with the model read and every default filled in.
+
+    Parameters
+    ----------
+    spec : TrainingSpec
+    world_size : int
+        Ranks; the data-parallel ones where the file does not say how many.
+    base : Path, optional
+        Folder from which a relative path of the model is read.
+
+    Returns
+    -------
+    TrainingStep
+
+    Raises
+    ------
+    ScenarioError
+        The model cannot be read any more.
+    ValueError
+        The parallel groups do not make up world_size.
+
+    Examples
+    --------
+    >>> to_step(TrainingSpec("llama3_8b", 8192), 8).precision.master
+    'float32'
+    """
+    from simulator.model.load import load_model
+    from simulator.training.spec import OPTIMIZERS, Sharding, TrainingStep
+
+    if ranks(spec.parallelism, world_size) != world_size:
+        raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
+    sharding = spec.sharding
+    return TrainingStep(
+        model=load_model(spec.model, spec.seq_len, base),
+        seq_len=spec.seq_len,
+        micro_batch_size=spec.micro_batch_size,
+        accumulation=spec.gradient_accumulation_steps,
+        sharding=Sharding(
+            strategy=cast(Any, sharding.strategy),
+            reshard_after_forward=sharding.reshard_after_forward,
+            prefetch=sharding.prefetch,
+            bucket_size=sharding.bucket_size,
+        ),
+        precision=precision(spec.precision),
+        checkpointing=spec.activation_checkpointing,
+        attention=spec.attention,
+        attention_generation=spec.attention_generation,
+        optimizer=OPTIMIZERS[spec.optimizer],
+        collectives=spec.collectives,
+        compiled=spec.compile,
+        dropout=spec.dropout,
+    )
+
+
+def ranks(parallelism: Parallelism, world_size: int) -> int:
+    """Ranks that the parallel groups make up together."""
+    rest = parallelism.tp * parallelism.pp * parallelism.cp * parallelism.ep
+    return rest * (world_size // rest if parallelism.dp is None else parallelism.dp)
+
+
+def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:
+    """Fill in what follows from the parameters' dtype.
+
+    Examples
+    --------
+    >>> precision(PrecisionSpec(params="float32")).master is None
+    True
+    """
+    from simulator.training.spec import Precision
+
+    narrow = dtypes.find(spec.params).bits < dtypes.find("float32").bits
+    follow = "float32" if narrow else None
+    return Precision(
+        params=spec.params,
+        grads=spec.params if spec.grads == "auto" else spec.grads,
+        reduce=spec.reduce,
+        master=follow if spec.master == "auto" else spec.master,
+        matmul=spec.params if spec.matmul == "auto" else spec.matmul,
+    )

@@ -1,0 +1,97 @@
+"""A training step as it stands in a scenario: frozen records whose fields are named like the keys of the file.
+
+Rule: as in records.py; the model is still a name, and what follows from another key is still "auto".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Over how many ranks the step is spread in each way; dp None: world_size."""
+
+    dp: int | None = None
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingSpec:
+    """How model states are spread; the fields are those of `training.spec.Sharding`.
+
+    Attributes
+    ----------
+    strategy : str
+    reshard_after_forward : bool
+    prefetch : int
+        Layers.
+    bucket_size : int
+        [B]
+    """
+
+    strategy: str = "zero3"
+    reshard_after_forward: bool = True
+    prefetch: int = 1
+    bucket_size: int = 25 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionSpec:
+    """Dtypes of a step; "auto" follows `params`, which an axis may change.
+
+    Attributes
+    ----------
+    params, grads, reduce : str
+    master : str or None
+        None where there is no copy.
+    matmul : str
+    """
+
+    params: str = "bfloat16"
+    grads: str = "auto"
+    reduce: str = "float32"
+    master: str | None = "auto"
+    matmul: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpec:
+    """One training step, as in the file; `to_step` makes the record that is planned.
+
+    Attributes
+    ----------
+    model : str or mapping
+        A catalog name, a path, or the keys of a config.json.
+    seq_len, micro_batch_size, gradient_accumulation_steps : int
+    parallelism : Parallelism
+    sharding : ShardingSpec
+    precision : PrecisionSpec
+    activation_checkpointing : str, int or tuple of int
+        A policy's name, k for every k-th layer, or the layers.
+    attention : {"flash", "standard"}
+    attention_generation : int
+    optimizer : str
+    collectives : {"auto", "played", "closed_form"}
+    compile, dropout : bool
+    """
+
+    model: str | Mapping[str, Any]
+    seq_len: int
+    micro_batch_size: int = 1
+    gradient_accumulation_steps: int = 1
+    parallelism: Parallelism = Parallelism()
+    sharding: ShardingSpec = ShardingSpec()
+    precision: PrecisionSpec = PrecisionSpec()
+    activation_checkpointing: str | int | tuple[int, ...] = "none"
+    attention: Literal["flash", "standard"] = "flash"
+    attention_generation: int = 2
+    optimizer: str = "adam"
+    collectives: Literal["auto", "played", "closed_form"] = "auto"
+    compile: bool = False
+    dropout: bool = False

@@ -1,0 +1,285 @@
+"""The shape of `training`: which keys there are, and what each may hold by itself.
+
+Rule: as in shape.py, one class a mapping, one line a key. Short forms (`sharding: zero3`, `precision: bf16`) stand for
+mappings, and are those mappings from here on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Final, cast, get_args
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+from simulator import dtypes
+from simulator.errors import UnknownNameError, one_of
+from simulator.scenario import reading
+from simulator.scenario.field_types import Count, Rank, Shape
+from simulator.training.checkpointing import POLICIES
+from simulator.training.spec import OPTIMIZERS, Strategy
+
+STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
+# What others call these (ZeRO's paper, section 5; PyTorch's ShardingStrategy), so that their names find home.
+_OTHER_STRATEGIES: Final = {
+    **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "is called zero3 here; write zero3"),
+    "shard_grad_op": "is zero3 that keeps its parameters; write {strategy: zero3, reshard_after_forward: false}",
+    **dict.fromkeys(("no_shard", "dp", "zero0", "none"), "is called ddp here; write ddp"),
+    **dict.fromkeys(("hsdp", "hybrid_shard", "zero++"), "sharding within groups is not built yet; write zero3"),
+}
+PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "fp32": {"params": "float32"},
+        "tf32": {"params": "float32", "matmul": "tf32"},
+        "fp16": {"params": "float16"},
+        "bf16": {"params": "bfloat16"},
+        "fp8": {"params": "bfloat16", "matmul": "float8_e4m3fn"},
+    }
+)
+_OTHER_PRECISIONS: Final = {
+    **dict.fromkeys(("float32", "single", "float", "full"), "did you mean 'fp32'?"),
+    **dict.fromkeys(("tfloat32", "tf"), "did you mean 'tf32'?"),
+    **dict.fromkeys(("float16", "half"), "did you mean 'fp16'?"),
+    **dict.fromkeys(("bfloat16", "mixed", "amp"), "did you mean 'bf16'?"),
+    **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
+    **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not built yet; fp8 is the narrowest"),
+}
+_STATES: Final = ("float64", "float32", "float16", "bfloat16")
+_MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
+_OTHER_OPTIMIZERS: Final = {
+    **dict.fromkeys(("adamw", "Adam", "AdamW"), "keeps the states of adam; write adam"),
+    **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
+}
+_OTHER_POLICIES: Final = {
+    "selective": "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)",
+    **dict.fromkeys(("all", "every"), "write full, or {every: 2} for every second layer"),
+}
+# The longest context of a published model is ten million tokens; beyond a billion a slip is likelier.
+_MOST_TOKENS: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Attach to a mapping that may be written as one word.
+
+    Attributes
+    ----------
+    words : mapping of word to mapping
+        What each stands for.
+    others : mapping of word to str
+        Words that people write, and what to write instead.
+    """
+
+    words: Mapping[str, Mapping[str, str]]
+    others: Mapping[str, str]
+
+    def expanded(self, value: Any) -> Any:
+        """The mapping that a word stands for; a mapping stays."""
+        if isinstance(value, dict | Shape):
+            return value
+        if not isinstance(value, str):
+            names = ", ".join(self.words)
+            raise ValueError(f"got {reading.shown(value)}; must be a mapping, or one of {names}")
+        read = reading.choice(tuple(self.words), dict(self.others)).reader
+        return dict(self.words[str(read(value))])
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Expand first, then read the mapping."""
+        return core_schema.no_info_before_validator_function(self.expanded, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe both forms."""
+        return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}
+
+
+SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES}, _OTHER_STRATEGIES)
+SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
+# Where a word may stand for a mapping; an axis that goes below it needs the mapping.
+SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
+    {("training", "sharding"): SHARDINGS, ("training", "precision"): SHORT_PRECISIONS}
+)
+
+
+def opened(key: tuple[str, ...], value: Any) -> Any:
+    """The mapping behind a short form that stands under this key; all else as it is.
+
+    Examples
+    --------
+    >>> opened(("training", "sharding"), "zero2")
+    {'strategy': 'zero2'}
+    """
+    short = SHORTS.get(key)
+    return dict(short.words[value]) if short is not None and isinstance(value, str) and value in short.words else value
+
+
+YES_NO: Final = reading.choice((True, False))
+
+
+def _dtype(*more: str | None) -> reading.Read:
+    """Read the dtype of something that is stored or sent; `more` are other words that may stand here."""
+
+    def reader(value: Any) -> str | None:
+        if value in _STATES or value in more:
+            return cast("str | None", value)
+        words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
+        if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8"))):
+            raise ValueError(f"got {value!r}, in which only matmuls run; write it at training.precision.matmul")
+        raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
+
+    return reading.Read(reader, lambda: {"enum": [*_STATES, *more]})
+
+
+def _matmul() -> reading.Read:
+    def reader(value: Any) -> str:
+        if isinstance(value, str) and value in (*_MATMULS, "auto"):
+            return value
+        raise ValueError(f"got {reading.shown(value)}; {_one_dtype((*_MATMULS, 'auto'), value)}")
+
+    return reading.Read(reader, lambda: {"enum": [*_MATMULS, "auto"]})
+
+
+def _one_dtype(allowed: tuple[str, ...], value: Any) -> str:
+    """Say which dtypes are allowed; short names such as bf16 are known, and told in full."""
+    told = one_of(allowed, value if isinstance(value, str) else "")
+    try:
+        dtypes.find(str(value))
+    except UnknownNameError as error:
+        meant = str(error).rpartition("; did you mean ")[2].strip("'?")
+        if meant in allowed:
+            return f"{told.partition('; did you mean')[0]}; did you mean {meant!r}?"
+    return told
+
+
+def _alone(what: str) -> reading.Read:
+    """Read the size of a group that cannot have more than one rank yet."""
+    count = reading.whole(1)
+
+    def reader(value: Any) -> int:
+        if count.reader(value) != 1:
+            raise ValueError(f"got {reading.shown(value)}; {what} is not built yet; leave it at 1")
+        return 1
+
+    return reading.Read(reader, lambda: {"const": 1})
+
+
+def _not_built(what: str) -> reading.Read:
+    def reader(value: Any) -> None:
+        if value is not None:
+            raise ValueError(f"got {reading.shown(value)}; {what} is not built yet; leave it out")
+
+    return reading.Read(reader, lambda: {"type": "null"})
+
+
+class EveryShape(Shape):
+    """Layers in steps."""
+
+    every: Count = Field(description="Every so many layers.")
+
+
+_LAYERS: Final = TypeAdapter(list[Rank])
+
+
+def _checkpointing() -> reading.Read:
+    """Read a policy's name, {every: k} or a list of layers."""
+    policy = reading.choice(POLICIES, _OTHER_POLICIES)
+
+    def reader(value: Any) -> str | int | tuple[int, ...]:
+        # Errors of the inner shapes keep their places: pydantic puts them below this key.
+        if isinstance(value, dict):
+            return EveryShape.model_validate(value).every
+        if isinstance(value, list):
+            return tuple(_LAYERS.validate_python(value))
+        if isinstance(value, str):
+            return str(policy.reader(value))
+        names = ", ".join(POLICIES)
+        raise ValueError(f"got {reading.shown(value)}; must be one of {names}, or {{every: 2}}, or a list of layers")
+
+    every = {
+        "type": "object",
+        "properties": {"every": {"type": "integer", "minimum": 1}},
+        "required": ["every"],
+        "additionalProperties": False,
+    }
+    layers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    return reading.Read(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, layers]})
+
+
+class ParallelismShape(Shape):
+    """Over how many ranks each kind of parallelism spreads the step; the product is world_size."""
+
+    dp: Count | None = Field(default=None, description="Data parallel; world_size if left out.")
+    tp: Annotated[int, _alone("tensor parallelism")] = Field(default=1, description="Tensor parallel.")
+    pp: Annotated[int, _alone("pipeline parallelism")] = Field(default=1, description="Pipeline parallel.")
+    cp: Annotated[int, _alone("context parallelism")] = Field(default=1, description="Context parallel.")
+    ep: Annotated[int, _alone("expert parallelism")] = Field(default=1, description="Expert parallel.")
+
+
+class ShardingShape(Shape):
+    """How model states are spread over data-parallel ranks."""
+
+    strategy: Annotated[str, reading.choice(STRATEGIES, _OTHER_STRATEGIES)] = Field(
+        default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
+    )
+    reshard_after_forward: Annotated[bool, YES_NO] = Field(
+        default=True, description="zero3: whether gathered parameters are freed between forward and backward."
+    )
+    prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
+        default=1, description="zero3: layers gathered ahead of the one at work."
+    )
+    bucket_size: Annotated[int, reading.size(1)] = Field(
+        default=25 * 2**20, description="ddp, zero1, zero2: gradients that travel together."
+    )
+    shard_size: Annotated[None, _not_built("sharding within groups")] = Field(
+        default=None, description="Ranks of a sharding group; all of them."
+    )
+
+
+class PrecisionShape(Shape):
+    """Dtypes of a step."""
+
+    params: Annotated[str, _dtype()] = Field(default="bfloat16", description="Of working parameters and activations.")
+    grads: Annotated[str, _dtype("auto")] = Field(
+        default="auto", description="Of accumulated gradients; auto: the parameters'."
+    )
+    reduce: Annotated[str, _dtype()] = Field(default="float32", description="Of gradients on the wire.")
+    master: Annotated[str | None, _dtype("auto", None)] = Field(
+        default="auto", description="Of the optimizer's copy of the parameters; auto: float32 where they are narrower."
+    )
+    matmul: Annotated[str, _matmul()] = Field(default="auto", description="Of matmuls' inputs; auto: the parameters'.")
+
+
+class TrainingShape(Shape):
+    """One training step."""
+
+    model: Annotated[Any, reading.text_or_mapping("the name of a model")] = Field(
+        description="A model of the catalog, the path of a Hugging Face config.json, or its keys written out."
+    )
+    seq_len: Annotated[int, reading.whole(1, _MOST_TOKENS)] = Field(description="Tokens of a sequence.")
+    micro_batch_size: Count = Field(default=1, description="Sequences of a rank that go through the model at once.")
+    gradient_accumulation_steps: Count = Field(default=1, description="Micro-batches before the optimizer's step.")
+    parallelism: ParallelismShape = Field(default=ParallelismShape(), description="Over how many ranks, and how.")
+    sharding: Annotated[ShardingShape, SHARDINGS] = Field(
+        default=ShardingShape(), description="How model states are spread; a strategy's name is short for it."
+    )
+    precision: Annotated[PrecisionShape, SHORT_PRECISIONS] = Field(
+        default=PrecisionShape(), description="Dtypes; fp32, tf32, fp16, bf16 and fp8 are short for them."
+    )
+    activation_checkpointing: Annotated[Any, _checkpointing()] = Field(
+        default="none", description="What of the forward pass is thrown away and run again."
+    )
+    attention: Annotated[str, reading.choice(("flash", "standard"))] = Field(
+        default="flash", description="Whether scores stay on the chip or go through HBM."
+    )
+    attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
+        default=2, description="Of flash attention's kernels."
+    )
+    optimizer: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS)] = Field(
+        default="adam", description="By the states that it keeps."
+    )
+    collectives: Annotated[str, reading.choice(("auto", "played", "closed_form"))] = Field(
+        default="auto", description="Whether collectives are played, or taken by their closed form where it is exact."
+    )
+    compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
+    dropout: Annotated[bool, YES_NO] = Field(default=False, description="Whether there is dropout.")

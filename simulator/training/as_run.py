@@ -1,0 +1,57 @@
+"""Operations as a framework runs them: the loss in one pass, recomputation that ends early, casts to eight bits.
+
+Rule: changes counts of kernels and kept bytes, never times. Like a recipe that a kitchen has made its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulator.model.kernel import Elementwise, Matmul
+from simulator.model.layer import Operation, Saved
+
+_FLOAT32: Final = 4
+# Bytes of an operand's number before and after the cast.
+_WIDE: Final = 2
+_NARROW: Final = 1
+
+
+def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Put one pass over the logits in the place of their float32 copy and softmax.
+
+    Forward reads them once, and keeps them; backward reads them and writes their gradient over them, as the loss of
+    the flash-attention package does with `inplace_backward`.
+    """
+    found: list[Operation] = []
+    for op in operations:
+        found.append(op)
+        if op.name == "logits":
+            size = op.output
+            return (
+                *found,
+                Operation(
+                    "fused cross entropy",
+                    (Elementwise("fused cross entropy", size, 0),),
+                    (Elementwise("fused cross entropy gradient", size, size),),
+                    (Saved("logits", size, "logits"),),
+                    _FLOAT32,
+                ),
+            )
+    return tuple(found)
+
+
+def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Leave out what comes after the last tensor that a backward pass needs: the MLP's last matmul and its addition.
+
+    PyTorch's checkpointing without reentry ends recomputation there (torch.utils.checkpoint, early stop, since 2.1).
+    """
+    end = len(operations)
+    while end and operations[end - 1].name in ("residual2", "down"):
+        end -= 1
+    return operations[:end]
+
+
+def eight_bit_casts(kernel: Matmul) -> Elementwise:
+    """Both operands read and written again with eight bits a number, each matmul in the order that it needs."""
+    operands = kernel.batch * float(kernel.m * kernel.k + kernel.k * kernel.n)
+    return Elementwise(f"{kernel.name} casts", _WIDE * operands, _NARROW * operands, fusible=False)

@@ -1,0 +1,108 @@
+"""Activation checkpointing: what of a layer is kept after the forward pass, and what is run again.
+
+Rule: policies by name; each says bytes and operations, never times.
+
+References
+----------
+.. [1] Chen, Xu, Zhang & Guestrin, "Training deep nets with sublinear memory cost", arXiv:1604.06174, 2016.
+.. [2] Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Final
+
+from simulator.model.kernel import Attention, Matmul
+from simulator.model.layer import Operation, saved_bytes
+from simulator.model.shape import Transformer
+
+POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a policy does with one layer.
+
+    Attributes
+    ----------
+    nbytes : int
+        Kept from forward to backward [B].
+    recomputed : int
+        Made again before the layer's backward pass, and freed after it [B].
+    operations : tuple of Operation
+        Run again.
+    segment : int
+        Layers that are run again together, this one last; 1 but for `sqrt`.
+    """
+
+    nbytes: int
+    recomputed: int
+    operations: tuple[Operation, ...]
+    segment: int = 1
+
+
+def kept(
+    policy: str | int | tuple[int, ...], layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
+) -> Kept:
+    """What is kept of a layer.
+
+    Parameters
+    ----------
+    policy : str, int or tuple of int
+        One of POLICIES; k for every k-th layer; the layers that are checkpointed in full.
+    layer : int
+        Its number, from 0.
+    model : Transformer
+    operations : tuple of Operation
+        The layer's.
+    entry : int
+        Bytes of the layer's input [B].
+    """
+    everything = saved_bytes(operations)
+    if isinstance(policy, tuple):
+        policy = "full" if layer in policy else "none"
+    elif isinstance(policy, int):
+        policy = "full" if layer % policy == 0 else "none"
+    if policy == "none":
+        return Kept(everything, 0, ())
+    if policy == "full":
+        return Kept(entry, everything - entry, operations)
+    if policy == "sqrt":
+        return _segment(layer, model.num_layers, everything, entry, operations)
+    if policy == "attention":
+        quadratic = tuple(op for op in operations if op.quadratic)
+        names = {op.name for op in quadratic}
+        # Scores' outputs are made again; Q and K, from which they are, stay.
+        again = sum({s.name: s.nbytes for op in operations for s in op.saved if s.source in names}.values())
+        return Kept(everything - again, again, quadratic)
+    if policy == "selective_op":
+        return _selective(operations, everything, entry)
+    raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
+
+
+def _segment(layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]) -> Kept:
+    """Only the input of each of about sqrt(L) segments is kept; a segment is run again from it [1]_."""
+    length = max(1, isqrt(layers))
+    first = layer % length == 0
+    last = layer % length == length - 1 or layer == layers - 1
+    return Kept(
+        entry if first else 0, everything - (entry if first else 0), operations, layer % length + 1 if last else 0
+    )
+
+
+def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> Kept:
+    """Attention's output and every second matmul's are kept, the others run again (torchtitan's default)."""
+    kept_bytes, again, matmuls = entry, [], 0
+    for op in operations:
+        is_matmul = any(isinstance(k, Matmul) for k in op.forward)
+        matmuls += is_matmul
+        if any(isinstance(k, Attention) for k in op.forward) or (is_matmul and matmuls % 2 == 1):
+            kept_bytes += op.output
+        else:
+            again.append(op)
+    # What follows the last operation whose output a backward pass needs is not run again.
+    while again and again[-1].name.startswith(("residual2", "down", "combine")):
+        again.pop()
+    return Kept(kept_bytes, max(everything - kept_bytes, 0), tuple(again))

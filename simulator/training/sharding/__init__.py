@@ -1,0 +1,1 @@
+"""Sharding strategies: one file each, named as in scenario files; `plan(score, work)` notes one step."""

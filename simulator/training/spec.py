@@ -1,0 +1,121 @@
+"""What one training step is: records, with SI numbers and resolved models.
+
+Rule: nothing is computed here. The scenario boundary makes these from text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.model.shape import Transformer
+from simulator.training.framework import BARE, Framework
+
+Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How model states are spread over data-parallel ranks.
+
+    Attributes
+    ----------
+    strategy : {"ddp", "zero1", "zero2", "zero3"}
+    reshard_after_forward : bool
+        zero3: whether a layer's parameters are freed between forward and backward.
+    prefetch : int
+        zero3: units that are gathered ahead of the one at work.
+    bucket_size : int
+        Gradients that travel together, for ddp, zero1 and zero2 [B].
+    """
+
+    strategy: Strategy = "zero3"
+    reshard_after_forward: bool = True
+    prefetch: int = 1
+    bucket_size: int = 25 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Dtypes of a step.
+
+    Attributes
+    ----------
+    params, grads : str
+        Of the working parameters (and activations and matmuls), and of gradients as they are accumulated.
+    reduce : str
+        Of gradients on the wire.
+    master : str or None
+        Of the optimizer's copy of the parameters; None where params are it.
+    matmul : str
+        Of matmuls' inputs: params', or an fp8 dtype.
+    """
+
+    params: str = "bfloat16"
+    grads: str = "bfloat16"
+    reduce: str = "float32"
+    master: str | None = "float32"
+    matmul: str = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """States that an optimizer keeps for each parameter.
+
+    Attributes
+    ----------
+    name : str
+    states : int
+        float32 numbers kept for each parameter beside the master copy.
+    """
+
+    name: str
+    states: int
+
+
+# Adam keeps momentum and variance; momentum SGD one of them. Adafactor keeps rows and columns, next to nothing
+# (Shazeer & Stern, arXiv:1804.04235).
+OPTIMIZERS = {
+    o.name: o for o in (Optimizer("sgd", 0), Optimizer("momentum", 1), Optimizer("adam", 2), Optimizer("adafactor", 0))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One optimizer step of every rank.
+
+    Attributes
+    ----------
+    model : Transformer
+    seq_len, micro_batch_size, accumulation : int
+        Tokens a sequence, sequences a rank and micro-batch, micro-batches a step.
+    sharding : Sharding
+    precision : Precision
+    checkpointing : str, int or tuple of int
+        A policy's name, k for every k-th layer, or the layers.
+    attention : {"flash", "standard"}
+    attention_generation : int
+        Of flash attention's kernels: 1, 2 or 3.
+    optimizer : Optimizer
+    collectives : {"auto", "played", "closed_form"}
+    compiled : bool
+        Whether a compiler merges fusible kernels.
+    dropout : bool
+    framework : Framework
+        What it adds to bare kernels.
+    """
+
+    model: Transformer
+    seq_len: int
+    micro_batch_size: int
+    accumulation: int = 1
+    sharding: Sharding = Sharding()
+    precision: Precision = Precision()
+    checkpointing: str | int | tuple[int, ...] = "none"
+    attention: Literal["flash", "standard"] = "flash"
+    attention_generation: int = 2
+    optimizer: Optimizer = OPTIMIZERS["adam"]
+    collectives: Literal["auto", "played", "closed_form"] = "auto"
+    compiled: bool = False
+    dropout: bool = False
+    framework: Framework = BARE

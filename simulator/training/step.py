@@ -1,0 +1,99 @@
+"""One training step as a Program: states, passes, communication, optimizer.
+
+Rule: notes what every rank does in the order of issue; times come out of the engine. All ranks do the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from simulator.cluster.cluster import Cluster
+from simulator.dtypes import find
+from simulator.model.flops import model_flops_per_token
+from simulator.program import Program
+from simulator.training.communicator import Communicator
+from simulator.training.passes import Passes
+from simulator.training.score import Score
+from simulator.training.spec import TrainingStep
+from simulator.training.states import states
+from simulator.training.work import Gauge, Timed, units
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step ready to be played.
+
+    Attributes
+    ----------
+    program : Program
+    step : TrainingStep
+    tokens : int
+        Of all ranks in one step.
+    model_flops, hardware_flops : float
+        Of all ranks, without and with recomputation [FLOP].
+    closed_forms, played : int
+        How many collectives are taken by their closed form, and how many played.
+    """
+
+    program: Program
+    step: TrainingStep
+    tokens: int
+    model_flops: float
+    hardware_flops: float
+    closed_forms: int
+    played: int
+
+
+def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> StepPlan:
+    """Plan one step on all ranks of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    step : TrainingStep
+    steady : bool
+        Whether ranks keep step with each other: no jitter (stragglers are seen here).
+    """
+    even = steady and all(speed == 1.0 for speed in cluster.speeds)
+    score = Score(Communicator(cluster, step.collectives, even))
+    passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size), cluster.world_size)
+    elements = sum(unit.elements for unit in passes.units)
+    held = states(step, elements, cluster.world_size)
+    score.allocate("parameters", held.parameters, "parameters")
+    score.allocate("optimizer states", held.optimizer, "optimizer")
+    import_module(f"simulator.training.sharding.{step.sharding.strategy}").plan(score, passes)
+    _update(score, passes, Gauge(cluster.gpus[0], step), elements)
+    ranks = (tuple(score.ops),) * cluster.world_size
+    timed = sum(op.duration is not None for op in score.collectives)
+    tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
+    model = model_flops_per_token(step.model, step.seq_len) * tokens
+    recomputed = sum(u.recompute.flops for u in passes.units if u.recompute is not None)
+    return StepPlan(
+        program=Program(ranks),
+        step=step,
+        tokens=tokens,
+        model_flops=model,
+        hardware_flops=model + recomputed * step.accumulation * cluster.world_size,
+        closed_forms=timed,
+        played=len(score.collectives) - timed,
+    )
+
+
+def _update(score: Score, passes: Passes, gauge: Gauge, elements: int) -> None:
+    """The optimizer's step, after all gradients are summed; then what it frees and what it must hand out."""
+    step = passes.step
+    held = states(step, elements, passes.ranks)
+    last = [op.name for op in score.collectives[-1:]]
+    grads = held.updated * find(step.precision.grads).itemsize
+    norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last)
+    total = score.communicate("sum gradient norm", "all_reduce", passes.ranks, "float32", after=[norm])
+    update = gauge.swept("update", held.update_read, held.update_written)
+    done = score.compute("optimizer step", update, "optimizer", [total])
+    if step.framework.step_overhead:
+        idle = Timed(step.framework.step_overhead, step.framework.step_overhead, 0.0, 0.0)
+        score.compute("between steps", idle, "overhead", [done])
+    if step.sharding.strategy in ("zero1", "zero2"):
+        score.communicate("gather parameters", "all_gather", elements, step.precision.params, after=[done])
+    for name in passes.gradients:
+        score.free(name)

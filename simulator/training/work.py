@@ -1,0 +1,206 @@
+"""The work of a step on one rank: each unit's kernels put together, with times on this GPU.
+
+Rule: turns operations into spans of kernels (time alone, time beside communication, FLOPs, bytes); knows no sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from simulator.cluster.cluster import Gpu
+from simulator.dtypes import find
+from simulator.model.head import embedding_operations, head_operations
+from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
+from simulator.model.parameters import modules
+from simulator.training.as_run import eight_bit_casts, fused_loss, until_needed
+from simulator.training.checkpointing import Kept, kept
+from simulator.training.kernel_time import communication_share, duration
+from simulator.training.spec import TrainingStep
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A span of kernels on one GPU.
+
+    Attributes
+    ----------
+    alone, slowed : float
+        Its duration, and that beside communication all the time [s].
+    flops, nbytes : float
+        [FLOP], [B]
+    """
+
+    alone: float
+    slowed: float
+    flops: float
+    nbytes: float
+
+    def __add__(self, other: Timed) -> Timed:
+        return Timed(
+            self.alone + other.alone,
+            self.slowed + other.slowed,
+            self.flops + other.flops,
+            self.nbytes + other.nbytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A module of the model with its work for one micro-batch.
+
+    Attributes
+    ----------
+    name : str
+    elements : int
+        Of its parameters.
+    forward, backward : Timed
+    recompute : Timed or None
+        Before its backward pass.
+    kept, recomputed : int
+        Activations kept from forward to backward, and made again for it [B].
+    """
+
+    name: str
+    elements: int
+    forward: Timed
+    backward: Timed
+    recompute: Timed | None
+    kept: int
+    recomputed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """Times kernels on one GPU under one step's settings."""
+
+    gpu: Gpu
+    step: TrainingStep
+
+    def timed(self, kernels: Iterable[Kernel]) -> Timed:
+        """Kernels one after the other."""
+        share = communication_share(self.gpu)
+        found = Timed(0.0, 0.0, 0.0, 0.0)
+        for kernel in kernels:
+            alone = self._duration(kernel, 0, 1.0)
+            slowed = self._duration(kernel, share.sms_taken, share.hbm_share)
+            size = find(self.step.precision.params).itemsize
+            found += Timed(alone, slowed, kernel.flops, kernel.nbytes(size))
+        return found
+
+    def _duration(self, kernel: Kernel, sms_taken: int, hbm_share: float) -> float:
+        """A kernel's time with what the framework and the chip's sustained load make of it [s]."""
+        framework = self.step.framework
+        if isinstance(kernel, Elementwise):
+            return framework.elementwise * self._bare(kernel, sms_taken, hbm_share)
+        if isinstance(kernel, Attention):
+            found = self._bare(kernel, sms_taken, hbm_share)
+            if kernel.causal and framework.attention_masked:
+                whole = self._bare(replace(kernel, causal=False), sms_taken, hbm_share)
+                found += framework.attention_masked * (whole - found)
+            return found
+        found = framework.matmul_time(self.gpu) * self._bare(kernel, sms_taken, hbm_share)
+        return found + self._casts(kernel, hbm_share)
+
+    def _casts(self, kernel: Matmul, hbm_share: float) -> float:
+        """Time to bring operands to eight bits, where the matmul takes them so and activations do not [s]."""
+        precision = self.step.precision
+        if not _is_eight_bit(precision.matmul) or _is_eight_bit(precision.params):
+            return 0.0
+        return self._bare(eight_bit_casts(kernel), 0, hbm_share)
+
+    def _bare(self, kernel: Kernel, sms_taken: int, hbm_share: float) -> float:
+        precision = self.step.precision
+        # Eight bits are for the layers' linear maps; attention keeps the activations' dtype.
+        wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and _is_eight_bit(precision.matmul))
+        return duration(
+            kernel,
+            self.gpu,
+            precision.params if wide else precision.matmul,
+            sms_taken=sms_taken,
+            hbm_share=hbm_share,
+            attention_generation=self.step.attention_generation,
+            compiled=self.step.compiled,
+        )
+
+    def copies(self, nbytes: float) -> Timed:
+        """Plain copies of so many bytes, read and written together [B]."""
+        kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
+        share = communication_share(self.gpu)
+        alone, slowed = self._bare(kernel, 0, 1.0), self._bare(kernel, 0, share.hbm_share)
+        return Timed(alone, slowed, 0.0, nbytes)
+
+    def swept(self, name: str, read: float, written: float) -> Timed:
+        """One pass over HBM."""
+        return self.timed([Elementwise(name, read, written)])
+
+
+def _is_eight_bit(dtype: str) -> bool:
+    return find(dtype, stored=False).itemsize == 1
+
+
+def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
+    """Embedding, layers and head with their work for one micro-batch; several ranks copy what they communicate."""
+    framework = step.framework
+    gauge = Gauge(gpu, step)
+    # The head and the embedding keep the activations' dtype where layers multiply with eight bits.
+    ends = gauge
+    if _is_eight_bit(step.precision.matmul):
+        ends = Gauge(gpu, replace(step, precision=replace(step.precision, matmul=step.precision.params)))
+    batch = Batch(
+        step.micro_batch_size,
+        step.seq_len,
+        find(step.precision.params).itemsize,
+        step.attention,
+        step.dropout,
+    )
+    elements = [module.elements for module in modules(step.model)]
+    layer = layer_operations(step.model, batch)
+    entry = batch.tokens * step.model.hidden_size * batch.itemsize
+    forward, backward = _both(gauge, layer)
+    found = [_plain("embedding", elements[0], ends, embedding_operations(step.model, batch))]
+    timed: dict[int, Timed] = {}
+    for i in range(step.model.num_layers):
+        keeping: Kept = kept(step.checkpointing, i, step.model, layer, entry)
+        again = None
+        if keeping.operations and keeping.segment:
+            again = _again(gauge, keeping, timed)
+        found.append(Unit(f"layer {i}", elements[1 + i], forward, backward, again, keeping.nbytes, keeping.recomputed))
+    head = head_operations(step.model, batch)
+    if framework.fused_loss and step.precision.params != "float32":
+        head = fused_loss(head)
+    found.append(_plain("head", elements[-1], ends, head))
+    return tuple(_copied(gauge, unit) for unit in found) if ranks > 1 and framework.parameter_bytes else tuple(found)
+
+
+def _again(gauge: Gauge, keeping: Kept, timed: dict[int, Timed]) -> Timed:
+    """What is run again before a layer's backward pass: whole layers, the last of them as far as it is needed."""
+    whole = len(keeping.operations)
+    last = keeping.operations
+    if gauge.step.framework.stops_early:
+        last = until_needed(last)
+    for operations in (keeping.operations, last):
+        if len(operations) not in timed:
+            timed[len(operations)] = gauge.timed(k for op in operations for k in op.forward)
+    again = timed[len(last)]
+    for _ in range(keeping.segment - 1):
+        again += timed[whole]
+    return again
+
+
+def _copied(gauge: Gauge, unit: Unit) -> Unit:
+    """A unit with the copies and casts around its collectives, at the end of its backward pass."""
+    nbytes = gauge.step.framework.parameter_bytes * unit.elements
+    copies = gauge.copies(nbytes)
+    return replace(unit, backward=unit.backward + copies)
+
+
+def _both(gauge: Gauge, operations: tuple[Operation, ...]) -> tuple[Timed, Timed]:
+    forward = gauge.timed(k for op in operations for k in op.forward)
+    return forward, gauge.timed(k for op in operations for k in op.backward)
+
+
+def _plain(name: str, elements: int, gauge: Gauge, operations: tuple[Operation, ...]) -> Unit:
+    forward, backward = _both(gauge, operations)
+    return Unit(name, elements, forward, backward, None, saved_bytes(operations), 0)

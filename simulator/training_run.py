@@ -1,0 +1,66 @@
+"""A training step on the way of a scenario: plan it, play it, summarise it; and where it does not fit, try what would.
+
+Rule: the training half of run.py.
+"""
+
+from __future__ import annotations
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine.events import Jitter, execute
+from simulator.errors import OutOfMemoryError, ScenarioError
+from simulator.report.summary import with_link_use
+from simulator.report.training_summary import TrainingReport, summarize_step
+from simulator.timeline import Timeline
+from simulator.training.alternatives import alternatives
+from simulator.training.spec import TrainingStep
+from simulator.training.step import StepPlan, plan_step
+from simulator.training_fold import expanded, folded
+
+# Trying is playing: more than a few changes would make a user wait for an error.
+_MOST_TRIED = 6
+
+
+def play_step(
+    cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool
+) -> tuple[StepPlan, Timeline, TrainingReport]:
+    """Play one step.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If `limit_memory` and a rank needs more than it has; the message says which changes, each tried, would fit.
+    """
+    steady = jitter.compute == 0 and jitter.latency == 0
+    try:
+        planned = plan_step(cluster, step, steady=steady)
+    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+        raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
+    one = folded(cluster, planned.program) if steady and step.collectives == "auto" else None
+    try:
+        if one is not None:
+            timeline = expanded(execute(one, cluster, limit_memory=limit_memory), cluster.world_size)
+        else:
+            timeline = with_link_use(execute(planned.program, cluster, jitter=jitter, limit_memory=limit_memory))
+    except OutOfMemoryError as error:
+        error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
+        raise
+    return planned, timeline, summarize_step(planned, cluster, timeline)
+
+
+def _advice(cluster: Cluster, step: TrainingStep) -> str:
+    """Changes of one setting that fit, each played; where none does, what comes nearest."""
+    needs: list[tuple[int, str]] = []
+    for number, (told, changed) in enumerate(alternatives(step, cluster.world_size)):
+        if number == _MOST_TRIED:
+            break
+        planned = plan_step(cluster, changed)
+        timeline = execute(planned.program, cluster, limit_memory=False)
+        needs.append((max(sample.nbytes for sample in timeline.memory), told))
+    capacity = min(gpu.hbm_bytes for gpu in cluster.gpus)
+    fitting = [f"{told} (needs {need / 1e9:.3g} GB)" for need, told in needs if need <= capacity]
+    if fitting:
+        return "tried, and fits: " + "; ".join(fitting[:3])
+    if needs:
+        need, told = min(needs)
+        return f"no single change that was tried fits; nearest: {told} (needs {need / 1e9:.3g} GB)"
+    return "nothing smaller is left to try on this GPU"

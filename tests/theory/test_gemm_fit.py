@@ -1,0 +1,139 @@
+"""The shipped matmul constants against simulator/catalog/measured/gemm.csv and best_matmul.csv, with their sources."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import simulator
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.kernel import Matmul
+from simulator.report.plot_kernels import Panel, figure
+from simulator.training.fit_kernels import BOUNDS, DTYPES, left_out, measured, misfit, own_spread, possible
+from simulator.training.kernel_time import duration, kernel_model
+from simulator.training.matmul_time import MatmulConstants, matmul_times
+
+CATALOG = Path(simulator.__file__).parent / "catalog"
+# |ln(simulated / measured)|: middle row, and the row that 90 % stay below.
+AIMS = {"bfloat16": (0.05, 0.15), "tf32": (0.08, 0.25), "float8_e4m3fn": (0.10, 0.40)}
+H100 = load_gpu("h100_sxm")
+
+
+def constants(dtype: str) -> MatmulConstants:
+    return kernel_model(H100).matmul(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_h100_is_as_near_to_the_table_as_aimed_at(dtype: str) -> None:
+    rows = measured(dtype)
+    found = misfit(constants(dtype), rows.where(possible(rows, constants(dtype), H100.hbm_bandwidth)))
+    assert found.median <= AIMS[dtype][0]
+    assert found.most <= AIMS[dtype][1]
+
+
+def test_only_fp8_rows_of_the_table_beat_the_roofs_of_an_h100() -> None:
+    """29 beat its peak, which nothing can; 9 more its HBM, which L2 can."""
+    above = {}
+    for dtype in DTYPES:
+        rows = measured(dtype)
+        roofs = [(constants(dtype), float("inf")), (constants(dtype), H100.hbm_bandwidth)]
+        above[dtype] = [len(rows) - int(possible(rows, *roof).sum()) for roof in roofs]
+    assert above == {"bfloat16": [0, 0], "tf32": [0, 0], "float8_e4m3fn": [29, 38]}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_page_prints_the_errors_of_the_shipped_constants(dtype: str) -> None:
+    rows = measured(dtype)
+    chosen = rows.where(possible(rows, constants(dtype), H100.hbm_bandwidth))
+    found = misfit(constants(dtype), chosen)
+    line = f"| {dtype} | {len(chosen)} | {100 * found.median:.1f} % | {100 * found.most:.1f} % | "
+    assert line in (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+
+
+def test_the_fp8_rows_that_beat_the_roofs_beat_even_the_highest_clock() -> None:
+    rows = measured("float8_e4m3fn")
+    fastest = (2 * rows.shapes.prod(axis=1) / rows.seconds).max()
+    boost = 132 * 8192 * 1.98e9  # SMs x FLOP a clock and SM x highest clock of the vector units
+    assert fastest > 1.2 * boost
+
+
+def test_tf32_rows_are_too_fast_for_vector_units() -> None:
+    rows = measured("tf32")
+    fastest = (2 * rows.shapes.prod(axis=1) / rows.seconds).max()
+    assert 6 * H100.peak_flops["float32"] < fastest < H100.peak_flops["tf32"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "median", "most"),
+    [("bfloat16", 0.0102, 0.0562), ("tf32", 0.0383, 0.2724), ("float8_e4m3fn", 0.123, 0.502)],
+)
+def test_the_table_itself_is_not_symmetric(dtype: str, median: float, most: float) -> None:
+    found = own_spread(measured(dtype))
+    assert (found.median, found.most) == pytest.approx((median, most), rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_dtype_has_fewer_than_ten_fitted_constants_and_each_has_a_source(dtype: str) -> None:
+    model = kernel_model(H100)
+    own = [name for name in model.constants if name.startswith(f"matmul_{dtype}_")]
+    assert sorted(own) == sorted(f"matmul_{dtype}_{name}" for name in BOUNDS)
+    assert len(own) < 10
+    assert all("gemm.csv" in model.constants[name].source for name in own)
+
+
+def best_matmuls() -> list[dict[str, str]]:
+    with (CATALOG / "measured" / "best_matmul.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+@pytest.mark.parametrize("row", best_matmuls(), ids=lambda row: f"{row['gpu']}-{row['dtype']}")
+def test_scaled_constants_find_the_best_matmul_of_a_gpu_within_a_tenth(row: dict[str, str]) -> None:
+    kernel = Matmul("", int(row["m"]), int(row["n"]), int(row["k"]))
+    simulated = kernel.flops / duration(kernel, load_gpu(row["gpu"]), row["dtype"])
+    assert simulated == pytest.approx(float(row["tflops"]) * 1e12, rel=0.10)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_shapes_at_once_take_what_each_takes_alone(dtype: str) -> None:
+    rows = measured(dtype)
+    alone = [duration(Matmul("", m, n, k, b), H100, dtype) for b, m, n, k in rows.shapes.tolist()]
+    assert matmul_times(constants(dtype), rows.shapes) == pytest.approx(np.array(alone), rel=1e-12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("dtype", "median", "most"), [("bfloat16", 0.05, 0.15), ("tf32", 0.10, 0.28), ("float8_e4m3fn", 0.13, 0.42)]
+)
+def test_a_fit_on_half_of_the_shapes_holds_on_the_other_half(dtype: str, median: float, most: float) -> None:
+    rows = measured(dtype)
+    chosen = rows.where(possible(rows, constants(dtype), H100.hbm_bandwidth))
+    _, unseen = left_out(chosen, constants(dtype))
+    assert unseen.median <= median
+    assert unseen.most <= most
+
+
+def test_the_picture_has_a_panel_for_each_dtype_and_a_point_for_each_row() -> None:
+    panels = []
+    for dtype in DTYPES:
+        rows = measured(dtype)
+        panels.append(
+            Panel(
+                dtype,
+                tuple(2.0 * rows.shapes.prod(axis=1)),
+                tuple(rows.seconds),
+                tuple(matmul_times(constants(dtype), rows.shapes)),
+                tuple(possible(rows, constants(dtype), H100.hbm_bandwidth).tolist()),
+            )
+        )
+    drawn = figure(panels, "finding")
+    points = [sum(len(line.get_xdata()) for line in axes.lines[:2]) for axes in drawn.axes]  # type: ignore[arg-type]
+    assert points == [375, 375, 375]
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == list(DTYPES)
+
+
+def test_a_picture_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="give at least one panel"):
+        figure([], "finding")

@@ -1,0 +1,53 @@
+"""Ground for tests of training steps: a tiny model, a star of GPUs, and what was played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.engine.events import execute
+from simulator.model.shape import Transformer
+from simulator.report.summary import with_link_use
+from simulator.report.training_summary import TrainingReport, summarize_step
+from simulator.timeline import Timeline
+from simulator.training.spec import Sharding, TrainingStep
+from simulator.training.step import StepPlan, plan_step
+
+TINY = Transformer("tiny", 4, 64, 4, 4, 16, 256, 512, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A step and all that came of it."""
+
+    cluster: Cluster
+    plan: StepPlan
+    timeline: Timeline
+    report: TrainingReport
+
+
+def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> TrainingStep:
+    """A step of the tiny model; sharding facts and step facts by name."""
+    shards = {k: facts.pop(k) for k in ("reshard_after_forward", "prefetch", "bucket_size") if k in facts}
+    given: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
+    return TrainingStep(model, sharding=Sharding(strategy, **shards), **given)  # type: ignore[arg-type]
+
+
+def play(made: TrainingStep, ranks: int, topology: str = "star_100g") -> Played:
+    """Play a step on so many ranks, without a limit on memory."""
+    cluster = build(topology, ranks)
+    plan = plan_step(cluster, made)
+    timeline = with_link_use(execute(plan.program, cluster, limit_memory=False))
+    return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
+
+
+def sent(played: Played, *, without: str = "sum gradient norm") -> list[float]:
+    """Bytes that each rank sends in the step [B]."""
+    total = [0.0] * played.cluster.world_size
+    for log in played.timeline.logs:
+        if log.collective != without:
+            for src, nbytes in zip(log.transfers.src.tolist(), log.nbytes.tolist(), strict=True):
+                total[src] += nbytes
+    return total

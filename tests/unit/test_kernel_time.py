@@ -1,0 +1,204 @@
+"""Kernel times: never faster than the roofs, never less for more work, and scaled by what communication takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import registry
+from simulator.cluster.gpu_file import load_gpu
+from simulator.errors import UnknownNameError
+from simulator.model.kernel import Attention, Elementwise, Matmul
+from simulator.training.attention_time import attention_bytes
+from simulator.training.kernel_time import communication_share, duration, kernel_model
+
+GPUS = registry.names("gpu")
+H100 = load_gpu("h100_sxm")
+A100 = load_gpu("a100_sxm_80gb")
+SIZES = st.one_of(st.integers(1, 600), st.integers(1, 20_000))
+MATMULS = st.builds(Matmul, st.just("x"), SIZES, SIZES, SIZES, st.integers(1, 70))
+HEADS = st.sampled_from([(1, 1), (4, 4), (16, 16), (32, 8)])
+DTYPES = st.sampled_from(["bfloat16", "float16", "tf32", "float32", "float64", "float8_e4m3fn", "int8"])
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Attention:
+    heads, kv_heads = draw(HEADS)
+    return Attention(
+        "x", draw(st.integers(1, 64)), heads, kv_heads, draw(st.integers(1, 20_000)),
+        draw(st.sampled_from([16, 64, 96, 128, 256])), draw(st.booleans()), draw(st.booleans()),
+    )  # fmt: skip
+
+
+@given(MATMULS, DTYPES)
+def test_a_matmul_is_never_faster_than_the_peak_or_hbm(kernel: Matmul, dtype: str) -> None:
+    itemsize = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 1)
+    seconds = duration(kernel, H100, dtype)
+    assert kernel.flops / seconds < H100.peak_flops[dtype]
+    assert kernel.nbytes(itemsize) / seconds < H100.hbm_bandwidth
+
+
+@given(MATMULS, DTYPES, st.sampled_from(["m", "n", "k", "batch"]), st.integers(1, 3000))
+def test_a_larger_matmul_never_takes_less(kernel: Matmul, dtype: str, side: str, more: int) -> None:
+    larger = replace(kernel, **{side: getattr(kernel, side) + more})
+    assert duration(larger, H100, dtype) >= duration(kernel, H100, dtype)
+
+
+@given(MATMULS, st.integers(0, 130), st.floats(0.05, 1.0))
+def test_a_matmul_beside_communication_never_takes_less(kernel: Matmul, taken: int, share: float) -> None:
+    alone = duration(kernel, H100, "bfloat16")
+    assert duration(kernel, H100, "bfloat16", sms_taken=taken, hbm_share=share) >= alone
+
+
+@given(attentions(), st.sampled_from([1, 2, 3]))
+def test_attention_is_never_faster_than_the_peak_or_hbm(kernel: Attention, generation: int) -> None:
+    seconds = duration(kernel, H100, "bfloat16", attention_generation=generation)
+    assert kernel.flops / seconds < H100.peak_flops["bfloat16"]
+    assert kernel.nbytes(2) / seconds < H100.hbm_bandwidth
+
+
+@given(attentions(), st.sampled_from([1, 2, 3]), st.sampled_from(["seq_len", "batch"]), st.integers(1, 500))
+def test_more_attention_never_takes_less(kernel: Attention, generation: int, side: str, more: int) -> None:
+    larger = replace(kernel, **{side: getattr(kernel, side) + more})
+    times = [duration(a, H100, "bfloat16", attention_generation=generation) for a in (kernel, larger)]
+    assert times[1] >= times[0]
+
+
+def test_one_tile_more_than_sms_takes_a_second_wave() -> None:
+    """132 tiles of 256 x 256 fill an H100 once; one column of numbers more needs more tiles than SMs."""
+    full, over = (duration(Matmul("", 256 * 12, n, 2048), H100, "bfloat16") for n in (256 * 11, 256 * 11 + 1))
+    assert over > 1.1 * full
+
+
+def test_few_tiles_with_a_long_k_are_sliced() -> None:
+    """16 tiles on 132 SMs: twice the k takes far less than twice the time."""
+    short, long = (duration(Matmul("", 512, 512, k), H100, "bfloat16") for k in (4096, 8192))
+    assert long < 1.6 * short
+
+
+def test_a_tiny_matmul_costs_its_launch() -> None:
+    launch = kernel_model(H100).value("matmul_bfloat16_launch")
+    assert launch < duration(Matmul("", 16, 16, 16), H100, "bfloat16") < launch + 3e-6
+
+
+def test_a_large_matmul_runs_at_the_best_that_was_found() -> None:
+    kernel = Matmul("", 16384, 16384, 16384)
+    best = 794.5e12  # catalog/measured/best_matmul.csv
+    assert 0.95 * best < kernel.flops / duration(kernel, H100, "bfloat16") <= best
+
+
+def test_an_elementwise_kernel_takes_its_bytes_over_the_reachable_bandwidth() -> None:
+    model = kernel_model(A100)
+    expected = model.value("launch") + 3e9 / (2039e9 * (1794 / 2039))  # triad over data sheet
+    assert duration(Elementwise("", 2e9, 1e9), A100, "bfloat16") == pytest.approx(expected)
+
+
+def test_half_the_hbm_doubles_the_streaming_time() -> None:
+    launch = kernel_model(H100).value("launch")
+    alone, beside = (duration(Elementwise("", 1e9, 1e9), H100, "bfloat16", hbm_share=s) for s in (1.0, 0.5))
+    assert beside - launch == pytest.approx(2 * (alone - launch))
+
+
+def test_a_compiler_takes_fusible_kernels_away_and_no_others() -> None:
+    fusible, other = Elementwise("", 1e9, 1e9, fusible=True), Elementwise("", 1e9, 1e9)
+    assert duration(fusible, H100, "bfloat16", compiled=True) == 0.0
+    assert duration(fusible, H100, "bfloat16") == duration(other, H100, "bfloat16", compiled=True) > 0.0
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_later_generations_of_attention_are_faster_on_an_h100(*, backward: bool) -> None:
+    kernel = Attention("", 2, 32, 8, 8192, 128, causal=True, backward=backward)
+    times = [duration(kernel, H100, "bfloat16", attention_generation=g) for g in (1, 2, 3)]
+    assert times[0] > times[1] > times[2]
+
+
+def test_causal_attention_takes_half_and_the_diagonal() -> None:
+    """s / 128 = 64 strips: 64 x 65 / 2 of 64 x 64 tiles of scores."""
+    launch = kernel_model(H100).value("launch")
+    full, causal = (
+        duration(Attention("", 33, 128, 128, 8192, 128, causal=c, backward=False), H100, "bfloat16") - launch
+        for c in (False, True)
+    )
+    assert causal / full == pytest.approx(65 / 128)
+
+
+def test_long_sequences_reach_the_published_share_of_the_peak() -> None:
+    """FlashAttention-2 on A100, head_dim 128: 73 % forward (Dao 2023, recalled)."""
+    kernel = Attention("", 27, 32, 32, 16384, 128, causal=False, backward=False)
+    assert kernel.flops / duration(kernel, A100, "float16") == pytest.approx(0.73 * 312e12, rel=0.01)
+
+
+def test_small_heads_spend_more_of_their_time_on_the_softmax() -> None:
+    """head_dim 64 against 128 on A100: 0.85 of the rate."""
+    rates = []
+    for head_dim in (64, 128):
+        kernel = Attention("", 27, 32, 32, 16384, head_dim, causal=False, backward=False)
+        rates.append(kernel.flops / duration(kernel, A100, "float16"))
+    assert rates[0] / rates[1] == pytest.approx(0.85, abs=0.01)
+
+
+def test_the_first_flash_attention_moves_what_its_algorithm_counts() -> None:
+    """GPT-2 medium of Dao et al. 2022: each tensor 134 MB; 192 KB on chip: 3 walks, 100 KB: 6; plus statistics."""
+    both = [Attention("", 64, 16, 16, 1024, 64, causal=False, backward=b) for b in (False, True)]
+    tensor, row = 64 * 16 * 1024 * 64 * 2, 64 * 16 * 1024 * 4
+    for on_chip, walks in ((192 * 1024, 3), (100 * 1024, 6)):
+        expected = tensor * (2 + 3 * walks + 4 + 5 * walks) + row * walks * (4 + 2)
+        assert sum(attention_bytes(a, 2, 1, on_chip) for a in both) == expected
+
+
+def test_attention_at_a_share_of_hbm_and_sms_takes_longer() -> None:
+    kernel = Attention("", 8, 32, 8, 4096, 128, causal=True, backward=False)
+    alone = duration(kernel, H100, "bfloat16")
+    assert duration(kernel, H100, "bfloat16", sms_taken=66) > 1.9 * alone - 5e-6
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_has_times_for_every_kind_of_kernel(name: str) -> None:
+    gpu = load_gpu(name)
+    kernels = (
+        Matmul("", 4096, 4096, 4096),
+        Attention("", 1, 32, 8, 4096, 128, causal=True, backward=True),
+        Elementwise("", 1e8, 1e8),
+    )
+    for kernel in kernels:
+        assert kernel.flops / gpu.peak_flops["float16"] < duration(kernel, gpu, "float16") < 1.0
+    share = communication_share(gpu)
+    assert 0 < share.sms_taken < gpu.sms
+    assert 0.0 < share.hbm_share < 1.0
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_constant_has_a_source_and_only_the_reference_is_sure_of_its_matmuls(name: str) -> None:
+    model = kernel_model(load_gpu(name))
+    assert all(constant.source for constant in model.constants.values())
+    assert model.constants["matmul_bfloat16_efficiency"].sure == (name == "h100_sxm")
+
+
+def test_a_gpu_of_bare_figures_is_scaled_from_the_reference() -> None:
+    """The same SMs and peak as an H100, no catalog behind it: its matmuls run alike."""
+    bare = load_gpu(
+        {"matrix_flops": {"bfloat16": "989.4 TFLOP/s"}, "hbm_bytes": "80 GiB", "hbm_bandwidth": "3350 GB/s",
+         "sms": 132, "host_bandwidth": "63 GB/s"}
+    )  # fmt: skip
+    kernel = Matmul("", 4096, 4096, 4096)
+    assert duration(kernel, bare, "bfloat16") == pytest.approx(duration(kernel, H100, "bfloat16"))
+
+
+def test_a_dtype_without_a_rate_is_an_error_that_names_the_others() -> None:
+    with pytest.raises(UnknownNameError, match="dtype of kernels on v100_sxm_32gb: got 'bfloat16'; one of"):
+        duration(Matmul("", 64, 64, 64), load_gpu("v100_sxm_32gb"), "bfloat16")
+
+
+def test_a_generation_of_attention_that_a_gpu_lacks_is_an_error() -> None:
+    kernel = Attention("", 1, 1, 1, 128, 64, causal=True, backward=False)
+    with pytest.raises(ValueError, match="generation 3; a100_sxm_80gb has kernels of 1, 2"):
+        duration(kernel, A100, "float16", attention_generation=3)
+
+
+@pytest.mark.parametrize(("taken", "share"), [(-1, 1.0), (132, 1.0), (0, 0.0), (0, 1.1)])
+def test_no_sms_or_no_bandwidth_left_is_an_error(taken: int, share: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        duration(Matmul("", 64, 64, 64), H100, "bfloat16", sms_taken=taken, hbm_share=share)

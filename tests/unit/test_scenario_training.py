@@ -1,0 +1,464 @@
+"""The key `training`: what it may hold, what it becomes, and where its faults are told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simulator import document, registry, yaml_dialect
+from simulator.document import parse
+from simulator.errors import ScenarioError
+from simulator.scenario.load import load_scenario, parse_scenario, points
+from simulator.scenario.records import TRAINING_PLOTS, Scenario, TrainingSpec
+from simulator.scenario.resolve import resolved, to_yaml
+from simulator.scenario.schema import schema
+from simulator.scenario.shape import axis_keys
+from simulator.scenario.template import template
+from simulator.scenario.training_making import to_step
+from simulator.scenario.training_records import Parallelism, PrecisionSpec, ShardingSpec
+from simulator.training.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
+
+BASE: dict[str, Any] = {
+    "name": "demo",
+    "cluster": {"topology": "star_100g", "world_size": 8},
+    "training": {"model": "gpt2", "seq_len": 512},
+}
+TINY = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 128, "vocab_size": 1000}
+
+
+def with_keys(training: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    """BASE with more keys of `training` and of the file."""
+    data = copy.deepcopy(BASE) | keys
+    data["training"] |= training or {}
+    return data
+
+
+def loaded(training: dict[str, Any] | None = None, **keys: Any) -> TrainingSpec:
+    spec = load_scenario(with_keys(training, **keys)).training
+    assert spec is not None
+    return spec
+
+
+def step_of(training: dict[str, Any]) -> TrainingStep:
+    return to_step(loaded(training), 8)
+
+
+def told(data: dict[str, Any], overrides: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(data, overrides)
+    assert caught.value.exit_code == 2
+    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+
+
+def places(text: str) -> list[str]:
+    """Line, column and key of each fault of a text."""
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(parse(text, "f.yaml"), Path())
+    return [":".join(line.split(":")[1:4]) for line in str(caught.value).splitlines()]
+
+
+# ------------------------------------------------------------------------------------------------------- what it means
+
+
+def test_a_model_and_a_sequence_length_are_enough() -> None:
+    scenario = load_scenario(BASE)
+    assert scenario.collective is None
+    assert scenario.training == TrainingSpec("gpt2", 512)
+    assert scenario.plots == TRAINING_PLOTS
+
+
+def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
+    step = step_of({})
+    assert (step.micro_batch_size, step.accumulation, step.checkpointing) == (1, 1, "none")
+    assert step.sharding == Sharding("zero3", True, 1, 25 * 2**20)
+    assert step.precision == Precision("bfloat16", "bfloat16", "float32", "float32", "bfloat16")
+    assert (step.attention, step.attention_generation) == ("flash", 2)
+    assert (step.collectives, step.compiled, step.dropout) == ("auto", False, False)
+    assert step.optimizer == OPTIMIZERS["adam"]
+    assert step.model.num_layers == 12
+
+
+def test_every_key_reaches_the_step() -> None:
+    step = step_of(
+        {
+            "micro_batch_size": 3,
+            "gradient_accumulation_steps": 4,
+            "parallelism": {"dp": 8, "tp": 1},
+            "sharding": {"strategy": "zero1", "reshard_after_forward": False, "prefetch": 0, "bucket_size": "1 MiB"},
+            "precision": {"params": "float16", "grads": "float32", "reduce": "float16", "master": None},
+            "activation_checkpointing": "sqrt",
+            "attention": "standard",
+            "attention_generation": 1,
+            "optimizer": "sgd",
+            "collectives": "played",
+            "compile": True,
+            "dropout": True,
+        }
+    )
+    assert (step.seq_len, step.micro_batch_size, step.accumulation) == (512, 3, 4)
+    assert step.sharding == Sharding("zero1", False, 0, 2**20)
+    assert step.precision == Precision("float16", "float32", "float16", None, "float16")
+    assert (step.checkpointing, step.attention, step.attention_generation) == ("sqrt", "standard", 1)
+    assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (OPTIMIZERS["sgd"], "played", True, True)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
+    assert loaded({"sharding": strategy}).sharding == ShardingSpec(strategy=strategy)
+    assert loaded({"sharding": {"strategy": strategy}}).sharding == ShardingSpec(strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    ("word", "precision"),
+    [
+        ("fp32", Precision("float32", "float32", "float32", None, "float32")),
+        ("tf32", Precision("float32", "float32", "float32", None, "tf32")),
+        ("fp16", Precision("float16", "float16", "float32", "float32", "float16")),
+        ("bf16", Precision("bfloat16", "bfloat16", "float32", "float32", "bfloat16")),
+        ("fp8", Precision("bfloat16", "bfloat16", "float32", "float32", "float8_e4m3fn")),
+    ],
+)
+def test_a_short_precision_means_these_dtypes(word: str, precision: Precision) -> None:
+    cluster = {"topology": "dgx_h100", "world_size": 8}
+    assert to_step(loaded({"precision": word}, cluster=cluster), 8).precision == precision
+
+
+@pytest.mark.parametrize(
+    ("written", "policy"),
+    [("full", "full"), ({"every": 2}, 2), ([0, 3, 5], (0, 3, 5)), ([], ()), ("selective_op", "selective_op")],
+)
+def test_checkpointing_is_a_policy_or_a_step_or_layers(written: Any, policy: Any) -> None:
+    assert step_of({"activation_checkpointing": written}).checkpointing == policy
+
+
+def test_one_rank_may_train_alone() -> None:
+    data = with_keys(cluster={"topology": "star_100g", "world_size": 1})
+    spec = load_scenario(data).training
+    assert spec is not None
+    assert to_step(spec, 1).seq_len == 512
+
+
+def test_a_model_may_be_written_out_or_lie_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY), encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml_dialect.dump(with_keys({"model": "tiny.json", "seq_len": 64})), encoding="utf-8")
+    spec = load_scenario(path).training
+    assert spec is not None
+    beside = to_step(spec, 8, tmp_path).model
+    inline = step_of({"model": TINY, "seq_len": 64}).model
+    assert (beside.hidden_size, inline.hidden_size) == (64, 64)
+    assert (beside.num_layers, inline.num_layers) == (4, 4)
+
+
+def test_groups_that_do_not_make_up_the_world_are_no_step() -> None:
+    with pytest.raises(ValueError, match="got 4 ranks; must be 8"):
+        to_step(TrainingSpec("gpt2", 512, parallelism=Parallelism(dp=4)), 8)
+
+
+# ------------------------------------------------------------------------------------------------------- back and forth
+
+
+def test_everything_is_written_out() -> None:
+    assert resolved(load_scenario(BASE))["training"] == {
+        "model": "gpt2",
+        "seq_len": 512,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "parallelism": {"tp": 1, "pp": 1, "cp": 1, "ep": 1},
+        "sharding": {"strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB"},
+        "precision": {
+            "params": "bfloat16", "grads": "auto", "reduce": "float32", "master": "auto", "matmul": "auto",
+        },
+        "activation_checkpointing": "none",
+        "attention": "flash",
+        "attention_generation": 2,
+        "optimizer": "adam",
+        "collectives": "auto",
+        "compile": False,
+        "dropout": False,
+    }  # fmt: skip
+
+
+AXES = {
+    "training.sharding": ["ddp", {"strategy": "zero3", "prefetch": 2}],
+    "training.sharding.strategy": ["ddp", "zero2"],
+    "training.sharding.bucket_size": ["1 MiB", "25 MiB"],
+    "training.precision": ["fp16", "tf32", {"params": "float32"}],
+    "training.precision.params": ["float32", "bfloat16"],
+    "training.activation_checkpointing": ["none", {"every": 3}, [0, 1], "full"],
+    "training.micro_batch_size": [1, 2],
+    "training.model": ["gpt2", TINY],
+    "cluster.world_size": [1, 2, 8],
+}
+KEYS = {
+    "sharding": st.sampled_from(["zero1", {"strategy": "ddp", "prefetch": 0}, {"reshard_after_forward": False}]),
+    "precision": st.sampled_from(["fp32", "bf16", {"params": "bfloat16", "grads": "float32"}]),
+    "activation_checkpointing": st.sampled_from(["attention", [3, 1], {"every": 1}]),
+    "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
+    "compile": st.booleans(),
+    "parallelism": st.just({"tp": 1, "dp": None}),
+}
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> dict[str, Any]:
+    chosen = draw(st.lists(st.sampled_from(sorted(AXES)), max_size=3, unique=True))
+    clear = [a for a in chosen if not any(a.startswith(f"{b}.") for b in chosen)]
+    training = draw(st.fixed_dictionaries({}, optional=KEYS))
+    data = with_keys({"seq_len": 128, **training})
+    cut = draw(st.integers(0, len(clear)))
+    return data | {"compare": {a: AXES[a] for a in clear[:cut]}, "sweep": {a: AXES[a] for a in clear[cut:]}}
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(scenarios())
+def test_a_scenario_and_each_point_load_back_from_what_they_resolve_to(data: dict[str, Any]) -> None:
+    jsonschema.Draft202012Validator(schema()).validate(data)
+    scenario = load_scenario(data)
+    jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(resolved(scenario))))
+    assert load_scenario(resolved(scenario)) == scenario
+    assert parse_scenario(parse(to_yaml(scenario)), scenario.base) == scenario
+    for point in points(scenario):
+        assert load_scenario(resolved(point.scenario)) == point.scenario
+        assert point.scenario.training is not None
+        to_step(point.scenario.training, point.scenario.cluster.world_size)
+
+
+def spec_of(point: Scenario) -> TrainingSpec:
+    assert point.training is not None
+    return point.training
+
+
+def test_an_axis_goes_below_a_short_form() -> None:
+    data = with_keys(
+        {"sharding": "zero3", "precision": "bf16"},
+        compare={"training.sharding.prefetch": [0, 2]},
+        sweep={"training.precision.reduce": ["float32", "bfloat16"]},
+    )
+    specs = [spec_of(p.scenario) for p in points(load_scenario(data))]
+    assert [(s.sharding.strategy, s.sharding.prefetch) for s in specs] == [("zero3", k) for k in (0, 0, 2, 2)]
+    assert [s.precision.reduce for s in specs] == ["float32", "bfloat16"] * 2
+
+
+def test_what_is_set_goes_below_a_short_form_too() -> None:
+    scenario = load_scenario(with_keys({"sharding": "zero1"}), {"training.sharding.bucket_size": "1 MiB"})
+    assert spec_of(scenario).sharding == ShardingSpec("zero1", bucket_size=2**20)
+
+
+def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:
+    data = with_keys(compare={"training.precision.params": ["bfloat16", "float32"]})
+    steps = [to_step(spec_of(p.scenario), 8) for p in points(load_scenario(data))]
+    assert [(s.precision.master, s.precision.grads) for s in steps] == [("float32", "bfloat16"), (None, "float32")]
+
+
+def test_ranks_that_are_not_said_follow_the_world() -> None:
+    data = with_keys(sweep={"cluster.world_size": [1, 2, 4]})
+    for point in points(load_scenario(data)):
+        assert to_step(spec_of(point.scenario), point.scenario.cluster.world_size).seq_len == 512
+
+
+def test_every_key_of_training_can_be_an_axis() -> None:
+    keys = {key for key in axis_keys() if key.startswith("training.")}
+    written = resolved(load_scenario(BASE))["training"]
+    inner = {f"training.{a}.{b}" for a in ("parallelism", "sharding", "precision") for b in written[a]}
+    assert {f"training.{key}" for key in written} | inner | {"training.parallelism.dp"} <= keys
+
+
+def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> None:
+    text = template("demo", "How fast is it?", "training")
+    scenario = parse_scenario(document.parse(text), Path())
+    assert scenario.training is not None
+    assert scenario.plots == TRAINING_PLOTS
+    assert len(points(scenario)) == 2 * 3 * 2
+    long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
+    long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")
+    assert spec_of(parse_scenario(document.parse(long), Path())).precision == PrecisionSpec(
+        grads="bfloat16", master="float32", matmul="bfloat16"
+    )
+
+
+def test_the_schema_asks_for_a_collective_or_a_step() -> None:
+    validator = jsonschema.Draft202012Validator(schema())
+    assert validator.is_valid(BASE)
+    assert not validator.is_valid({k: v for k, v in BASE.items() if k != "training"})
+    assert not validator.is_valid(BASE | {"collective": {"operation": "all_reduce", "size": "1 MiB"}})
+
+
+# --------------------------------------------------------------------------------------------------------------- faults
+
+DTYPES = "one of bfloat16, float16, float32, float64"
+
+
+@pytest.mark.parametrize(
+    ("training", "line"),
+    [
+        ({"model": 3}, "model: got 3; must be the name of a model, a path, or a mapping"),
+        ({"seq_len": "512"}, "seq_len: got '512'; must be a whole number; remove the quotes"),
+        ({"micro_batch_size": 0}, "micro_batch_size: got 0; must be at least 1"),
+        (
+            {"parallelism": {"dp": 4}},
+            "parallelism.dp: got 4; dp x tp x pp x cp x ep must be world_size 8; leave dp out, or write 8",
+        ),
+        ({"parallelism": {"tp": 2}}, "parallelism.tp: got 2; tensor parallelism is not built yet; leave it at 1"),
+        ({"parallelism": {"pp": 2}}, "parallelism.pp: got 2; pipeline parallelism is not built yet; leave it at 1"),
+        ({"parallelism": {"cp": 2}}, "parallelism.cp: got 2; context parallelism is not built yet; leave it at 1"),
+        ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; expert parallelism is not built yet; leave it at 1"),
+        ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),
+        ({"parallelism": 8}, "parallelism: got 8; must be a mapping, such as 'parallelism: {dp: 8}'"),
+        ({"sharding": "zero4"}, "sharding: got 'zero4'; one of ddp, zero1, zero2, zero3; did you mean 'zero3'?"),
+        ({"sharding": "fsdp"}, "sharding: got 'fsdp'; is called zero3 here; write zero3"),
+        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, zero1, zero2, zero3"),
+        ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; is called zero3 here; write zero3"),
+        ({"sharding": {"prefetch": -1}}, "sharding.prefetch: got -1; must be at least 0"),
+        ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; one of false, true"),
+        (
+            {"sharding": {"shard_size": 4}},
+            "sharding.shard_size: got 4; sharding within groups is not built yet; leave it out",
+        ),
+        ({"sharding": {"bucket": 4}}, "sharding.bucket: unknown key; one of bucket_size, prefetch, "
+         "reshard_after_forward, shard_size, strategy; did you mean 'bucket_size'?"),
+        ({"precision": "bfloat16"}, "precision: got 'bfloat16'; did you mean 'bf16'?"),
+        ({"precision": "fp15"}, "precision: got 'fp15'; one of bf16, fp16, fp32, fp8, tf32; did you mean 'fp16'?"),
+        ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
+        ({"precision": {"params": "tf32"}},
+         "precision.params: got 'tf32', in which only matmuls run; write it at training.precision.matmul"),
+        ({"precision": {"reduce": None}}, f"precision.reduce: got nothing; {DTYPES}"),
+        ({"precision": {"master": "bfloat16"}},
+         "precision.master: got 'bfloat16', no wider than the parameters' bfloat16; leave it out, or write null"),
+        ({"precision": {"matmul": "tf32"}},
+         "precision.matmul: got 'tf32', which takes float32 inputs, but params are bfloat16; leave it out, "
+         "or write params: float32"),
+        ({"precision": {"matmul": "float32"}},
+         "precision.matmul: got 'float32', no narrower than the parameters' bfloat16; leave it out"),
+        ({"precision": "fp8"}, "precision.matmul: got 'float8_e4m3fn', in which a100_sxm_80gb cannot compute; "
+         "one of bfloat16, float16, float32, float64, tf32"),
+        ({"activation_checkpointing": "ful"}, "activation_checkpointing: got 'ful'; "
+         "one of attention, full, none, selective_op, sqrt; did you mean 'full'?"),
+        ({"activation_checkpointing": "selective"}, "activation_checkpointing: got 'selective'; "
+         "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)"),
+        ({"activation_checkpointing": {"every": 0}}, "activation_checkpointing.every: got 0; must be at least 1"),
+        ({"activation_checkpointing": {"evry": 1}}, None),
+        ({"activation_checkpointing": [0, 12]},
+         "activation_checkpointing.1: got layer 12; gpt2 has layers 0 .. 11"),
+        ({"activation_checkpointing": [3, 3]}, "activation_checkpointing.1: got layer 3 twice; name each once"),
+        ({"activation_checkpointing": [-1]}, "activation_checkpointing.0: got -1; must be at least 0"),
+        ({"activation_checkpointing": None}, "activation_checkpointing: got nothing; must be one of none, full, sqrt, "
+         "attention, selective_op, or {every: 2}, or a list of layers"),
+        ({"attention": "flsh"}, "attention: got 'flsh'; one of flash, standard; did you mean 'flash'?"),
+        ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
+        ({"optimizer": "adamw"}, "optimizer: got 'adamw'; keeps the states of adam; write adam"),
+        ({"collectives": "closed"}, None),
+        ({"compile": "yes"}, "compile: got 'yes'; one of false, true"),
+        ({"seq_len": 4096}, "seq_len: got 4096; gpt2 has learned 1024 positions; take at most that, or give a "
+         "config.json with more"),
+        ({"model": TINY | {"n_head": 7}, "seq_len": 64}, None),
+    ],
+)  # fmt: skip
+def test_a_value_out_of_place_is_told_with_what_is_allowed(training: dict[str, Any], line: str | None) -> None:
+    lines = told(with_keys(training))
+    assert lines[0].startswith("training.")
+    if line is not None:
+        assert lines == [f"training.{line}"]
+
+
+def test_an_unknown_model_is_told_with_the_one_that_was_meant() -> None:
+    (line,) = told(with_keys({"model": "llama3_9b"}))
+    assert line.startswith("training.model: got 'llama3_9b'; one of ")
+    assert line.endswith("did you mean 'llama3_8b'?")
+    assert "llama3_8b" in registry.names("model")
+
+
+def test_what_is_missing_is_told_with_an_example() -> None:
+    assert told(BASE | {"training": {}}) == [
+        "training.model: missing; write for example 'model: llama3_8b'",
+        "training.seq_len: missing; write for example 'seq_len: 8192'",
+    ]
+    assert told({k: v for k, v in BASE.items() if k != "training"}) == [
+        "collective: missing; write for example 'collective: {operation: all_reduce, size: 256 MiB}' "
+        "or 'training: {model: llama3_8b, seq_len: 8192}'"
+    ]
+    assert told(BASE | {"training": None}) == [
+        "training: got nothing; must be a mapping, such as 'training: {model: llama3_8b, seq_len: 8192}'"
+    ]
+
+
+def test_a_collective_and_a_step_exclude_each_other() -> None:
+    both = BASE | {"collective": {"operation": "all_reduce", "size": "1 MiB"}}
+    assert told(both) == ["training: stands beside collective, but a scenario plays one of the two; remove one"]
+    assert told(with_keys(sweep={"collective.size": ["1 MiB"]})) == [
+        "sweep.collective.size: this scenario plays a training step and has no collective; remove it"
+    ]
+    assert told(BASE, {"collective.size": "1 MiB"}) == [
+        "--set collective.size=1 MiB: the scenario plays a training step and has no collective; start from another one"
+    ]
+
+
+def test_figures_of_the_other_kind_are_faults() -> None:
+    (line,) = told(with_keys(plots=["timeline", "steps"]))
+    assert line == f"plots.1: got 'steps'; of a training step there are {', '.join(TRAINING_PLOTS)}"
+    collective = {k: v for k, v in BASE.items() if k != "training"}
+    collective |= {"collective": {"operation": "all_reduce", "size": "1 MiB"}, "plots": ["memory"]}
+    assert told(collective)[0].startswith("plots.0: got 'memory'; of a collective there are scaling")
+
+
+def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:
+    cluster = {"topology": "star_100g", "world_size": 8, "gpu": "v100_sxm_32gb"}
+    assert told(with_keys(cluster=cluster)) == [
+        "training.precision.params: got 'bfloat16', in which v100_sxm_32gb cannot compute; "
+        "one of float16, float32, float64"
+    ]
+    assert loaded({"precision": "fp16"}, cluster=cluster).precision.params == "float16"
+
+
+def test_a_broken_rule_of_a_point_is_told_at_its_axis() -> None:
+    assert told(with_keys({"parallelism": {"dp": 8}}, sweep={"cluster.world_size": [8, 4]})) == [
+        "sweep.cluster.world_size: with cluster.world_size 4: training.parallelism.dp: got 8; "
+        "dp x tp x pp x cp x ep must be world_size 4; leave dp out, or write 4"
+    ]
+    assert told(with_keys(compare={"training.activation_checkpointing": ["none", [12]]}))[0].startswith(
+        "compare.training.activation_checkpointing: with training.activation_checkpointing [12]: "
+    )
+    (line,) = told(with_keys(compare={"training.model": ["gpt2", "gpt3"]}))
+    assert line.startswith("compare.training.model.1: got 'gpt3'; one of ")
+    (line,) = told(with_keys({"seq_len": 512}, sweep={"training.seq_len": [512, 2048]}))
+    assert line.startswith(
+        "sweep.training.seq_len: with training.seq_len 2048: training.seq_len: got 2048; gpt2 has learned "
+    )
+
+
+def test_faults_are_told_where_they_stand() -> None:
+    text = """\
+name: demo
+cluster: {topology: star_100g, world_size: 8}
+training:
+  model:
+    model_type: gpt2
+    n_embd: 64
+    n_layer: 4
+    n_head: 7
+    n_positions: 128
+    vocab_size: 1000
+  seq_len: 64
+  parallelism:
+    dp: 3
+  precision: {params: bfloat16,
+    master: bfloat16}
+  activation_checkpointing:
+  - 1
+  - 1
+plots: [memory, steps]
+"""
+    assert places(text) == [
+        "8:13: training.model.n_head",
+        "13:9: training.parallelism.dp",
+        "15:13: training.precision.master",
+        "18:5: training.activation_checkpointing.1",
+        "19:17: plots.1",
+    ]
