@@ -9,6 +9,7 @@ alone, so that all else is byte-equal for the same scenario and seed.
     spans.csv        operations of each rank
     transfers.csv    up to 100,000 of them, else it says what it left out
     trace/           a Kineto trace for each rank
+    memory_rank0.pickle  of a training step: PyTorch's memory snapshot, for its memory_viz page
     plots/           PNG and SVG
     points.jsonl     one line a point, as they finish; gone when all have
 
@@ -31,7 +32,7 @@ from typing import Any, Final
 import simulator
 from simulator import document
 from simulator.errors import ScenarioError
-from simulator.report import kineto
+from simulator.report import kineto, memory_snapshot
 from simulator.run import Run
 from simulator.scenario.load import parse_scenario
 from simulator.scenario.records import Scenario
@@ -188,6 +189,8 @@ class Keeper:
         write_whole(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
         if self.single or self.trace:
             kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
+            for rank, events in list(run.timeline.allocations.items())[:1]:
+                memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
 
 
 def spans_text(run: Run) -> str:

@@ -87,6 +87,40 @@ class MemorySample:
 
 
 @dataclass(frozen=True, slots=True)
+class AllocatorEvent:
+    """One thing that an allocator did.
+
+    Attributes
+    ----------
+    time : float
+        [s]
+    action : str
+        "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free", or in expandable
+        segments "segment_map", "segment_unmap".
+    address : int
+        Of the first byte; for "oom" the bytes that the device has left [B].
+    size : int
+        As requested for alloc, free and oom; of the segment or pages for the others [B].
+    label : str
+        The allocation's name; for segments "small" or "large", after their pool.
+    stream : int
+    category : str
+        What the bytes are for: "parameters", "activations", ...
+    block_size : int
+        Of the block that holds the allocation, rounding included [B]; 0 where there is none.
+    """
+
+    time: float
+    action: str
+    address: int
+    size: int
+    label: str = ""
+    stream: int = 0
+    category: str = ""
+    block_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUse:
     """What one directed link carried.
 
@@ -123,6 +157,12 @@ class Timeline:
     logs : tuple of TransferLog
         One a collective, in the program's order.
     memory : tuple of MemorySample
+    allocations : mapping of rank to tuple of AllocatorEvent
+        What each rank's allocator did, where one was at work.
+    reserved : mapping of rank to int
+        Most that each rank's allocator held from the device [B].
+    short_of_memory : tuple of int
+        Ranks that would have run out of memory, where the step was played on all the same.
     links : tuple of LinkUse
         Links that carried anything, by number.
     link_names : mapping of link number to 'src->dst', for links on any route
@@ -134,6 +174,9 @@ class Timeline:
     spans: tuple[Span, ...]
     logs: tuple[TransferLog, ...] = ()
     memory: tuple[MemorySample, ...] = ()
+    allocations: dict[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
+    reserved: dict[int, int] = field(default_factory=dict)
+    short_of_memory: tuple[int, ...] = ()
     links: tuple[LinkUse, ...] = ()
     link_names: dict[int, str] = field(default_factory=dict)
     link_bandwidths: dict[int, float] = field(default_factory=dict)

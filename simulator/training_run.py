@@ -38,9 +38,12 @@ def play_step(
     one = folded(cluster, planned.program) if steady and step.collectives == "auto" else None
     try:
         if one is not None:
-            timeline = expanded(execute(one, cluster, limit_memory=limit_memory), cluster.world_size)
+            timeline = execute(one, cluster, limit_memory=limit_memory, allocator=step.allocator)
+            timeline = expanded(timeline, cluster.world_size)
         else:
-            timeline = with_link_use(execute(planned.program, cluster, jitter=jitter, limit_memory=limit_memory))
+            timeline = with_link_use(
+                execute(planned.program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=step.allocator)
+            )
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise

@@ -7,53 +7,19 @@ rooms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import Block, Pool
 from simulator.errors import UnknownNameError
+from simulator.timeline import AllocatorEvent
 
 # PyTorch's words: the setting expandable_segments, and what it is without.
 ALLOCATORS: Final[dict[str, Callable[[float], Allocator]]] = {
     "caching": CachingAllocator,
     "expandable_segments": ExpandableAllocator,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorEvent:
-    """One thing that an allocator did.
-
-    Attributes
-    ----------
-    time : float
-        [s]
-    action : str
-        "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free", or in expandable
-        segments "segment_map", "segment_unmap".
-    address : int
-        Of the first byte; for "oom" the bytes that the device has left [B].
-    size : int
-        As requested for alloc, free and oom; of the segment or pages for the others [B].
-    label : str
-        The allocation's name; for segments "small" or "large", after their pool.
-    stream : int
-    category : str
-        What the bytes are for: "parameters", "activations", ...
-    block_size : int
-        Of the block that holds the allocation, rounding included [B]; 0 where there is none.
-    """
-
-    time: float
-    action: str
-    address: int
-    size: int
-    label: str = ""
-    stream: int = 0
-    category: str = ""
-    block_size: int = 0
 
 
 class LoggedAllocator:

@@ -14,6 +14,7 @@ import numpy as np
 import simpy
 
 from simulator.cluster.cluster import Cluster
+from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.fabric import Fabric
@@ -48,6 +49,7 @@ def execute(
     jitter: Jitter | None = None,
     payloads: Mapping[str, Payload] | None = None,
     limit_memory: bool = True,
+    allocator: str | None = None,
 ) -> Timeline:
     """Play a program to its end.
 
@@ -59,7 +61,9 @@ def execute(
     payloads : mapping of collective name to Payload, optional
         Arrays to work on, in place.
     limit_memory : bool
-        Whether HBM ends at its capacity.
+        Whether going beyond HBM's capacity is an error; otherwise the timeline names the ranks that are short.
+    allocator : str, optional
+        "caching" or "expandable_segments"; bytes are only counted where it is left out.
 
     Returns
     -------
@@ -75,7 +79,7 @@ def execute(
     ValueError
         A program that contradicts itself: unknown names in `after`, ranks that are not there.
     """
-    play = _Play(program, cluster, jitter or Jitter(), limit_memory=limit_memory)
+    play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator)
     play.run()
     for name, payload in (payloads or {}).items():
         collective = play.collectives[name]
@@ -100,6 +104,7 @@ class _Play:
     cluster: Cluster
     jitter: Jitter
     limit_memory: bool
+    allocator: str | None
     clock: Clock = field(default_factory=Clock)
     collectives: dict[str, CollectivePlay] = field(default_factory=dict)
     timed: dict[str, TimedCollective] = field(default_factory=dict)
@@ -147,8 +152,9 @@ class _Play:
                 self.clock, fabric, op, wiring, self._latency_noise(number, op, wiring)
             )
         for rank in range(len(ranks)):
-            limit = float(self.cluster.gpus[rank].hbm_bytes) if self.limit_memory else float("inf")
-            self.memory.append(Hbm(rank, limit))
+            capacity_there = float(self.cluster.gpus[rank].hbm_bytes)
+            desk = LoggedAllocator(self.allocator, capacity_there) if self.allocator else None
+            self.memory.append(Hbm(rank, capacity_there, self.limit_memory, desk))
             self.kernels.append(Kernels(self.clock))
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
             if len(self.ended[rank]) != len(ranks[rank]):
@@ -245,6 +251,9 @@ class _Play:
             spans=spans,
             logs=logs,
             memory=tuple(sample for hbm in self.memory for sample in hbm.samples),
+            allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in self.memory if hbm.allocator},
+            reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in self.memory if hbm.allocator},
+            short_of_memory=tuple(hbm.rank for hbm in self.memory if hbm.short),
             link_names={link: router.link_name(link) for link in used},
             link_bandwidths={link: router.bandwidth[link] for link in used},
         )

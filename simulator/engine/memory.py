@@ -1,12 +1,14 @@
 """HBM of one rank: what is held, under which label, and how much is left.
 
-Rule: counts bytes and remembers when; whether a rank may go beyond its capacity is said by whoever builds it.
+Rule: counts bytes and remembers when. With an allocator, what is lost in fragments counts too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from simulator.engine.allocator import NoRoomError
+from simulator.engine.allocator_log import LoggedAllocator
 from simulator.errors import OutOfMemoryError
 from simulator.program import Allocate
 from simulator.timeline import MemorySample
@@ -20,13 +22,23 @@ class Hbm:
     ----------
     rank : int
     capacity : float
-        [B]; infinite to play on without a limit.
+        [B]
+    limited : bool
+        Whether going beyond it is an error; otherwise it is noted in `short`, and the play goes on.
+    allocator : LoggedAllocator or None
+        Places bytes in segments; None where they are only counted.
+    samples : list of MemorySample
+    short : bool
     """
 
     rank: int
     capacity: float
+    limited: bool = True
+    allocator: LoggedAllocator | None = None
     samples: list[MemorySample] = field(default_factory=list)
+    short: bool = False
     _held: dict[str, Allocate] = field(default_factory=dict)
+    _by_category: dict[str, int] = field(default_factory=dict)
     _used: int = 0
 
     def allocate(self, op: Allocate, now: float) -> None:
@@ -34,22 +46,40 @@ class Hbm:
         if op.name in self._held:
             raise ValueError(f"rank {self.rank} holds {op.name!r} already; every allocation needs a name of its own")
         if self._used + op.nbytes > self.capacity:
-            largest = sorted(self._held.values(), key=lambda held: (-held.nbytes, held.name))[:3]
-            holders = tuple((held.name, held.nbytes) for held in largest)
-            raise OutOfMemoryError(self.rank, now, self._used + op.nbytes, int(self.capacity), holders)
+            self._lack(op, now, self._used + op.nbytes)
+        self._place(op, now)
         self._held[op.name] = op
-        self._used += op.nbytes
-        self._sample(now)
+        self._count(op.category, op.nbytes, now)
 
     def free(self, name: str, now: float) -> None:
         """Give bytes back."""
         if name not in self._held:
             raise ValueError(f"rank {self.rank} frees {name!r}, which it does not hold")
-        self._used -= self._held.pop(name).nbytes
-        self._sample(now)
+        op = self._held.pop(name)
+        if self.allocator is not None:
+            self.allocator.free(name, now=now)
+        self._count(op.category, -op.nbytes, now)
 
-    def _sample(self, now: float) -> None:
-        by_category: dict[str, int] = {}
-        for held in self._held.values():
-            by_category[held.category] = by_category.get(held.category, 0) + held.nbytes
-        self.samples.append(MemorySample(self.rank, now, self._used, tuple(sorted(by_category.items()))))
+    def _place(self, op: Allocate, now: float) -> None:
+        if self.allocator is None:
+            return
+        try:
+            self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
+        except NoRoomError as error:
+            self._lack(op, now, int(self.capacity) + op.nbytes - int(error.largest_free))
+            self.allocator.allocator.capacity = float("inf")
+            self.allocator.allocate(op.name, op.nbytes, now=now, category=op.category)
+
+    def _lack(self, op: Allocate, now: float, needed: int) -> None:
+        self.short = True
+        if not self.limited:
+            return
+        largest = sorted(self._held.values(), key=lambda held: (-held.nbytes, held.name))[:3]
+        holders = tuple((held.name, held.nbytes) for held in largest)
+        raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
+
+    def _count(self, category: str, change: int, now: float) -> None:
+        self._used += change
+        self._by_category[category] = self._by_category.get(category, 0) + change
+        held = tuple(sorted((name, nbytes) for name, nbytes in self._by_category.items() if nbytes))
+        self.samples.append(MemorySample(self.rank, now, self._used, held))

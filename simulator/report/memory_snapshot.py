@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.engine.allocator_log import AllocatorEvent
+from simulator.timeline import AllocatorEvent
 
 # A release of ours is two events of PyTorch's: a stream that still uses the memory may come between them.
 _ACTIONS: Final = {

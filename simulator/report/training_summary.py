@@ -36,6 +36,8 @@ class TrainingReport:
         Of the rank that needs most [B].
     peak_memory_by_category : dict of str to int
         What it was made of [B].
+    peak_reserved_bytes : int
+        Most that an allocator held from the device, fragments and cached segments included [B].
     fits : bool
     shortfall_bytes : int
         What is missing; 0 where it fits [B].
@@ -57,6 +59,7 @@ class TrainingReport:
     optimizer_time_s: float
     peak_memory_bytes: int
     peak_memory_by_category: dict[str, int]
+    peak_reserved_bytes: int
     fits: bool
     shortfall_bytes: int
     closed_form_collectives: int
@@ -96,13 +99,23 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         optimizer_time_s=length(_of(spans, "optimizer")),
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
-        fits=peak.nbytes <= capacity,
-        shortfall_bytes=max(0, peak.nbytes - capacity),
+        peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),
+        fits=not timeline.short_of_memory,
+        shortfall_bytes=_shortfall(timeline, peak.nbytes, capacity),
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
         because=_because(time, compute, exposed, bubble, peak, capacity),
     )
+
+
+def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
+    """What is missing [B]: of the bytes themselves, or, where only fragments are in the way, of what is reserved."""
+    if not timeline.short_of_memory:
+        return 0
+    if peak > capacity:
+        return peak - capacity
+    return max(1, max(timeline.reserved.values(), default=capacity) - capacity)
 
 
 def _of(spans: Iterable[Span], kind: str) -> list[Interval]:

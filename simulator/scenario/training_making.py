@@ -34,6 +34,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         collectives=cast(Any, shape.collectives),
         compile=shape.compile,
         dropout=shape.dropout,
+        allocator=shape.allocator,  # type: ignore[arg-type]
     )
 
 
@@ -89,6 +90,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         collectives=spec.collectives,
         compiled=spec.compile,
         dropout=spec.dropout,
+        allocator=spec.allocator,
     )
 
 

@@ -78,6 +78,7 @@ class TrainingSpec:
     attention_generation : int
     optimizer : str
     collectives : {"auto", "played", "closed_form"}
+    allocator : {"caching", "expandable_segments"}
     compile, dropout : bool
     """
 
@@ -95,3 +96,4 @@ class TrainingSpec:
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compile: bool = False
     dropout: bool = False
+    allocator: Literal["caching", "expandable_segments"] = "caching"

@@ -21,6 +21,7 @@ from simulator.scenario.field_types import Count, Rank, Shape
 from simulator.training.checkpointing import POLICIES
 from simulator.training.spec import OPTIMIZERS, Strategy
 
+ALLOCATORS: Final = ("caching", "expandable_segments")
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
 # What others call these (ZeRO's paper, section 5; PyTorch's ShardingStrategy), so that their names find home.
 _OTHER_STRATEGIES: Final = {
@@ -283,3 +284,6 @@ class TrainingShape(Shape):
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool, YES_NO] = Field(default=False, description="Whether there is dropout.")
+    allocator: Annotated[str, reading.choice(ALLOCATORS)] = Field(
+        default="caching", description="How GPU memory is handed out."
+    )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from simulator.model.head import logits_memory
 from simulator.model.kernel import Elementwise, Matmul
-from simulator.model.layer import Operation, Saved
+from simulator.model.layer import Batch, Operation, Saved
+from simulator.model.shape import Transformer
 
 _FLOAT32: Final = 4
 # Bytes of an operand's number before and after the cast.
@@ -49,6 +51,22 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     while end and operations[end - 1].name in ("residual2", "down"):
         end -= 1
     return operations[:end]
+
+
+def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
+    """Maps that `selective_op` runs again beyond whole operations: keys of queries, keys, values; up of gate and up.
+
+    torchtitan keeps every second matmul's output, and its layers multiply by each of these matrices apart.
+    """
+    keys = Matmul("keys", batch.tokens, model.kv_width, model.hidden_size)
+    return (keys, Matmul("up", batch.tokens, model.ffn_size, model.hidden_size)) if model.gated else (keys,)
+
+
+def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool) -> int:
+    """What the loss holds in its backward pass beyond what it kept from the forward pass [B]."""
+    memory = logits_memory(model, batch)
+    gradients = memory.backward_peak - memory.log_probabilities
+    return gradients // 2 if compiled else gradients
 
 
 def eight_bit_casts(kernel: Matmul) -> Elementwise:

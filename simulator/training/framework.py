@@ -19,9 +19,6 @@ from simulator.cluster.locate import locate
 from simulator.cluster.validation import checked
 from simulator.document import Document, load
 
-# Dynamic power grows with frequency times the square of voltage, which grows with frequency.
-_POWER_LAW: Final = 3.0
-
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
@@ -33,10 +30,13 @@ class Sustained:
         Factor, at least 1.
     power : float
         The board's limit at which it was seen [W].
+    peak_flops : float
+        The board's dense bfloat16 peak [FLOP/s].
     """
 
     time: float
     power: float
+    peak_flops: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,12 @@ class Framework:
         Between two steps: data, logging, Python [s].
     fused_loss : bool
         Whether the loss reads logits as they are and writes their gradient over them.
+    loss_buffers : bool
+        Whether a loss that is not fused holds its float32 gradients beside the log-probabilities (half of them where
+        a compiler joins its steps).
+    split_maps : bool
+        Whether queries, keys and values, and gate and up, are maps of their own, of which `selective_op` runs every
+        second one again.
     stops_early : bool
         Whether recomputation ends with the last tensor that the backward pass needs.
     reserved : float
@@ -72,6 +78,8 @@ class Framework:
     parameter_bytes: float = 0.0
     step_overhead: float = 0.0
     fused_loss: bool = False
+    loss_buffers: bool = False
+    split_maps: bool = False
     stops_early: bool = False
     reserved: float = 0.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
@@ -82,13 +90,13 @@ class Framework:
 
         Notes
         -----
-        A chip that is not known takes the middle of those that are. Under another limit of power the clock follows
-        its cube root; a higher limit gains nothing.
+        A chip that is not known takes the middle of those that are. A board with fewer watts for each FLOP/s of its
+        peak loses in proportion (energy of a FLOP stays, once voltage is at its floor); one with more gains nothing.
 
         Examples
         --------
         >>> from simulator.cluster.gpu_file import load_gpu
-        >>> Framework(sustained={"H100": Sustained(1.2, 700.0)}).matmul_time(load_gpu("h100_sxm"))
+        >>> Framework(sustained={"H100": Sustained(1.2, 700.0, 989.4e12)}).matmul_time(load_gpu("h100_sxm"))
         1.2
         """
         if not self.sustained:
@@ -99,7 +107,8 @@ class Framework:
             times = sorted(held.time for held in self.sustained.values())
             return times[len(times) // 2]
         power = float(gpu.facts.get("power", known.power))
-        return known.time * max(1.0, float((known.power / power) ** (1.0 / _POWER_LAW)))
+        missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
+        return known.time * max(1.0, missing)
 
 
 BARE: Final = Framework()
@@ -142,6 +151,7 @@ class _Fact(Figure):
 class _Chip(Figure):
     time: Annotated[float, AfterValidator(_factor)]
     power: Annotated[float, AfterValidator(_factor)]
+    peak_flops: Annotated[float, AfterValidator(_factor)]
 
 
 class _FrameworkFile(Strict):
@@ -153,6 +163,8 @@ class _FrameworkFile(Strict):
     parameter_bytes: _Amount = _Amount(value=0.0)
     step_overhead: _Amount = _Amount(value=0.0)
     fused_loss: _Fact = _Fact(value=False)
+    loss_buffers: _Fact = _Fact(value=False)
+    split_maps: _Fact = _Fact(value=False)
     stops_early: _Fact = _Fact(value=False)
     reserved: _Amount = _Amount(value=0.0)
     sustained: dict[str, _Chip] = Field(default_factory=dict)
@@ -198,9 +210,11 @@ def _framework(name: str, document: Document) -> Framework:
         parameter_bytes=file.parameter_bytes.value,
         step_overhead=file.step_overhead.value,
         fused_loss=file.fused_loss.value,
+        loss_buffers=file.loss_buffers.value,
+        split_maps=file.split_maps.value,
         stops_early=file.stops_early.value,
         reserved=file.reserved.value,
-        sustained={chip: Sustained(held.time, held.power) for chip, held in file.sustained.items()},
+        sustained={chip: Sustained(held.time, held.power, held.peak_flops) for chip, held in file.sustained.items()},
         facts={
             "product": file.product,
             "sources": {key: figure.source for key, figure in found},

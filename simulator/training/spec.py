@@ -101,6 +101,8 @@ class TrainingStep:
     compiled : bool
         Whether a compiler merges fusible kernels.
     dropout : bool
+    allocator : {"caching", "expandable_segments"}
+        How HBM is handed out.
     framework : Framework
         What it adds to bare kernels.
     """
@@ -118,4 +120,5 @@ class TrainingStep:
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compiled: bool = False
     dropout: bool = False
+    allocator: Literal["caching", "expandable_segments"] = "caching"
     framework: Framework = BARE

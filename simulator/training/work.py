@@ -14,7 +14,7 @@ from simulator.model.head import embedding_operations, head_operations
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
 from simulator.model.parameters import modules
-from simulator.training.as_run import eight_bit_casts, fused_loss, until_needed
+from simulator.training.as_run import eight_bit_casts, fused_loss, loss_buffers, second_maps, until_needed
 from simulator.training.checkpointing import Kept, kept
 from simulator.training.kernel_time import communication_share, duration
 from simulator.training.spec import TrainingStep
@@ -166,11 +166,16 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
         again = None
         if keeping.operations and keeping.segment:
             again = _again(gauge, keeping, timed)
+            if framework.split_maps and step.checkpointing == "selective_op":
+                again += gauge.timed(second_maps(step.model, batch))
         found.append(Unit(f"layer {i}", elements[1 + i], forward, backward, again, keeping.nbytes, keeping.recomputed))
     head = head_operations(step.model, batch)
-    if framework.fused_loss and step.precision.params != "float32":
+    if framework.fused_loss:
         head = fused_loss(head)
-    found.append(_plain("head", elements[-1], ends, head))
+    last = _plain("head", elements[-1], ends, head)
+    if framework.loss_buffers and not framework.fused_loss:
+        last = replace(last, recomputed=loss_buffers(step.model, batch, compiled=step.compiled))
+    found.append(last)
     return tuple(_copied(gauge, unit) for unit in found) if ranks > 1 and framework.parameter_bytes else tuple(found)
 
 

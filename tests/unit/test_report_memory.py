@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from simulator.engine.allocator import NoRoomError
-from simulator.engine.allocator_log import AllocatorEvent, LoggedAllocator
+from simulator.engine.allocator_log import LoggedAllocator
 from simulator.report import plot_memory, plot_memory_peaks, style
 from simulator.report.memory_snapshot import reserved, snapshot, write
 from simulator.report.plot_memory_peaks import Peak
-from simulator.timeline import MemorySample
+from simulator.timeline import AllocatorEvent, MemorySample
 
 MIB, GIB = 2**20, 2**30
 

@@ -183,6 +183,7 @@ def test_everything_is_written_out() -> None:
         "collectives": "auto",
         "compile": False,
         "dropout": False,
+        "allocator": "caching",
     }  # fmt: skip
 
 
