@@ -30,7 +30,7 @@ class Played:
 
 def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> TrainingStep:
     """A step of the tiny model; sharding facts and step facts by name."""
-    shards = {k: facts.pop(k) for k in ("reshard_after_forward", "prefetch", "bucket_size") if k in facts}
+    shards = {k: facts.pop(k) for k in ("reshard_after_forward", "prefetch", "bucket_size", "shard_size") if k in facts}
     given: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
     return TrainingStep(model, sharding=Sharding(strategy, **shards), **given)  # type: ignore[arg-type]
 

@@ -215,6 +215,18 @@ def fit(
     show(path, topology, world_size, operation, algorithm, out)
 
 
+@app.command()
+def validate(
+    table: Annotated[str | None, typer.Option(metavar="NAME", help="foundry or torchtitan; both otherwise.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Play all measured training steps, and print how far off they are, by which constants."""
+    from simulator.cli.validate import show
+
+    show(table, jobs, as_json=as_json)
+
+
 def run_app() -> None:
     """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
     sys.exit(guarded(lambda: app(prog_name="simulator", standalone_mode=False)))

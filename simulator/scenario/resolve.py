@@ -131,6 +131,8 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     if spec.parallelism.dp is None:
         del data["parallelism"]["dp"]
     data["sharding"]["bucket_size"] = bytes_text(spec.sharding.bucket_size)
+    if spec.sharding.shard_size is None:
+        del data["sharding"]["shard_size"]
     policy = spec.activation_checkpointing
     if isinstance(policy, int):
         data["activation_checkpointing"] = {"every": policy}

@@ -33,12 +33,15 @@ class ShardingSpec:
         Layers.
     bucket_size : int
         [B]
+    shard_size : int or None
+        Ranks that share one copy of the states.
     """
 
     strategy: str = "zero3"
     reshard_after_forward: bool = True
     prefetch: int = 1
     bucket_size: int = 25 * 2**20
+    shard_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def conflicts(
 ) -> Iterator[Conflict]:
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
     yield from _parallelism(shape, cluster.world_size)
+    yield from _shard_size(shape, cluster.world_size)
     yield from _master(shape)
     yield from _matmul(shape)
     yield from _computed(shape, cluster, facts, base)
@@ -69,6 +70,20 @@ def conflicts(
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
     dotted = f"training.{name}"
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
+
+
+def _shard_size(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+    size = shape.sharding.shard_size
+    if size is None:
+        return
+    involved = ("training.sharding.strategy", "cluster.world_size")
+    if shape.sharding.strategy != "zero3":
+        told = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write zero3"
+        yield _conflict("sharding.shard_size", told, *involved)
+    elif world_size % size:
+        near = max(n for n in range(1, min(size, world_size) + 1) if world_size % n == 0)
+        told = f"got {size}; must divide world_size {world_size}; try {near}"
+        yield _conflict("sharding.shard_size", told, *involved)
 
 
 def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:

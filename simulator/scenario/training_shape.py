@@ -165,14 +165,6 @@ def _alone(what: str) -> reading.Read:
     return reading.Read(reader, lambda: {"const": 1})
 
 
-def _not_built(what: str) -> reading.Read:
-    def reader(value: Any) -> None:
-        if value is not None:
-            raise ValueError(f"got {reading.shown(value)}; {what} is not built yet; leave it out")
-
-    return reading.Read(reader, lambda: {"type": "null"})
-
-
 class EveryShape(Shape):
     """Layers in steps."""
 
@@ -232,8 +224,8 @@ class ShardingShape(Shape):
     bucket_size: Annotated[int, reading.size(1)] = Field(
         default=25 * 2**20, description="ddp, zero1, zero2: gradients that travel together."
     )
-    shard_size: Annotated[None, _not_built("sharding within groups")] = Field(
-        default=None, description="Ranks of a sharding group; all of them."
+    shard_size: Count | None = Field(
+        default=None, description="zero3: ranks that share one copy of the states; all of them where it is left out."
     )
 
 

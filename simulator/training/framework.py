@@ -52,8 +52,8 @@ class Framework:
         Time of what is not a matmul over that of its ideal HBM traffic.
     parameter_bytes : float
         HBM traffic of copies and casts around a unit's collectives, for each parameter and micro-batch [B].
-    step_overhead : float
-        Between two steps: data, logging, Python [s].
+    compiled : float
+        The same for kernels that a compiler has merged, over the traffic that they would have had apart.
     fused_loss : bool
         Whether the loss reads logits as they are and writes their gradient over them.
     loss_buffers : bool
@@ -76,7 +76,7 @@ class Framework:
     attention_masked: float = 0.0
     elementwise: float = 1.0
     parameter_bytes: float = 0.0
-    step_overhead: float = 0.0
+    compiled: float = 0.0
     fused_loss: bool = False
     loss_buffers: bool = False
     split_maps: bool = False
@@ -161,7 +161,7 @@ class _FrameworkFile(Strict):
     attention_masked: _Share = _Share(value=0.0)
     elementwise: _Factor = _Factor(value=1.0)
     parameter_bytes: _Amount = _Amount(value=0.0)
-    step_overhead: _Amount = _Amount(value=0.0)
+    compiled: _Amount = _Amount(value=0.0)
     fused_loss: _Fact = _Fact(value=False)
     loss_buffers: _Fact = _Fact(value=False)
     split_maps: _Fact = _Fact(value=False)
@@ -208,7 +208,7 @@ def _framework(name: str, document: Document) -> Framework:
         attention_masked=file.attention_masked.value,
         elementwise=file.elementwise.value,
         parameter_bytes=file.parameter_bytes.value,
-        step_overhead=file.step_overhead.value,
+        compiled=file.compiled.value,
         fused_loss=file.fused_loss.value,
         loss_buffers=file.loss_buffers.value,
         split_maps=file.split_maps.value,

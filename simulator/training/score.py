@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from simulator.program import Allocate, Collective, Compute, Free, Op
 from simulator.training.communicator import Communicator
+from simulator.training.groups import Scope
 from simulator.training.work import Timed
 
 
@@ -22,10 +23,14 @@ class Score:
     communicator : Communicator
         Plans collectives of the data-parallel group.
     ops : list of Op
+        Rank 0's.
+    scopes : dict of str to Scope
+        Which group each collective is among.
     """
 
     communicator: Communicator
     ops: list[Op] = field(default_factory=list)
+    scopes: dict[str, Scope] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
 
     def compute(self, name: str, timed: Timed, kind: str, after: Iterable[str | None] = ()) -> str:
@@ -34,13 +39,21 @@ class Score:
         return name
 
     def communicate(
-        self, name: str, operation: str, elements: int, dtype: str, after: Iterable[str | None] = ()
+        self,
+        name: str,
+        operation: str,
+        elements: int,
+        dtype: str,
+        after: Iterable[str | None] = (),
+        scope: Scope = "all",
     ) -> str | None:
-        """A collective of all ranks on the communication stream; nothing where there is one rank."""
-        template = self.communicator.plan(operation, elements, dtype)
+        """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
+        template = self.communicator.plan(operation, elements, dtype, scope)
         if template is None:
             return None
-        self._note(replace(template, name=name, after=_given(after)))
+        stream = "communication replicate" if scope == "replicate" else "communication"
+        self._note(replace(template, name=name, after=_given(after), stream=stream))
+        self.scopes[name] = scope
         return name
 
     def allocate(

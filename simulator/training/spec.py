@@ -27,12 +27,15 @@ class Sharding:
         zero3: units that are gathered ahead of the one at work.
     bucket_size : int
         Gradients that travel together, for ddp, zero1 and zero2 [B].
+    shard_size : int or None
+        zero3: ranks that share one copy of the states (hybrid sharding); None for all.
     """
 
     strategy: Strategy = "zero3"
     reshard_after_forward: bool = True
     prefetch: int = 1
     bucket_size: int = 25 * 2**20
+    shard_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

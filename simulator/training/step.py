@@ -13,11 +13,12 @@ from simulator.dtypes import find
 from simulator.model.flops import model_flops_per_token
 from simulator.program import Program
 from simulator.training.communicator import Communicator
+from simulator.training.groups import Groups, for_every_rank
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.spec import TrainingStep
 from simulator.training.states import states
-from simulator.training.work import Gauge, Timed, units
+from simulator.training.work import Gauge, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,16 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         Whether ranks keep step with each other: no jitter (stragglers are seen here).
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
-    score = Score(Communicator(cluster, step.collectives, even))
-    passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size), cluster.world_size)
+    groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size)
+    score = Score(Communicator(cluster, groups, step.collectives, even))
+    passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size), groups.shard_size)
     elements = sum(unit.elements for unit in passes.units)
-    held = states(step, elements, cluster.world_size)
+    held = states(step, elements, groups.shard_size)
     score.allocate("parameters", held.parameters, "parameters")
     score.allocate("optimizer states", held.optimizer, "optimizer")
     import_module(f"simulator.training.sharding.{step.sharding.strategy}").plan(score, passes)
     _update(score, passes, Gauge(cluster.gpus[0], step), elements)
-    ranks = (tuple(score.ops),) * cluster.world_size
+    ranks = for_every_rank(score.ops, score.scopes, groups)
     timed = sum(op.duration is not None for op in score.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
     model = model_flops_per_token(step.model, step.seq_len) * tokens
@@ -84,15 +86,13 @@ def _update(score: Score, passes: Passes, gauge: Gauge, elements: int) -> None:
     """The optimizer's step, after all gradients are summed; then what it frees and what it must hand out."""
     step = passes.step
     held = states(step, elements, passes.ranks)
-    last = [op.name for op in score.collectives[-1:]]
+    # The last collective of each stream stands for all before it.
+    last = list({op.stream: op.name for op in score.collectives}.values())
     grads = held.updated * find(step.precision.grads).itemsize
     norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last)
-    total = score.communicate("sum gradient norm", "all_reduce", passes.ranks, "float32", after=[norm])
+    total = score.communicate("sum gradient norm", "all_reduce", 1, "float32", after=[norm])
     update = gauge.swept("update", held.update_read, held.update_written)
     done = score.compute("optimizer step", update, "optimizer", [total])
-    if step.framework.step_overhead:
-        idle = Timed(step.framework.step_overhead, step.framework.step_overhead, 0.0, 0.0)
-        score.compute("between steps", idle, "overhead", [done])
     if step.sharding.strategy in ("zero1", "zero2"):
         score.communicate("gather parameters", "all_gather", elements, step.precision.params, after=[done])
     for name in passes.gradients:

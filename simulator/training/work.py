@@ -93,6 +93,8 @@ class Gauge:
         """A kernel's time with what the framework and the chip's sustained load make of it [s]."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
+            if self.step.compiled and kernel.fusible:
+                return framework.compiled * self._bare(replace(kernel, fusible=False), sms_taken, hbm_share)
             return framework.elementwise * self._bare(kernel, sms_taken, hbm_share)
         if isinstance(kernel, Attention):
             found = self._bare(kernel, sms_taken, hbm_share)

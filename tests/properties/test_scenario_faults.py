@@ -280,7 +280,7 @@ WRONG_STEP: list[tuple[Path_, list[Any]]] = [
     (("training", "sharding", "prefetch"), [*NUMBERS, None]),
     (("training", "sharding", "reshard_after_forward"), [1, "yes", None]),
     (("training", "sharding", "bucket_size"), [25, "0 B", "25 Mb", "many", None]),
-    (("training", "sharding", "shard_size"), [4, "all", True]),
+    (("training", "sharding", "shard_size"), [0, "all", True]),
     (("training", "precision"), [16, None, ["bf16"]]),
     (("training", "precision", "params"), [16, None, ["float16"], "tf32", "float8_e4m3fn"]),
     (("training", "precision", "master"), [True, 32, []]),

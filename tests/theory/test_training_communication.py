@@ -67,3 +67,24 @@ def test_closed_forms_and_played_collectives_give_one_step_time(strategy: str) -
     formed = play(step(strategy, collectives="auto", **facts), 4)
     assert formed.report.closed_form_collectives > 0
     assert formed.report.step_time_s == pytest.approx(played.report.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 2), (8, 2), (8, 4)])
+def test_hybrid_sharding_gathers_in_its_group_and_adds_its_part_over_the_copies(ranks: int, size: int) -> None:
+    """As stage three with n = size ranks, and an all-reduce of the part over g copies: 2 (p P / n) (g-1)/g."""
+    played = play(step("zero3", precision=BF16, shard_size=size), ranks)
+    copies = ranks // size
+    layer, layers = padded(modules(TINY)[1].elements, size), TINY.num_layers
+    units = [modules(TINY)[i].elements for i in (0, -1)]
+    gathered = (2 * layers - 1) * layer + padded(ROOT, size)
+    scattered = layers * layer + sum(padded(elements, size) for elements in units)
+    parts = [layer // size] * layers + [padded(elements, size) // size for elements in units]
+    summed = sum(2 * padded(part, copies) * (copies - 1) / copies for part in parts)
+    expected = 2 * ((gathered + scattered) * (size - 1) / size + summed)
+    # Which rank sends how much of a small all-reduce is the algorithm's choice; together they send the least there is.
+    assert sum(sent(played)) == pytest.approx(expected * ranks)
+
+
+def test_a_shard_group_of_all_ranks_is_plain_stage_three() -> None:
+    plain, whole = (play(step("zero3", shard_size=size), 4).report for size in (None, 4))
+    assert plain == whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -320,8 +321,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"sharding": {"prefetch": -1}}, "sharding.prefetch: got -1; must be at least 0"),
         ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; one of false, true"),
         (
-            {"sharding": {"shard_size": 4}},
-            "sharding.shard_size: got 4; sharding within groups is not built yet; leave it out",
+            {"sharding": {"shard_size": 0}},
+            "sharding.shard_size: got 0; must be at least 1",
         ),
         ({"sharding": {"bucket": 4}}, "sharding.bucket: unknown key; one of bucket_size, prefetch, "
          "reshard_after_forward, shard_size, strategy; did you mean 'bucket_size'?"),
@@ -463,3 +464,15 @@ plots: [memory, steps]
         "18:5: training.activation_checkpointing.1",
         "19:17: plots.1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "told"),
+    [
+        ({"strategy": "zero3", "shard_size": 3}, "got 3; must divide world_size 8; try 2"),
+        ({"strategy": "zero1", "shard_size": 4}, "got 4, but zero1 has no sharding groups"),
+    ],
+)
+def test_a_shard_group_must_divide_the_ranks_of_stage_three(sharding: dict[str, Any], told: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(told)):
+        load_scenario(with_keys({"sharding": sharding}))

@@ -16,6 +16,7 @@ from __future__ import annotations
 from simulator.dtypes import find
 from simulator.training.passes import Passes
 from simulator.training.score import Score
+from simulator.training.states import shard
 from simulator.training.work import Unit
 
 STREAM = "communication"
@@ -98,10 +99,17 @@ class _Micro:
         self.ready[f"{way} {i}"] = self._all_gather(f"gather {unit.name} {way} {self.micro}", unit.elements) or name
 
     def _all_gather(self, name: str, elements: int) -> str | None:
-        return self.score.communicate(name, "all_gather", elements, self.passes.step.precision.params)
+        return self.score.communicate(name, "all_gather", elements, self.passes.step.precision.params, scope="shard")
 
     def _free(self, way: str, i: int, done: str) -> str:
         return self.score.free(f"{self.layers[i].name} parameters {way} {self.micro}", after=[done])
+
+    def _sum_copies(self, unit: Unit, scattered: str) -> None:
+        """With several copies of the states, add up this rank's part over them."""
+        part = shard(unit.elements, self.passes.ranks)
+        name = f"sum {unit.name} over copies {self.micro}"
+        reduce = self.passes.step.precision.reduce
+        self.score.communicate(name, "all_reduce", part, reduce, after=[scattered], scope="replicate")
 
     def _reduce(self, unit: Unit, done: str) -> None:
         """Reduce and scatter a unit's gradients; what is left is this rank's part."""
@@ -112,6 +120,8 @@ class _Micro:
             unit.elements,
             self.passes.step.precision.reduce,
             after=[done],
+            scope="shard",
         )
+        self._sum_copies(unit, reduced or done)
         self.passes.keep_gradient_shard(unit, reduced or done)
         self.score.free(gradients, stream=STREAM, after=[reduced or done])

@@ -1,0 +1,101 @@
+"""Process groups of a step: all ranks, ranks that share one copy of the states, ranks that hold the same part of it.
+
+Rule: a step is written for rank 0; here it becomes every rank's own, with the groups that the rank is in.
+
+Hybrid sharding [1]_ cuts the ranks into groups of n that share the states among them (shard groups: neighbours, inside
+a box if n is a box); the ranks at the same place of every group hold the same part (replicate groups).
+
+References
+----------
+.. [1] Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023, section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simulator.program import Collective, Op
+
+Scope = Literal["all", "shard", "replicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of so many ranks.
+
+    Attributes
+    ----------
+    world_size : int
+    shard_size : int
+        Ranks that share one copy of the states; world_size where there is one copy.
+    """
+
+    world_size: int
+    shard_size: int
+
+    def __post_init__(self) -> None:
+        if self.shard_size < 1 or self.world_size % self.shard_size:
+            raise ValueError(
+                f"shard_size: got {self.shard_size}; must divide the {self.world_size} data-parallel ranks"
+            )
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether there are several copies."""
+        return self.shard_size < self.world_size
+
+    def size(self, scope: Scope) -> int:
+        """Ranks of a group."""
+        if scope == "all":
+            return self.world_size
+        return self.shard_size if scope == "shard" else self.world_size // self.shard_size
+
+    def number(self, scope: Scope, rank: int) -> int:
+        """Which of its kind a rank's group is."""
+        if scope == "all":
+            return 0
+        return rank // self.shard_size if scope == "shard" else rank % self.shard_size
+
+    def members(self, scope: Scope, number: int) -> tuple[int, ...]:
+        """Ranks of a group."""
+        if scope == "all":
+            return tuple(range(self.world_size))
+        if scope == "shard":
+            return tuple(range(number * self.shard_size, (number + 1) * self.shard_size))
+        return tuple(range(number, self.world_size, self.shard_size))
+
+
+def for_every_rank(ops: Sequence[Op], scopes: Mapping[str, Scope], groups: Groups) -> tuple[tuple[Op, ...], ...]:
+    """Rank 0's operations as every rank's, each collective among the rank's own group.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+    scopes : mapping of a collective's name to its scope
+    groups : Groups
+    """
+    if not groups.hybrid:
+        return (tuple(ops),) * groups.world_size
+    made: dict[tuple[str, int], Collective] = {}
+    return tuple(tuple(_own(op, rank, scopes, groups, made) for op in ops) for rank in range(groups.world_size))
+
+
+def _own(op: Op, rank: int, scopes: Mapping[str, Scope], groups: Groups, made: dict[tuple[str, int], Collective]) -> Op:
+    after = tuple(_named(name, rank, scopes, groups) for name in op.after)
+    if not isinstance(op, Collective):
+        return op if after == op.after else replace(op, after=after)
+    number = groups.number(scopes[op.name], rank)
+    key = (op.name, number)
+    if key not in made:
+        members = groups.members(scopes[op.name], number)
+        name = _named(op.name, rank, scopes, groups)
+        made[key] = replace(op, name=name, group=members)
+    # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
+    return made[key] if made[key].after == after else replace(made[key], after=after)
+
+
+def _named(name: str, rank: int, scopes: Mapping[str, Scope], groups: Groups) -> str:
+    scope = scopes.get(name, "all")
+    return name if scope == "all" else f"{name} ({scope} {groups.number(scope, rank)})"
