@@ -200,8 +200,11 @@ def labelled(settings: Mapping[str, Any]) -> str:
 
 def _label(key: str, value: Any) -> str:
     name = key.rpartition(".")[2]
+    told = _words(value)
+    return told if name in _BARE else f"{name.replace('_', ' ')} {told}"
+
+
+def _words(value: Any) -> str:
     if isinstance(value, Mapping):
-        value = " ".join(f"{k} {v}" for k, v in value.items())
-    if name in _BARE:
-        return str(value)
-    return f"{name.replace('_', ' ')} {'none' if value is None or value == '' else value}"
+        value = " ".join(f"{k} {_words(v)}" for k, v in value.items())
+    return "none" if value is None or value == "" else str(value)
