@@ -22,6 +22,9 @@ FIGURES = {
     "02_where_the_bandwidth_goes": 8,
     "03_sweeping_worker_counts": 2,
     "04_low_precision_sums": 1,
+    "05_zero_memory_and_time": 4,
+    "06_checkpointing_tradeoff": 4,
+    "07_flash_attention": 3,
 }
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -41,7 +44,7 @@ def python_of(notebook: Any) -> str:
     return "\n".join(line for line in lines if not line.startswith("%"))
 
 
-def test_the_four_notebooks_are_there() -> None:
+def test_the_seven_notebooks_are_there() -> None:
     assert [path.stem for path in NOTEBOOKS] == list(FIGURES)
 
 

@@ -11,7 +11,8 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isqrt
+from itertools import accumulate
+from math import sqrt
 from typing import Final
 
 from simulator.model.kernel import Attention, Matmul
@@ -34,7 +35,7 @@ class Kept:
     operations : tuple of Operation
         Run again.
     segment : int
-        Layers that are run again together, this one last; 1 but for `sqrt`.
+        Layers that are run again together, this one last: 1 but for `sqrt`, and 0 where a later layer sees to it.
     """
 
     nbytes: int
@@ -83,13 +84,14 @@ def kept(
 
 
 def _segment(layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]) -> Kept:
-    """Only the input of each of about sqrt(L) segments is kept; a segment is run again from it [1]_."""
-    length = max(1, isqrt(layers))
-    first = layer % length == 0
-    last = layer % length == length - 1 or layer == layers - 1
-    return Kept(
-        entry if first else 0, everything - (entry if first else 0), operations, layer % length + 1 if last else 0
-    )
+    """Only the input of each of about sqrt(L) segments is kept; a segment is run again from it as a whole [1]_."""
+    count = max(1, round(sqrt(layers)))
+    sizes = [layers // count + (i < layers % count) for i in range(count)]
+    ends = list(accumulate(sizes))
+    number = next(i for i, end in enumerate(ends) if layer < end)
+    first = ends[number] - sizes[number]
+    nbytes = entry if layer == first else 0
+    return Kept(nbytes, everything - nbytes, operations, sizes[number] if layer == ends[number] - 1 else 0)
 
 
 def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> Kept:

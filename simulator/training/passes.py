@@ -53,9 +53,9 @@ class Passes:
 
     def backward(self, micro: int, unit: Unit, after: list[str | None]) -> str:
         """A backward pass: what was not kept is made again first, and gradients appear."""
-        if unit.recomputed:
-            name = f"{unit.name} recomputed {micro}"
-            self.score.allocate(name, unit.recomputed, "recomputed activations", after=after)
+        for made in unit.makes:
+            nbytes = self.unit(made).recomputed
+            self.score.allocate(f"{made} recomputed {micro}", nbytes, "recomputed activations", after=after)
         if unit.recompute is not None:
             self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after)
         whole = self.step.sharding.strategy in ("ddp", "zero1")

@@ -60,6 +60,8 @@ class Unit:
         Before its backward pass.
     kept, recomputed : int
         Activations kept from forward to backward, and made again for it [B].
+    makes : tuple of str
+        Units whose activations are made again before this one's backward pass: its own, and those of its segment.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Unit:
     recompute: Timed | None
     kept: int
     recomputed: int
+    makes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,9 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
             again = _again(gauge, keeping, timed)
             if framework.split_maps and step.checkpointing == "selective_op":
                 again += gauge.timed(second_maps(step.model, batch))
-        found.append(Unit(f"layer {i}", elements[1 + i], forward, backward, again, keeping.nbytes, keeping.recomputed))
+        makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
+        kept_here = (keeping.nbytes, keeping.recomputed, makes)
+        found.append(Unit(f"layer {i}", elements[1 + i], forward, backward, again, *kept_here))
     head = head_operations(step.model, batch)
     if framework.fused_loss:
         head = fused_loss(head)

@@ -1,0 +1,61 @@
+"""Activations that a played step holds under each checkpointing policy, to the byte.
+
+p bytes an element, b s tokens, hidden size d, L layers: full keeps L b s d p between forward and backward; sqrt keeps one
+input for each of k = round(sqrt(L)) segments, and holds a whole segment when it runs it again (Chen et al., 2016).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import pytest
+
+from simulator.model.layer import Batch, layer_operations, saved_bytes
+from simulator.model.shape import Transformer
+from tests.training import play, step
+
+MODEL = Transformer("eight", 8, 64, 4, 4, 16, 256, 512, 128)
+BOUNDARY = 2 * 32 * MODEL.hidden_size * 2
+LAYER = saved_bytes(layer_operations(MODEL, Batch(2, 32)))
+
+
+def held(policy: object) -> tuple[int, int]:
+    """Activations of layers after the forward pass, and the most of them in the backward pass [B]."""
+    made = step("ddp", MODEL, checkpointing=policy)
+    layers = {f"layer {i} activations 0" for i in range(8)} | {f"layer {i} recomputed 0" for i in range(8)}
+    live = most = after_forward = 0
+    for op in play(made, 1).plan.program.ranks[0]:
+        name = getattr(op, "allocation", op.name)
+        if name in layers:
+            live += op.nbytes if hasattr(op, "nbytes") else -sizes(made)[name]
+            most = max(most, live)
+        if op.name == "head forward 0":
+            after_forward = live
+    return after_forward, most
+
+
+def sizes(made: object) -> dict[str, int]:
+    """Bytes of every allocation of a step, by name."""
+    ops = play(made, 1).plan.program.ranks[0]  # type: ignore[arg-type]
+    return {op.name: op.nbytes for op in ops if hasattr(op, "category")}
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_forward", "peak"),
+    [
+        ("none", 8 * LAYER, 8 * LAYER),
+        ("full", 8 * BOUNDARY, 7 * BOUNDARY + LAYER),
+        (2, 4 * BOUNDARY + 4 * LAYER, 4 * BOUNDARY + 4 * LAYER),
+        ((0, 7), 2 * BOUNDARY + 6 * LAYER, BOUNDARY + 7 * LAYER),
+    ],
+)
+def test_layers_keep_what_the_policy_says(policy: object, after_forward: int, peak: int) -> None:
+    assert held(policy) == (after_forward, peak)
+
+
+def test_sqrt_keeps_an_input_a_segment_and_holds_a_segment_when_it_is_run_again() -> None:
+    count = round(sqrt(8))
+    lengths = [8 // count + (i < 8 % count) for i in range(count)]
+    # Segment i is at work: the inputs of those before it, and all its own layers.
+    peaks = [i * BOUNDARY + length * LAYER for i, length in enumerate(lengths)]
+    assert held("sqrt") == (count * BOUNDARY, max(peaks))
