@@ -133,7 +133,8 @@ def new(
 @app.command("list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="algorithms, dtypes, gpus, links, models, operations, scenarios, topologies.")
+        str,
+        typer.Argument(help="algorithms, dtypes, frameworks, gpus, links, models, operations, scenarios, topologies."),
     ],
 ) -> None:
     """List what can be named in a scenario."""

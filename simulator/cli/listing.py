@@ -23,6 +23,7 @@ def _lists() -> dict[str, Callable[[], None]]:
     return {
         "algorithms": _algorithms,
         "dtypes": _dtypes,
+        "frameworks": lambda: _names("framework"),
         "gpus": _gpus,
         "links": lambda: _names("link"),
         "models": _models,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from simulator import dtypes
 from simulator.scenario.training_records import Parallelism, PrecisionSpec, ShardingSpec, TrainingSpec
 from simulator.scenario.training_shape import PrecisionShape, TrainingShape
+from simulator.training.framework import BARE, load_framework
 
 if TYPE_CHECKING:
     from simulator.training.spec import Precision, TrainingStep
@@ -34,6 +35,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         collectives=cast(Any, shape.collectives),
         compile=shape.compile,
         dropout=shape.dropout,
+        framework=shape.framework,
         allocator=shape.allocator,  # type: ignore[arg-type]
     )
 
@@ -92,6 +94,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         compiled=spec.compile,
         dropout=spec.dropout,
         allocator=spec.allocator,
+        framework=BARE if spec.framework == "bare" else load_framework(spec.framework),
     )
 
 

@@ -81,6 +81,8 @@ class TrainingSpec:
     attention_generation : int
     optimizer : str
     collectives : {"auto", "played", "closed_form"}
+    framework : str
+        Whose constants slow kernels down; "bare" for none.
     allocator : {"caching", "expandable_segments"}
     compile, dropout : bool
     """
@@ -99,4 +101,5 @@ class TrainingSpec:
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compile: bool = False
     dropout: bool = False
+    framework: str = "bare"
     allocator: Literal["caching", "expandable_segments"] = "caching"

@@ -14,12 +14,18 @@ from typing import Annotated, Any, Final, cast, get_args
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
-from simulator import dtypes
+from simulator import dtypes, registry
 from simulator.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Shape
 from simulator.training.checkpointing import POLICIES
 from simulator.training.spec import OPTIMIZERS, Strategy
+
+
+def frameworks() -> tuple[str, ...]:
+    """Frameworks with fitted constants, and `bare` for none."""
+    return ("bare", *registry.names("framework"))
+
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
@@ -276,6 +282,9 @@ class TrainingShape(Shape):
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool, YES_NO] = Field(default=False, description="Whether there is dropout.")
+    framework: Annotated[str, reading.known(frameworks)] = Field(
+        default="bare", description="Whose fitted constants slow kernels down; bare: none's."
+    )
     allocator: Annotated[str, reading.choice(ALLOCATORS)] = Field(
         default="caching", description="How GPU memory is handed out."
     )

@@ -181,7 +181,8 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
         head = fused_loss(head)
     last = _plain("head", elements[-1], ends, head)
     if framework.loss_buffers and not framework.fused_loss:
-        last = replace(last, recomputed=loss_buffers(step.model, batch, compiled=step.compiled))
+        held = loss_buffers(step.model, batch, compiled=step.compiled)
+        last = replace(last, recomputed=held, makes=(last.name,))
     found.append(last)
     return tuple(_copied(gauge, unit) for unit in found) if ranks > 1 and framework.parameter_bytes else tuple(found)
 

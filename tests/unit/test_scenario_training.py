@@ -184,6 +184,7 @@ def test_everything_is_written_out() -> None:
         "collectives": "auto",
         "compile": False,
         "dropout": False,
+        "framework": "bare",
         "allocator": "caching",
     }  # fmt: skip
 

@@ -1,0 +1,60 @@
+"""`simulator validate`: all measured training rows played, and how far off they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from simulator.cli.play import progress
+from simulator.validation import sheets
+from simulator.validation.checks import left_out, system, without_each
+from simulator.validation.fitting import Linear
+from simulator.validation.playing import Outcome, frameworks, play_rows
+from simulator.validation.rows import measured
+from simulator.validation.summary import by_group, is_fitted, worst
+
+
+def show(table: str | None, jobs: int, *, as_json: bool) -> None:
+    """Play the rows and print groups, worst rows, constants and checks."""
+    rows = measured(table)
+    known = frameworks()
+    with progress(len(rows), what="measured rows") as advance:
+        outcomes = play_rows(rows, known, jobs, advance)
+    held = system(outcomes, known["llm_foundry"]) if any(is_fitted(row) for row in rows) else None
+    if as_json:
+        typer.echo(json.dumps(_document(outcomes, held), indent=2))
+        return
+    parts = [sheets.groups(outcomes), sheets.memory(outcomes), sheets.worst_rows(outcomes)]
+    parts += [sheets.constants(known, held), sheets.counts(known)]
+    if held is not None:
+        parts += [sheets.kept_back(held), sheets.removed(held, outcomes, known["llm_foundry"])]
+    typer.echo("\n\n".join(part.text() for part in parts if part is not None))
+    fitting = sum(outcome.fits for outcome in outcomes)
+    typer.echo(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
+
+
+def _document(outcomes: Sequence[Outcome], held: Linear | None) -> dict[str, Any]:
+    reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
+    points = [
+        {
+            "row": asdict(outcome.row),
+            "group": outcome.row.group,
+            "step_time_s": outcome.step_time,
+            "tokens_per_s": outcome.tokens_per_s,
+            "error": outcome.error,
+            "peak_memory_bytes": outcome.peak,
+            "memory_error": outcome.memory_error,
+            "fits": outcome.fits,
+            "reason": reasons.get(outcome.row.source + outcome.row.name),
+        }
+        for outcome in outcomes
+    ]
+    document: dict[str, Any] = {"groups": [asdict(group) for group in by_group(outcomes)], "rows": points}
+    if held is not None:
+        document["left_out"] = [{"fitted": asdict(a), "kept_back": asdict(b)} for a, b in left_out(held)]
+        document["removed"] = [asdict(found) for found in without_each(held)]
+    return document

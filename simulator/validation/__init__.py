@@ -1,0 +1,1 @@
+"""Played training steps against measured ones: how far off, where, and by which constants."""

@@ -1,0 +1,79 @@
+"""Played steps against measured ones: the errors that docs/validation.md prints.
+
+Sources: llm-foundry's benchmark tables, torchtitan's performance pages (simulator/catalog/measured/training.csv).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from simulator.validation.checks import left_out, system, without_each, without_facts
+from simulator.validation.playing import Outcome, frameworks, play_rows
+from simulator.validation.rows import measured
+from simulator.validation.summary import errors, is_fitted
+
+# One row of each kind that plays in well under a second.
+FEW = (104, 112, 117, 126, 131, 139, 143, 155, 177, 185, 199, 207, 216, 222)
+
+
+@cache
+def few() -> tuple[Outcome, ...]:
+    return play_rows([row for row in measured("foundry") if row.line in FEW], jobs=1)
+
+
+@cache
+def everything() -> tuple[Outcome, ...]:
+    return play_rows(measured(), jobs=2)
+
+
+@pytest.mark.parametrize("line", FEW)
+def test_a_row_of_each_kind_is_within_eleven_per_cent_and_fits(line: int) -> None:
+    found = next(outcome for outcome in few() if outcome.row.line == line)
+    assert abs(found.error) <= 0.11
+    assert found.fits
+
+
+@pytest.mark.long
+def test_fitted_rows_are_off_by_four_per_cent_in_the_middle_and_eleven_at_nine_of_ten() -> None:
+    found = errors("", [outcome.error for outcome in everything() if is_fitted(outcome.row)])
+    assert found.count == 113
+    assert found.median <= 0.04
+    assert found.most <= 0.11
+    assert abs(found.bias) <= 0.02
+
+
+@pytest.mark.long
+def test_every_row_fits_when_played() -> None:
+    assert [outcome.row.name for outcome in everything() if not outcome.fits] == []
+
+
+@pytest.mark.long
+def test_torchtitans_memory_is_within_a_tenth_of_what_was_printed() -> None:
+    found = [outcome.memory_error for outcome in everything() if outcome.memory_error is not None]
+    assert len(found) == 6
+    assert max(map(abs, found)) <= 0.10
+    assert abs(sum(found) / len(found)) <= 0.03
+
+
+@pytest.mark.long
+def test_torchtitans_steps_on_h100_are_within_a_tenth() -> None:
+    found = [o.error for o in everything() if o.row.table == "torchtitan" and o.row.gpu.startswith("h100")]
+    assert max(map(abs, found)) <= 0.10
+    assert abs(sum(found) / len(found)) <= 0.03
+
+
+@pytest.mark.long
+def test_a_model_size_kept_back_is_foretold_within_three_points() -> None:
+    held = system(everything(), frameworks()["llm_foundry"])
+    for fitted, kept_back in left_out(held):
+        assert kept_back.median - fitted.median <= 0.03, fitted.name
+
+
+@pytest.mark.long
+def test_every_constant_and_every_fact_is_needed() -> None:
+    framework = frameworks()["llm_foundry"]
+    all_of_them, *without = without_each(system(everything(), framework))
+    for found in (*without, *without_facts(everything(), framework)):
+        assert found.median > all_of_them.median, found.name

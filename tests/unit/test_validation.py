@@ -1,0 +1,368 @@
+"""The table of measured steps, constants of frameworks and what they do to a step, the fit, the sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator import registry
+from simulator.cluster.gpu_file import load_gpu
+from simulator.engine.events import Jitter
+from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
+from simulator.model.head import head_operations, logits_memory
+from simulator.model.kernel import Attention, Elementwise, Matmul
+from simulator.model.layer import Batch, Operation, layer_operations
+from simulator.model.load import load_model
+from simulator.report import plot_validation
+from simulator.training.as_run import eight_bit_casts, fused_loss, loss_buffers, second_maps, until_needed
+from simulator.training.framework import BARE, Framework, Sustained, load_framework
+from simulator.training.kernel_time import duration
+from simulator.training.spec import Precision, Sharding, Strategy, TrainingStep
+from simulator.training.work import Gauge, units
+from simulator.training_run import play_step
+from simulator.validation.checks import FACTS, left_out, with_fact, without_each
+from simulator.validation.fitting import NEUTRAL, Linear, fit, kernel_time, linear, value, with_values
+from simulator.validation.playing import Outcome, frameworks, play_rows
+from simulator.validation.rows import Row, cluster_of, measured, step_of
+from simulator.validation.sheets import Sheet
+from simulator.validation.summary import by_group, errors, of_memory, worst
+
+H100 = load_gpu("h100_sxm")
+MPT = load_model("mpt_1b", 2048)
+
+
+def step(framework: Framework = BARE, **facts: object) -> TrainingStep:
+    return replace(TrainingStep(MPT, 2048, 4, framework=framework), **facts)  # type: ignore[arg-type]
+
+
+def test_every_row_names_its_source_and_recomputes_its_step_time() -> None:
+    rows = measured()
+    assert len(rows) == 120 + 9
+    for row in rows:
+        assert row.source
+        tokens = row.seq_len * row.micro_batch_size * row.accumulation * row.gpus
+        assert row.step_time == pytest.approx(tokens / row.tokens_per_s)
+
+
+def test_a_table_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'foundry'"):
+        measured("foundy")
+
+
+@pytest.mark.parametrize("name", registry.names("framework"))
+def test_every_framework_gives_a_source_for_each_of_its_figures(name: str) -> None:
+    framework = load_framework(name)
+    assert framework.name == name
+    assert framework.facts["sources"]
+    assert all(framework.facts["sources"][f"sustained.{chip}"] for chip in framework.sustained)
+    assert 0.0 <= framework.attention_masked <= 1.0
+    assert all(held.time >= 1.0 for held in framework.sustained.values())
+
+
+def test_a_framework_of_a_path_has_the_name_of_its_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("elementwise: 2.0\n")
+    assert load_framework(mine) == load_framework(str(mine))
+    assert load_framework(mine).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"attention_masked": 1.5}, "from 0 to 1"),
+        ({"elementwise": 0.0}, "more than 0"),
+        ({"parameter_bytes": -1.0}, "at least 0"),
+        ({"elementwize": 1.0}, "did you mean 'elementwise'"),
+    ],
+)
+def test_a_wrong_framework_is_told_in_one_line(keys: dict[str, float], told: str) -> None:
+    with pytest.raises(ScenarioError, match=told) as caught:
+        load_framework(keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_sustained_load_follows_the_watts_of_a_board_and_takes_the_middle_where_a_chip_is_not_known() -> None:
+    known = {"A100": Sustained(1.1, 400.0, 312e12), "H100": Sustained(1.2, 700.0, 989.4e12)}
+    framework = Framework(sustained=known)
+    assert framework.matmul_time(H100) == pytest.approx(1.2)
+    weaker = replace(H100, facts={**H100.facts, "power": 500.0})
+    assert framework.matmul_time(weaker) == pytest.approx(1.2 * 700 / 500)
+    stronger = replace(H100, facts={**H100.facts, "power": 1000.0})
+    assert framework.matmul_time(stronger) == pytest.approx(1.2)
+    assert framework.matmul_time(load_gpu("v100_sxm_32gb")) == pytest.approx(1.2)
+    assert BARE.matmul_time(H100) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "kernel", "factor"),
+    [
+        (Framework(sustained={"H100": Sustained(1.5, 700.0, 989.4e12)}), Matmul("", 4096, 4096, 4096), 1.5),
+        (Framework(elementwise=3.0), Elementwise("", 1e9, 1e9), 3.0),
+    ],
+)
+def test_a_constant_multiplies_the_time_of_its_kind_of_kernel_alone(
+    framework: Framework, kernel: Matmul | Elementwise, factor: float
+) -> None:
+    expected = factor * duration(kernel, H100, "bfloat16")
+    assert Gauge(H100, step(framework)).timed([kernel]).alone == pytest.approx(expected)
+
+
+def test_attention_lies_between_the_causal_half_and_the_full_square() -> None:
+    kernel = Attention("", 2, 16, 16, 4096, 128, causal=True, backward=False)
+    half = duration(kernel, H100, "bfloat16")
+    whole = duration(replace(kernel, causal=False), H100, "bfloat16")
+    found = Gauge(H100, step(Framework(attention_masked=0.25))).timed([kernel]).alone
+    assert found == pytest.approx(half + 0.25 * (whole - half))
+
+
+def test_kernels_that_a_compiler_merges_cost_their_share_of_the_traffic() -> None:
+    kernel = Elementwise("", 1e9, 1e9, fusible=True)
+    gauge = Gauge(H100, step(Framework(elementwise=3.0, compiled=0.5), compiled=True))
+    assert gauge.timed([kernel]).alone == pytest.approx(0.5 * duration(kernel, H100, "bfloat16"))
+
+
+def test_copies_around_collectives_are_paid_by_several_ranks_and_not_by_one() -> None:
+    given = step(Framework(parameter_bytes=20.0))
+    alone, several = units(given, H100, 1), units(given, H100, 8)
+    for one, many in zip(alone, several, strict=True):
+        copies = duration(Elementwise("", 10.0 * one.elements, 10.0 * one.elements), H100, "bfloat16")
+        assert many.backward.alone - one.backward.alone == pytest.approx(copies)
+
+
+def test_a_fused_loss_passes_over_the_logits_three_times_and_keeps_them() -> None:
+    batch = Batch(4, 2048)
+    operations = fused_loss(head_operations(MPT, batch))
+    logits = batch.tokens * MPT.vocab_size * 2
+    loss = operations[-1]
+    assert [op.name for op in operations] == ["norm", "logits", "fused cross entropy"]
+    assert sum(kernel.nbytes(2) for kernel in (*loss.forward, *loss.backward)) == 3 * logits
+    assert [saved.nbytes for saved in loss.saved] == [logits]
+
+
+def test_operations_without_logits_keep_their_loss() -> None:
+    operations = layer_operations(MPT, Batch(1, 128))
+    assert fused_loss(operations) == operations
+
+
+def matmul_flops(operations: Sequence[Operation]) -> float:
+    return sum((k.flops for op in operations for k in op.forward if isinstance(k, Matmul)), 0.0)
+
+
+def test_recomputation_that_ends_early_leaves_out_a_third_of_an_mpt_layers_matmuls() -> None:
+    operations = layer_operations(MPT, Batch(4, 2048))
+    assert matmul_flops(until_needed(operations)) == pytest.approx(matmul_flops(operations) * 2 / 3)
+
+
+def test_full_checkpointing_that_ends_early_is_shorter() -> None:
+    times = [
+        sum(
+            u.recompute.alone
+            for u in units(step(Framework(stops_early=early), checkpointing="full"), H100)
+            if u.recompute
+        )
+        for early in (False, True)
+    ]
+    assert times[1] < 0.75 * times[0]
+
+
+def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
+    llama = load_model("llama3_8b", 8192)
+    batch = Batch(1, 8192)
+    keys, up = second_maps(llama, batch)
+    assert (keys.n, up.n) == (llama.kv_width, llama.ffn_size)
+    assert len(second_maps(MPT, batch)) == 1
+    given = TrainingStep(llama, 8192, 1, checkpointing="selective_op")
+    plain, split = (units(replace(given, framework=Framework(split_maps=fact)), H100)[1] for fact in (False, True))
+    assert plain.recompute is not None
+    assert split.recompute is not None
+    assert split.recompute.flops - plain.recompute.flops == keys.flops + up.flops
+
+
+def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled() -> None:
+    batch = Batch(2, 2048)
+    elements = batch.tokens * MPT.vocab_size
+    assert loss_buffers(MPT, batch, compiled=False) == 8 * elements
+    assert loss_buffers(MPT, batch, compiled=True) == 4 * elements
+    assert logits_memory(MPT, batch).log_probabilities == 4 * elements
+    assert units(step(Framework(loss_buffers=True)), H100)[-1].recomputed == 8 * 4 * 2048 * MPT.vocab_size
+
+
+def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -> None:
+    eight = step(precision=Precision(matmul="float8_e4m3fn"))
+    matmul = Matmul("", 8192, 4096, 4096)
+    operands = 8192 * 4096 + 4096 * 4096
+    assert eight_bit_casts(matmul).nbytes(1) == 3 * operands
+    expected = duration(matmul, H100, "float8_e4m3fn") + duration(eight_bit_casts(matmul), H100, "bfloat16")
+    assert Gauge(H100, eight).timed([matmul]).alone == pytest.approx(expected)
+    attention = Attention("", 2, 16, 16, 2048, 128, causal=True, backward=True)
+    assert Gauge(H100, eight).timed([attention]).alone == duration(attention, H100, "bfloat16")
+    assert units(eight, H100)[-1].forward == units(step(), H100)[-1].forward
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_buffers_of_the_loss_are_given_back(strategy: Strategy) -> None:
+    given = step(Framework(loss_buffers=True), sharding=Sharding(strategy))
+    timeline = play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=False)[1]
+    peak = max(timeline.memory, key=lambda sample: sample.nbytes)
+    assert dict(peak.by_category)["recomputed activations"] == 8 * 4 * 2048 * MPT.vocab_size
+
+
+def small(line: int = 112) -> Row:
+    """13 B on one box, two sequences a GPU."""
+    return next(row for row in measured("foundry") if row.line == line)
+
+
+def test_a_row_is_played_with_its_micro_batches_foretold_from_three() -> None:
+    row = replace(small(122), gpus=2)
+    known = frameworks()
+    three, six = play_rows([replace(row, accumulation=3), replace(row, accumulation=6)], known, jobs=1)
+    nine = play_rows([replace(row, accumulation=9)], known, jobs=1)[0]
+    assert six.step_time - three.step_time == pytest.approx(nine.step_time - six.step_time)
+    assert three.fits
+
+
+def test_rows_played_on_two_processes_are_those_played_on_one() -> None:
+    rows = [replace(small(line), gpus=2) for line in (139, 148)]
+    calls: list[int] = []
+    alone = play_rows(rows, frameworks(), jobs=1)
+    assert play_rows(rows, frameworks(), jobs=2, advance=lambda: calls.append(1)) == alone
+    assert len(calls) == 2
+
+
+def test_a_step_whose_states_alone_exceed_memory_is_refused() -> None:
+    row = next(row for row in measured("foundry") if row.model == "mpt_30b")
+    given = step_of(replace(row, gpus=2), frameworks()["llm_foundry"], accumulation=1)
+    # Adam's 12 bytes a parameter over two ranks: 180 GB on a GPU of 80 GB.
+    with pytest.raises(OutOfMemoryError):
+        play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=True)
+
+
+def outcome(error: float, **facts: object) -> Outcome:
+    row = replace(small(), **facts)  # type: ignore[arg-type]
+    return Outcome(row, row.step_time / (1.0 + error), 40e9, H100.hbm_bytes, 0.0)
+
+
+def test_an_error_is_of_tokens_per_second() -> None:
+    found = outcome(0.25)
+    assert found.tokens_per_s == pytest.approx(1.25 * found.row.tokens_per_s)
+    assert found.error == pytest.approx(0.25)
+    assert found.memory_error is None
+
+
+def test_groups_tell_boxes_and_dtypes_apart_and_the_fitted_rows_together() -> None:
+    played = [outcome(0.1), outcome(-0.1, gpus=16), outcome(0.3, matmul="float8_e4m3fn")]
+    found = {group.name: group for group in by_group(played)}
+    assert list(found) == [
+        "foundry, bf16, all", "foundry, H100, one box", "foundry, H100, several boxes", "foundry, H100, fp8",
+    ]  # fmt: skip
+    assert found["foundry, bf16, all"].bias == pytest.approx(0.0)
+    assert found["foundry, H100, fp8"].median == pytest.approx(0.3)
+
+
+def test_no_error_cannot_be_summarised() -> None:
+    with pytest.raises(ValueError, match="no error"):
+        errors("none", [])
+    assert of_memory([outcome(0.1)]) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (replace(outcome(0.3), peak=0.9 * H100.hbm_bytes), "nearly full"),
+        (outcome(-0.3, matmul="float8_e4m3fn"), "cast"),
+        (outcome(0.3, table="torchtitan", gpus=16), "not stated"),
+        (outcome(-0.3, seq_len=32768), "attention"),
+        (outcome(-0.3, gpus=16), "boxes"),
+        (outcome(-0.3), "kernels"),
+    ],
+)
+def test_the_worst_rows_have_a_reason(found: Outcome, told: str) -> None:
+    (only, reason), *rest = worst([found])
+    assert (only, rest) == (found, [])
+    assert told in reason
+
+
+def test_a_row_slower_than_one_of_longer_sequences_is_told_as_the_sources_puzzle() -> None:
+    quick = outcome(0.0, seq_len=4096, tokens_per_s=2 * small().tokens_per_s)
+    assert "slower than sequence 4096" in worst([outcome(0.3), quick])[0][1]
+
+
+def made_up(truth: dict[str, float], rows: int = 40) -> Linear:
+    """Rows that follow the truth exactly, but for one that is far off."""
+    drawn = np.random.default_rng(0).uniform(0.05, 0.4, (rows, len(truth)))
+    offset = 1.0 - drawn @ np.array(list(truth.values()))
+    offset[0] += 0.5
+    models = [f"model {i % 4}" for i in range(rows)]
+    return Linear(tuple(replace(small(), model=model) for model in models), tuple(truth), drawn, offset)
+
+
+TRUTH = {
+    "sustained.H100": 1.2, "sustained.A100": 1.1, "attention_masked": 0.7, "elementwise": 2.0, "parameter_bytes": 0.5,
+}  # fmt: skip
+
+
+def test_the_fit_finds_the_truth_and_lets_a_far_row_lie() -> None:
+    held = made_up(TRUTH)
+    found = fit(held)
+    assert found == pytest.approx(TRUTH, rel=0.02)
+    assert np.median(np.abs(held.errors(found))) < 0.005
+
+
+def test_the_fit_keeps_to_what_is_physical() -> None:
+    found = fit(made_up(TRUTH | {"attention_masked": 1.4, "elementwise": 0.3}))
+    assert found["attention_masked"] <= 1.0
+    assert found["elementwise"] >= 1.0
+
+
+def test_taking_a_constant_away_makes_the_error_worse() -> None:
+    all_of_them, *without = without_each(made_up(TRUTH))
+    assert [found.name for found in without] == [f"without {name}" for name in TRUTH]
+    assert all(found.median > all_of_them.median for found in without)
+
+
+def test_a_fact_taken_away_leaves_all_others() -> None:
+    framework = frameworks()["llm_foundry"]
+    assert FACTS == ("fused_loss", "stops_early")
+    assert with_fact(framework, "fused_loss") == replace(framework, fused_loss=False) != framework
+    assert with_fact(framework, "stops_early") == replace(framework, stops_early=False) != framework
+
+
+def test_each_model_is_kept_back_once() -> None:
+    found = left_out(made_up(TRUTH))
+    assert [one.name for one, _ in found] == ["model 0", "model 1", "model 2", "model 3"]
+    assert all(other.median < 0.01 for _, other in found)
+
+
+def test_kernel_time_is_linear_in_every_constant() -> None:
+    framework = frameworks()["llm_foundry"]
+    row = replace(small(), gpus=2, accumulation=1)
+    for name in NEUTRAL:
+        at = value(framework, name)
+        low, middle, high = (kernel_time(row, with_values(framework, {name: at * k})) for k in (0.5, 0.75, 1.0))
+        assert high - middle == pytest.approx(middle - low, abs=1e-9)
+
+
+def test_the_linear_system_gives_back_what_was_played() -> None:
+    framework = frameworks()["llm_foundry"]
+    played = play_rows([replace(small(139), gpus=2)], frameworks(), jobs=1)
+    held = linear(played, framework)
+    found = held.errors({name: value(framework, name) for name in held.names})
+    assert found[0] == pytest.approx(played[0].error)
+
+
+def test_a_sheet_is_written_for_a_terminal_and_for_a_page() -> None:
+    sheet = Sheet("title", ("name", "figure"), (("a", "1"), ("bb", "22")))
+    assert sheet.text() == "title\n  name  figure\n  a          1\n  bb        22"
+    assert sheet.markdown() == "| name | figure |\n|---|---|\n| a | 1 |\n| bb | 22 |\n"
+
+
+def test_the_picture_has_a_point_for_every_run() -> None:
+    groups = [plot_validation.Group("a", (1.0, 2.0), (1.1, 1.9)), plot_validation.Group("b", (3.0,), (3.0,))]
+    axes = plot_validation.figure(groups, "finding").axes[0]
+    assert [list(line.get_ydata()) for line in axes.lines[1:]] == [pytest.approx([1.1, 0.95]), [1.0]]  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no run"):
+        plot_validation.figure([], "finding")
