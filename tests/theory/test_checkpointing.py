@@ -1,7 +1,7 @@
 """Activations that a played step holds under each checkpointing policy, to the byte.
 
-p bytes an element, b s tokens, hidden size d, L layers: full keeps L b s d p between forward and backward; sqrt keeps one
-input for each of k = round(sqrt(L)) segments, and holds a whole segment when it runs it again (Chen et al., 2016).
+p bytes an element, b s tokens, hidden size d, L layers: full keeps L b s d p between forward and backward; sqrt keeps
+one input for each of k = round(sqrt(L)) segments, and holds a whole segment when it runs it again (Chen et al., 2016).
 """
 
 from __future__ import annotations
