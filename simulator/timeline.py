@@ -157,16 +157,16 @@ class Timeline:
     logs : tuple of TransferLog
         One a collective, in the program's order.
     memory : tuple of MemorySample
+    links : tuple of LinkUse
+        Links that carried anything, by number.
+    link_names : mapping of link number to 'src->dst', for links on any route
+    link_bandwidths : mapping of link number to bandwidth, for the same links [B/s]
     allocations : mapping of rank to tuple of AllocatorEvent
         What each rank's allocator did, where one was at work.
     reserved : mapping of rank to int
         Most that each rank's allocator held from the device [B].
     short_of_memory : tuple of int
         Ranks that would have run out of memory, where the step was played on all the same.
-    links : tuple of LinkUse
-        Links that carried anything, by number.
-    link_names : mapping of link number to 'src->dst', for links on any route
-    link_bandwidths : mapping of link number to bandwidth, for the same links [B/s]
     """
 
     engine: str
@@ -174,9 +174,9 @@ class Timeline:
     spans: tuple[Span, ...]
     logs: tuple[TransferLog, ...] = ()
     memory: tuple[MemorySample, ...] = ()
-    allocations: dict[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
-    reserved: dict[int, int] = field(default_factory=dict)
-    short_of_memory: tuple[int, ...] = ()
     links: tuple[LinkUse, ...] = ()
     link_names: dict[int, str] = field(default_factory=dict)
     link_bandwidths: dict[int, float] = field(default_factory=dict)
+    allocations: dict[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
+    reserved: dict[int, int] = field(default_factory=dict)
+    short_of_memory: tuple[int, ...] = ()
