@@ -61,7 +61,7 @@ training:
   collectives: auto             # auto played closed_form
   compile: false                # whether a compiler merges kernels
   dropout: false
-  framework: bare                # bare llm_foundry torchtitan: whose fitted constants slow kernels down
+  framework: torchtitan          # torchtitan llm_foundry bare: whose fitted constants slow kernels down
   allocator: caching             # caching or expandable_segments
   # parallelism: {dp: 8}        # left out: all ranks are data parallel
 

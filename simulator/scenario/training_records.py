@@ -82,7 +82,7 @@ class TrainingSpec:
     optimizer : str
     collectives : {"auto", "played", "closed_form"}
     framework : str
-        Whose constants slow kernels down; "bare" for none.
+        Whose fitted constants slow kernels down; "bare" for none.
     allocator : {"caching", "expandable_segments"}
     compile, dropout : bool
     """
@@ -101,5 +101,5 @@ class TrainingSpec:
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compile: bool = False
     dropout: bool = False
-    framework: str = "bare"
+    framework: str = "torchtitan"
     allocator: Literal["caching", "expandable_segments"] = "caching"

@@ -283,7 +283,7 @@ class TrainingShape(Shape):
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool, YES_NO] = Field(default=False, description="Whether there is dropout.")
     framework: Annotated[str, reading.known(frameworks)] = Field(
-        default="bare", description="Whose fitted constants slow kernels down; bare: none's."
+        default="torchtitan", description="Whose fitted constants slow kernels down; bare: none's."
     )
     allocator: Annotated[str, reading.choice(ALLOCATORS)] = Field(
         default="caching", description="How GPU memory is handed out."

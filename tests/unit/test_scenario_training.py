@@ -184,7 +184,7 @@ def test_everything_is_written_out() -> None:
         "collectives": "auto",
         "compile": False,
         "dropout": False,
-        "framework": "bare",
+        "framework": "torchtitan",
         "allocator": "caching",
     }  # fmt: skip
 
