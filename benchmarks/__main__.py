@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import events, payload, sharing, training
+from benchmarks import events, payload, routing, sharing, training
 
 
 def lines() -> list[tuple[str, bool]]:
@@ -25,6 +25,10 @@ def lines() -> list[tuple[str, bool]]:
         cost = sharing.microseconds_a_flow(jittered=jittered)
         name = "jittered" if jittered else "in step"
         found.append((f"8 rings over one NIC a node, {name}: {cost:.1f} us a flow (aim 30)", cost <= 30))
+    for machine in routing.MACHINES:
+        seconds = routing.seconds(machine)
+        text = f"{machine} of 16,384 GPUs: built, ring and random pairs routed in {seconds:.2f} s (aim 5)"
+        found.append((text, seconds <= 5))
     for ranks, collectives, aim in ((64, "played", 10), (512, "auto", 3)):
         seconds = training.seconds(ranks, collectives)
         text = f"Llama 3 8B, zero3, {ranks} GPUs, collectives {collectives}: {seconds:.2f} s (aim {aim})"

@@ -1,0 +1,32 @@
+"""Building 16,384 GPUs and routing every ring neighbour and as many random pairs."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from simulator.cluster.build import build
+
+RANKS = 16_384
+_FAT_TREE: dict[str, Any] = {
+    "name": "fat_tree",
+    "builder": "fat_tree",
+    "options": {"bandwidth": "50 GB/s", "latency": "1 us"},
+    "gpu": "h100_sxm",
+}
+MACHINES: dict[str, str | dict[str, Any]] = {"fat tree": _FAT_TREE, "rail-optimised pod": "dgx_h100"}
+
+
+def seconds(machine: str) -> float:
+    """CPU time of building and routing [s]."""
+    drawn = random.Random(0)
+    began = time.process_time()
+    cluster = build(MACHINES[machine], RANKS)
+    names = cluster.ranks
+    for i, name in enumerate(names):
+        cluster.route(name, names[(i + 1) % RANKS])
+        other = drawn.randrange(RANKS)
+        if other != i:
+            cluster.route(name, names[other])
+    return time.process_time() - began
