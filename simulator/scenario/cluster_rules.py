@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simulator import registry
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario.conflict import Conflict, repeated
+from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
 
 if TYPE_CHECKING:
@@ -33,23 +34,12 @@ def facts_of(base: Path) -> AskFacts:
     """Make the question "what is known of this topology?", which reads each topology's file once."""
     from simulator.cluster.build import facts
 
-    known: dict[str, TopologyFacts | ScenarioError] = {}
+    read = remembered(lambda topology: facts(topology, base))
 
     def ask(topology: Any) -> TopologyFacts:
         if isinstance(topology, str) and topology in registry.names("topology"):
             return _shipped(topology)
-        name = repr(topology)
-        if name not in known:
-            try:
-                known[name] = facts(topology, base)
-            except ScenarioError as error:
-                known[name] = error
-            except (ValueError, TypeError, OSError) as error:
-                known[name] = ScenarioError(f"cannot be used: {error}")
-        found = known[name]
-        if isinstance(found, ScenarioError):
-            raise found
-        return found
+        return read(topology)
 
     return ask
 

@@ -15,6 +15,7 @@ from simulator import dtypes, registry
 from simulator.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario.conflict import Conflict, repeated
+from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.training_making import precision
 from simulator.scenario.training_shape import TrainingShape
@@ -31,23 +32,7 @@ def models_of(base: Path) -> AskModel:
     """Make the question "which model is this?", which reads each model's file once a sequence length."""
     from simulator.model.load import load_model
 
-    known: dict[tuple[str, int], Transformer | ScenarioError] = {}
-
-    def ask(model: Any, seq_len: int) -> Transformer:
-        name = (repr(model), seq_len)
-        if name not in known:
-            try:
-                known[name] = load_model(model, seq_len, base)
-            except ScenarioError as error:
-                known[name] = error
-            except (ValueError, TypeError, OSError) as error:
-                known[name] = ScenarioError(f"cannot be used: {error}")
-        found = known[name]
-        if isinstance(found, ScenarioError):
-            raise found
-        return found
-
-    return ask
+    return remembered(lambda model, seq_len: load_model(model, seq_len, base))
 
 
 def conflicts(
