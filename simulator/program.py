@@ -7,8 +7,12 @@ the points where players meet.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from simulator.schedule import Schedule
+
+# The stream of what the host's processors do for a rank.
+HOST: Final = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Collective:
         Where its closed form is taken instead of its transfers: it ends so long after its last rank has reached it [s].
     together : bool
         Whether no rank starts before all have reached it, as where a coordinator lets them.
+    takes_sms : bool
+        Whether kernels beside it are slowed; not by copies to the host, for which GPUs have engines of their own.
     stream : str
     after : tuple of str
         Names of operations of the same rank that must have ended.
@@ -99,6 +105,7 @@ class Collective:
     stream: str = "communication"
     after: tuple[str, ...] = ()
     why: str = ""
+    takes_sms: bool = True
 
     @property
     def nbytes(self) -> int:

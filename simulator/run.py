@@ -107,8 +107,10 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None, limit_memory: 
 
 def build_cluster(scenario: Scenario) -> Cluster:
     """The scenario's cluster, with a server's port for each parameter server that stands on its own."""
-    spec, collective = scenario.cluster, scenario.collective
+    spec, collective, training = scenario.cluster, scenario.collective, scenario.training
     servers = 0
+    if training is not None and training.sharding.strategy == "parameter_server":
+        servers = training.sharding.servers if training.sharding.servers_on == "own" else 0
     if collective is not None and collective.algorithm == "parameter_server" and _servers(collective)[1] == "own":
         servers = _servers(collective)[0]
     return build(

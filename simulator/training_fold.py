@@ -29,7 +29,8 @@ def folded(cluster: Cluster, program: Program) -> Program | None:
         if not isinstance(op, Collective):
             ops.append(op)
             continue
-        if len(op.group) != cluster.world_size:
+        # Servers have links that several streams may want at once.
+        if len(op.group) != cluster.world_size or op.stream != "communication":
             return None
         duration = op.duration
         if duration is None:

@@ -12,7 +12,8 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +24,33 @@ from simulator.schedule import Round, Schedule
 
 def all_reduce(request: Request) -> Schedule:
     """All pushes of a piece, then all its pulls; a channel for each (worker, server) and direction."""
-    n, k, cut = request.world_size, request.servers, request.chunks or 1
+    cut = request.chunks or 1
+    pushed, pulled = _ways(request)
+    pushes = len(pushed)
+    pushed_to = [np.flatnonzero(pushed.dst == server) for server in pulled.src]
+
+    def parts() -> Iterator[Round]:
+        for piece in range(cut):
+            first = pushed.first * cut + piece
+            yield replace(pushed, first=first)
+            yield replace(pulled, first=first, after=np.array(pushed_to) + piece * 2 * pushes)
+
+    return _schedule(request, request.operation, cut, parts)
+
+
+def push(request: Request) -> Schedule:
+    """Only the way there: every worker's part of each server's sum."""
+    return _schedule(request, "push", 1, lambda: iter(_ways(request)[:1]))
+
+
+def pull(request: Request) -> Schedule:
+    """Only the way back: what each server holds, to every worker."""
+    return _schedule(request, "pull", 1, lambda: iter(_ways(request)[1:]))
+
+
+def _ways(request: Request) -> tuple[Round, Round]:
+    """Every worker to every server, and back; neither waits for anything."""
+    n, k = request.world_size, request.servers
     own = request.servers_on == "own"
     if not own and k > n:
         raise ValueError(f"servers on workers: got {k} servers for {n} workers; at most one a worker")
@@ -31,22 +58,19 @@ def all_reduce(request: Request) -> Schedule:
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
     apart = worker != places[server]
     worker, server = worker[apart], server[apart]
-    host = places[server]
-    pushes = len(worker)
-    ones = np.ones(pushes, np.int64)
-    pushed_to = [np.flatnonzero(server == s) for s in range(k)]
+    host, ones = places[server], np.ones(len(worker), np.int64)
+    nothing = np.full((len(worker), 1), -1)
     channel = worker * k + server
+    return (
+        Round(worker, host, server, ones, ones.astype(np.bool_), channel, nothing),
+        Round(host, worker, server, ones, np.zeros(len(worker), np.bool_), channel + n * k, nothing),
+    )
 
-    def parts() -> Iterator[Round]:
-        for piece in range(cut):
-            first = server * cut + piece
-            start = piece * 2 * pushes
-            nothing = np.full((pushes, 1), -1)
-            yield Round(worker, host, first, ones, ones.astype(np.bool_), channel, nothing)
-            all_in = np.array([pushed_to[s] + start for s in server])
-            yield Round(host, worker, first, ones, np.zeros(pushes, np.bool_), channel + n * k, all_in)
 
-    return Schedule(request.operation, "parameter_server", n, k if own else 0, k * cut, "on_arrival", parts)
+def _schedule(request: Request, operation: str, cut: int, parts: Callable[[], Iterator[Round]]) -> Schedule:
+    extras = request.servers if request.servers_on == "own" else 0
+    chunks = request.servers * cut
+    return Schedule(operation, "parameter_server", request.world_size, extras, chunks, "on_arrival", parts)
 
 
 def volume(request: Request) -> int:

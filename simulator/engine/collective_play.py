@@ -71,7 +71,7 @@ class CollectivePlay:
         for number, participant in tails.tolist():
             self._tails.setdefault(number, []).append(participant)
         self._pending = _pending(wiring.transfers)
-        self._initial = _initial(wiring.transfers)
+        self._initial = _initial(wiring.transfers, ranks)
         self.sizes: Sequence[float] = _column(wiring.nbytes)
         self._start, on_end = self._closures(clock, fabric, waiters)
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
@@ -267,12 +267,13 @@ def _waiters(transfers: Transfers) -> _Waiters:
     return _Waiters(only, start, transfers.waiter[rows])
 
 
-def _initial(transfers: Transfers) -> dict[int, list[int]]:
-    """Transfers that wait for nothing, by the rank that sends them; servers and switches have nothing to begin with."""
+def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
+    """Transfers that wait for nothing, by the rank whose start they need: the sender, or who takes from a server."""
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
     found: dict[int, list[int]] = {}
     for number in np.flatnonzero(waits == 0).tolist():
-        found.setdefault(int(transfers.src[number]), []).append(number)
+        src = int(transfers.src[number])
+        found.setdefault(src if src < ranks else int(transfers.dst[number]), []).append(number)
     return found
 
 

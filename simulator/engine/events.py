@@ -191,9 +191,9 @@ class _Play:
             slowed = op.duration if op.slowed is None else op.slowed
             yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
         elif isinstance(op, Collective):
-            self.kernels[rank].communicate(+1)
+            self.kernels[rank].communicate(+op.takes_sms)
             yield from self._communicate(rank, op)
-            self.kernels[rank].communicate(-1)
+            self.kernels[rank].communicate(-op.takes_sms)
         elif isinstance(op, Allocate):
             self.memory[rank].allocate(op, self.clock.now)
         else:

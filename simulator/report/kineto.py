@@ -24,14 +24,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.program import Collective
+from simulator.program import HOST, Collective
 from simulator.report.kineto_names import collective_args, kernel_name
 from simulator.timeline import Span, Timeline
 
 Event = dict[str, Any]
 
 # PyTorch's own numbers: compute on stream 7 by default, NCCL from 20 on; only their being above 0 matters.
-_FIRST_STREAM: Final = {"compute": 7, "copy": 14}
+_FIRST_STREAM: Final = {"compute": 7, "copy to host": 14, "copy to device": 15}
+# What CUDA calls the two ways.
+_COPIES: Final = {"copy to host": "DtoH", "copy to device": "HtoD"}
 _OTHER_STREAMS: Final = 20
 # Processes of the launching CPU threads, far above those of GPUs, which have their rank's number.
 _CPU: Final = 1_000_000
@@ -110,6 +112,8 @@ def trace(
         See `write`.
     rank, world_size : int
     """
+    # The host's processors are no stream of the GPU.
+    spans = [span for span in spans if span.stream != HOST]
     groups = _groups(collectives, world_size)
     streams = _streams(spans)
     launches, kernels, flows = _work(spans, collectives, groups, rank, streams)
@@ -139,7 +143,7 @@ def trace(
 def _groups(collectives: Mapping[str, Collective], world_size: int) -> dict[tuple[int, ...], str]:
     """Process groups by their ranks, named "0", "1", ... as PyTorch does; "0" is the world."""
     everybody = tuple(range(world_size))
-    found = dict.fromkeys([everybody, *(c.group for c in collectives.values())])
+    found = dict.fromkeys([everybody, *(c.group for c in collectives.values() if len(c.group) > 1)])
     return {group: str(number) for number, group in enumerate(found)}
 
 
@@ -196,12 +200,12 @@ def _described(
 ) -> tuple[str, str, Event]:
     """Name, category and facts of a span, in the tools' words."""
     collective = collectives.get(span.name)
-    if collective is not None:
+    if collective is not None and not collective.schedule.operation.startswith("copy"):
         args = collective_args(collective, groups[collective.group], rank)
         return kernel_name(collective), "kernel", {**args, "op": span.name}
     facts: Event = {"kind": span.kind, "bytes": span.nbytes, "flops": span.flops}
-    if span.stream == "copy":
-        return f"Memcpy {span.name}", "gpu_memcpy", facts
+    if span.stream in _COPIES:
+        return f"Memcpy {_COPIES[span.stream]} {span.name}", "gpu_memcpy", facts
     return span.name, "kernel", facts
 
 

@@ -106,7 +106,7 @@ def finding(timeline: Timeline) -> str:
 
 
 def _communicates(span: Span) -> bool:
-    return span.stream.startswith("communication") or span.stream == "copy"
+    return span.stream.startswith(("communication", "copy"))
 
 
 def _union(spans: Sequence[Span]) -> float:
@@ -118,7 +118,8 @@ def _union(spans: Sequence[Span]) -> float:
 
 
 def _order(span: Span) -> tuple[int, int, str, float]:
-    return span.rank, {"compute": 0, "copy": 2}.get(span.stream, 1), span.stream, span.start
+    place = 0 if span.stream == "compute" else 1 if span.stream.startswith("communication") else 2
+    return span.rank, place, span.stream, span.start
 
 
 def _ends(spans: Iterable[Span]) -> dict[int, float]:

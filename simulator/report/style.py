@@ -43,7 +43,11 @@ _PREFERRED: Final = {
     "all_reduce": VERMILION,
     "reduce_scatter": VERMILION,
     "all_gather": PURPLE,
-    "copy": BLACK,
+    "push": VERMILION,
+    "pull": PURPLE,
+    "copy to host": BLACK,
+    "copy to device": GREY,
+    "copies": SKY,
     "transfer": GREY,
 }
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from simulator.cluster.cluster import Cluster
+from simulator.program import HOST
 from simulator.report.intervals import Interval, length, outside
 from simulator.report.summary import Bottleneck, bottleneck
 from simulator.timeline import MemorySample, Span, Timeline
@@ -29,7 +30,8 @@ class TrainingReport:
         FLOPs of the model, and those with recomputation, over what all GPUs could have done at their dense peak; full
         attention counted (PaLM, appendix B).
     compute_time_s, comm_time_s, exposed_comm_time_s, bubble_time_s : float
-        Unions of spans of the rank that ends last: kernels; collectives; those with no kernel beside them; neither [s].
+        Unions of spans of the rank that ends last: kernels, and what the host's processors compute for it;
+        collectives and copies; those with no computing beside them; neither [s].
     recompute_time_s, optimizer_time_s : float
         Parts of compute_time_s [s].
     peak_memory_bytes : int
@@ -44,6 +46,10 @@ class TrainingReport:
     closed_form_collectives, played_collectives : int
     bottleneck : Bottleneck or None
     because : str
+    exposed_comm_time_by_kind : dict of str to float
+        Parts of exposed_comm_time_s by what ran; where several did, the one that is exposed longest [s].
+    host_memory_bytes : int
+        Model states that a rank keeps in its host's memory [B].
     """
 
     step_time_s: float
@@ -66,6 +72,8 @@ class TrainingReport:
     played_collectives: int
     bottleneck: Bottleneck | None
     because: str
+    exposed_comm_time_by_kind: dict[str, float]
+    host_memory_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -77,8 +85,10 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     time, ranks = timeline.end, cluster.world_size
     last = min((s for s in timeline.spans if s.end == time), key=lambda s: s.rank).rank
     spans = [span for span in timeline.spans if span.rank == last]
-    compute = [(s.start, s.end) for s in spans if s.stream == "compute"]
-    comm = [(s.start, s.end) for s in spans if s.stream != "compute"]
+    computing = ("compute", HOST)
+    compute = [(s.start, s.end) for s in spans if s.stream in computing]
+    moving = [s for s in spans if s.stream not in computing]
+    comm = [(s.start, s.end) for s in moving]
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     capacity = cluster.gpus[peak.rank].hbm_bytes
     peak_flops = cluster.gpus[0].peak_flops[plan.step.precision.matmul]
@@ -106,7 +116,20 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
         because=_because(time, compute, exposed, bubble, peak, capacity),
+        exposed_comm_time_by_kind=_by_kind(moving, compute),
+        host_memory_bytes=plan.host_bytes,
     )
+
+
+def _by_kind(moving: list[Span], compute: list[Interval]) -> dict[str, float]:
+    """Exposed time of each kind, longest first, none of it counted twice."""
+    alone = {kind: outside(_of(moving, kind), compute) for kind in {span.kind for span in moving}}
+    found: dict[str, float] = {}
+    covered = list(compute)
+    for kind in sorted(alone, key=lambda kind: (-alone[kind], kind)):
+        found[kind] = outside(_of(moving, kind), covered)
+        covered += _of(moving, kind)
+    return found
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:

@@ -170,13 +170,21 @@ def size(least: int) -> Read:
 
 def duration() -> Read:
     """Read a time, written with its unit."""
+    return _with_unit("time", "ms", "'5 us' or '1.5 ms'", r"(ns|us|µs|ms|s|min|h)")
 
+
+def rate() -> Read:
+    """Read a bandwidth above 0, written with its unit [B/s]."""
+    return _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?[Bb]/s")
+
+
+def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> Read:
     def reader(value: Any) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise ValueError(f"got {shown(value)}, which has no unit; write for example '{shown(value)} ms'")
-        return units.parse(_sane(value, "'5 us' or '1.5 ms'"), "time")
+            raise ValueError(f"got {shown(value)}, which has no unit; write for example '{shown(value)} {unit}'")
+        return units.parse(_sane(value, example), kind)
 
-    return Read(reader, lambda: _quantity(r"(ns|us|µs|ms|s|min|h)"))
+    return Read(reader, lambda: _quantity(pattern))
 
 
 def text_or_mapping(what: str) -> Read:

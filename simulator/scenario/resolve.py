@@ -75,11 +75,27 @@ def time_text(seconds: float) -> str:
     >>> time_text(0.001), time_text(1 / 3)
     ('1 ms', '0.3333333333333333 s')
     """
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        short = f"{seconds / factor:.6g} {unit}"
-        if seconds >= factor and units.parse(short, "time") == seconds:
+    return _exact(seconds, "time", (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
+
+
+def rate_text(rate: float) -> str:
+    """Write a bandwidth exactly.
+
+    Examples
+    --------
+    >>> rate_text(50e9), rate_text(1e9 / 3)
+    ('50 GB/s', '333333333.3333333 B/s')
+    """
+    return _exact(rate, "bandwidth", (("B/s", 1.0), ("GB/s", 1e9), ("MB/s", 1e6)))
+
+
+def _exact(value: float, kind: units.Kind, scale: tuple[tuple[str, float], ...]) -> str:
+    """In the first unit that reads back as the very value; the first of all takes any number."""
+    for unit, factor in sorted(scale, key=lambda pair: -pair[1]):
+        short = f"{value / factor:.6g} {unit}"
+        if value >= factor and units.parse(short, kind) == value:
             return short
-    return f"{seconds!r} s"
+    return f"{value!r} {scale[0][0]}"
 
 
 def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
@@ -137,7 +153,9 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     if isinstance(policy, int):
         data["activation_checkpointing"] = {"every": policy}
     elif isinstance(policy, tuple):
-        data["activation_checkpointing"] = list(policy)
+        named = {entry[0]: list(entry[1]) for entry in policy if isinstance(entry, tuple)}
+        data["activation_checkpointing"] = named or list(policy)
+    data["offload"]["host_rate"] = rate_text(spec.offload.host_rate)
     return data
 
 

@@ -18,7 +18,8 @@ from simulator.scenario import reading
 from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.records import ALL_PLOTS
 from simulator.scenario.training_shape import (
-    EveryShape,
+    LayersShape,
+    OffloadShape,
     ParallelismShape,
     PrecisionShape,
     ShardingShape,
@@ -193,9 +194,10 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("training", "parallelism"): ParallelismShape,
     ("training", "sharding"): ShardingShape,
     ("training", "precision"): PrecisionShape,
+    ("training", "offload"): OffloadShape,
 }
 # What a policy's name may stand instead of has no dotted keys: an axis gives the whole mapping.
-_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {("training", "activation_checkpointing"): EveryShape}
+_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {("training", "activation_checkpointing"): LayersShape}
 # What a scenario plays, exactly one of these, and how it is called in a sentence.
 KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
 _NO_AXES: Final = ("name", "question", "compare", "sweep", "plots", "cluster", *KINDS)

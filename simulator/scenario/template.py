@@ -50,11 +50,12 @@ training:
   seq_len: 1024                 # tokens of a sequence
   micro_batch_size: 4           # sequences of a rank that go through the model at once
   gradient_accumulation_steps: 1
-  sharding: zero3               # ddp zero1 zero2 zero3; or, all written out:
-  # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, bucket_size: 25 MiB}
+  sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or, all written out:
+  # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
+  # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero3), servers: 2, servers_on: workers (parameter_server)
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or, all written out:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
-  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3, 5]
+  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3, 5] {full: [0], attention: [1]}
   attention: flash              # flash standard
   attention_generation: 2       # of flash attention's kernels: 1 2 3
   optimizer: adam               # sgd momentum adam adafactor
@@ -63,6 +64,8 @@ training:
   dropout: false
   framework: torchtitan          # torchtitan llm_foundry bare: whose fitted constants slow kernels down
   allocator: caching             # caching or expandable_segments
+  offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
+  loss_scaling: auto            # auto none dynamic
   # parallelism: {dp: 8}        # left out: all ranks are data parallel
 
 engine: auto                    # auto events

@@ -6,11 +6,12 @@ that an axis may change that key.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator import dtypes
-from simulator.scenario.training_records import Parallelism, PrecisionSpec, ShardingSpec, TrainingSpec
+from simulator.scenario.training_records import OffloadSpec, Parallelism, PrecisionSpec, ShardingSpec, TrainingSpec
 from simulator.scenario.training_shape import PrecisionShape, TrainingShape
 from simulator.training.framework import BARE, load_framework
 
@@ -27,6 +28,8 @@ def training(shape: TrainingShape) -> TrainingSpec:
         gradient_accumulation_steps=shape.gradient_accumulation_steps,
         parallelism=Parallelism(**shape.parallelism.model_dump()),
         sharding=ShardingSpec(**shape.sharding.model_dump()),
+        offload=OffloadSpec(**shape.offload.model_dump()),
+        loss_scaling=cast(Any, shape.loss_scaling),
         precision=PrecisionSpec(**shape.precision.model_dump()),
         activation_checkpointing=shape.activation_checkpointing,
         attention=cast(Any, shape.attention),
@@ -68,23 +71,16 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     'float32'
     """
     from simulator.model.load import load_model
-    from simulator.training.spec import OPTIMIZERS, Sharding, TrainingStep
+    from simulator.training.spec import OPTIMIZERS, Offload, Sharding, TrainingStep
 
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
-    sharding = spec.sharding
     return TrainingStep(
         model=load_model(spec.model, spec.seq_len, base),
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=spec.gradient_accumulation_steps,
-        sharding=Sharding(
-            strategy=cast(Any, sharding.strategy),
-            reshard_after_forward=sharding.reshard_after_forward,
-            prefetch=sharding.prefetch,
-            bucket_size=sharding.bucket_size,
-            shard_size=sharding.shard_size,
-        ),
+        sharding=Sharding(**cast(Any, asdict(spec.sharding))),
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
@@ -95,6 +91,9 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         dropout=spec.dropout,
         allocator=spec.allocator,
         framework=BARE if spec.framework == "bare" else load_framework(spec.framework),
+        offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
+        loss_scaling=spec.loss_scaling == "dynamic"
+        or (spec.loss_scaling == "auto" and spec.precision.params == "float16"),
     )
 
 

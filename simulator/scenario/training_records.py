@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from simulator.training.spec import Checkpointing, Offload
+
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
@@ -28,20 +30,30 @@ class ShardingSpec:
     Attributes
     ----------
     strategy : str
-    reshard_after_forward : bool
+    reshard_after_forward : bool or int
+        Or the ranks over which parameters are spread meanwhile.
     prefetch : int
-        Layers.
+        Units.
     bucket_size : int
         [B]
     shard_size : int or None
         Ranks that share one copy of the states.
+    layers_per_unit : int
+    keep_below : int
+        Elements of a tensor.
+    servers : int
+    servers_on : {"own", "workers"}
     """
 
     strategy: str = "zero3"
-    reshard_after_forward: bool = True
+    reshard_after_forward: bool | int = True
     prefetch: int = 1
     bucket_size: int = 25 * 2**20
     shard_size: int | None = None
+    layers_per_unit: int = 1
+    keep_below: int = 0
+    servers: int = 1
+    servers_on: Literal["own", "workers"] = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,21 @@ class PrecisionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class OffloadSpec:
+    """What the host keeps; see `training.spec.Offload`.
+
+    Attributes
+    ----------
+    what : {"none", "optimizer"}
+    host_rate : float
+        [B/s]
+    """
+
+    what: Literal["none", "optimizer"] = "none"
+    host_rate: float = Offload().host_rate
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """One training step, as in the file; `to_step` makes the record that is planned.
 
@@ -75,8 +102,8 @@ class TrainingSpec:
     parallelism : Parallelism
     sharding : ShardingSpec
     precision : PrecisionSpec
-    activation_checkpointing : str, int or tuple of int
-        A policy's name, k for every k-th layer, or the layers.
+    activation_checkpointing : Checkpointing
+        A policy's name, k for every k-th layer, the layers, or pairs of a policy and its layers.
     attention : {"flash", "standard"}
     attention_generation : int
     optimizer : str
@@ -85,6 +112,9 @@ class TrainingSpec:
         Whose fitted constants slow kernels down; "bare" for none.
     allocator : {"caching", "expandable_segments"}
     compile, dropout : bool
+    offload : OffloadSpec
+    loss_scaling : {"auto", "none", "dynamic"}
+        auto: dynamic where parameters are float16.
     """
 
     model: str | Mapping[str, Any]
@@ -94,7 +124,7 @@ class TrainingSpec:
     parallelism: Parallelism = Parallelism()
     sharding: ShardingSpec = ShardingSpec()
     precision: PrecisionSpec = PrecisionSpec()
-    activation_checkpointing: str | int | tuple[int, ...] = "none"
+    activation_checkpointing: Checkpointing = "none"
     attention: Literal["flash", "standard"] = "flash"
     attention_generation: int = 2
     optimizer: str = "adam"
@@ -103,3 +133,5 @@ class TrainingSpec:
     dropout: bool = False
     framework: str = "torchtitan"
     allocator: Literal["caching", "expandable_segments"] = "caching"
+    offload: OffloadSpec = OffloadSpec()
+    loss_scaling: Literal["auto", "none", "dynamic"] = "auto"

@@ -41,6 +41,9 @@ def conflicts(
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
     yield from _parallelism(shape, cluster.world_size)
     yield from _shard_size(shape, cluster.world_size)
+    yield from _mesh(shape, cluster.world_size)
+    yield from _servers(shape, cluster.world_size, facts)
+    yield from _offload(shape)
     yield from _master(shape)
     yield from _matmul(shape)
     yield from _computed(shape, cluster, facts, base)
@@ -69,6 +72,43 @@ def _shard_size(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         near = max(n for n in range(1, min(size, world_size) + 1) if world_size % n == 0)
         told = f"got {size}; must divide world_size {world_size}; try {near}"
         yield _conflict("sharding.shard_size", told, *involved)
+
+
+def _mesh(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+    """Parameters are spread over a part of the ranks that share one copy."""
+    ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or world_size
+    if isinstance(ranks, bool):
+        return
+    involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
+    if shape.sharding.strategy != "zero3":
+        told = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write zero3"
+        yield _conflict("sharding.reshard_after_forward", told, *involved)
+    elif whole % ranks:
+        told = f"got {ranks}; must divide the {whole} ranks that share one copy of the states"
+        yield _conflict("sharding.reshard_after_forward", told, *involved)
+
+
+def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
+    sharding = shape.sharding
+    if sharding.strategy != "parameter_server":
+        return
+    if world_size < 2:
+        told = "got 'parameter_server', which takes at least 2 workers; write ddp for one"
+        yield _conflict("sharding.strategy", told, "cluster.world_size")
+    if sharding.servers_on == "workers" and sharding.servers > world_size:
+        told = f"got {sharding.servers}, more than the {world_size} workers that they live on"
+        yield _conflict("sharding.servers", told, "training.sharding.servers_on", "cluster.world_size")
+    if sharding.servers_on == "own" and facts is not None and not facts.own_servers:
+        told = f"got 'own', but {facts.name} has no ports for servers; write workers, or use star or leaf-spine"
+        yield _conflict("sharding.servers_on", told, "cluster.topology", "training.sharding.strategy")
+
+
+def _offload(shape: TrainingShape) -> Iterator[Conflict]:
+    strategy = shape.sharding.strategy
+    if shape.offload.what != "none" and strategy in ("ddp", "parameter_server"):
+        whose = "every rank would update everything" if strategy == "ddp" else "servers have them already"
+        told = f"got {shape.offload.what!r}, but with {strategy} {whose}; write sharding: zero1, zero2 or zero3"
+        yield _conflict("offload", told, "training.sharding.strategy")
 
 
 def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
@@ -171,14 +211,21 @@ def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
 
 
 def _layers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+    """Each layer is there, and named once."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):
         return
-    twice = repeated(list(policy))
+    named: list[tuple[Key, int]] = []
+    for i, entry in enumerate(policy):
+        if isinstance(entry, tuple):
+            named += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
+        else:
+            named.append(((*key, i), entry))
+    twice = repeated([layer for _, layer in named])
     if twice is not None:
-        told = f"got layer {policy[twice]} twice; name each once"
-        yield Conflict((*key, twice), told, ("training.activation_checkpointing",))
-    for i, layer in enumerate(policy):
+        told = f"got layer {named[twice][1]} twice; name each once"
+        yield Conflict(named[twice][0], told, ("training.activation_checkpointing",))
+    for place, layer in named:
         if model is not None and layer >= model.num_layers:
             told = f"got layer {layer}; {model.name} has layers 0 .. {model.num_layers - 1}"
-            yield Conflict((*key, i), told, ("training.activation_checkpointing", "training.model"))
+            yield Conflict(place, told, ("training.activation_checkpointing", "training.model"))

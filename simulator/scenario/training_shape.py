@@ -19,7 +19,7 @@ from simulator.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Shape
 from simulator.training.checkpointing import POLICIES
-from simulator.training.spec import OPTIMIZERS, Strategy
+from simulator.training.spec import OPTIMIZERS, Checkpointing, Offload, Strategy
 
 
 def frameworks() -> tuple[str, ...]:
@@ -34,7 +34,11 @@ _OTHER_STRATEGIES: Final = {
     **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "is called zero3 here; write zero3"),
     "shard_grad_op": "is zero3 that keeps its parameters; write {strategy: zero3, reshard_after_forward: false}",
     **dict.fromkeys(("no_shard", "dp", "zero0", "none"), "is called ddp here; write ddp"),
-    **dict.fromkeys(("hsdp", "hybrid_shard", "zero++"), "sharding within groups is not built yet; write zero3"),
+    **dict.fromkeys(
+        ("hsdp", "hybrid_shard"), "is zero3 within groups; write for example {strategy: zero3, shard_size: 8}"
+    ),
+    "zero++": "is not built yet; nearest is {strategy: zero3, reshard_after_forward: 8}",
+    **dict.fromkeys(("ps", "parameter_servers", "byteps"), "write parameter_server"),
 }
 PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -101,11 +105,21 @@ class Short:
         return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}
 
 
+OFFLOADS: Final = {"none": {"what": "none"}, "optimizer": {"what": "optimizer"}}
+_OTHER_OFFLOADS: Final = {
+    **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
+    **dict.fromkeys(("parameters", "params", "activations"), "is not built yet; optimizer is what can be offloaded"),
+}
 SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES}, _OTHER_STRATEGIES)
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
+SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Where a word may stand for a mapping; an axis that goes below it needs the mapping.
 SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
-    {("training", "sharding"): SHARDINGS, ("training", "precision"): SHORT_PRECISIONS}
+    {
+        ("training", "sharding"): SHARDINGS,
+        ("training", "precision"): SHORT_PRECISIONS,
+        ("training", "offload"): SHORT_OFFLOADS,
+    }
 )
 
 
@@ -171,23 +185,36 @@ def _alone(what: str) -> reading.Read:
     return reading.Read(reader, lambda: {"const": 1})
 
 
-class EveryShape(Shape):
-    """Layers in steps."""
+class LayersShape(Shape):
+    """Layers in steps, or layers by policy."""
 
-    every: Count = Field(description="Every so many layers.")
+    every: Count = Field(default=0, description="Every so many layers in full.")
+    full: list[Rank] = Field(default=[], description="Layers that are run again whole.")
+    attention: list[Rank] = Field(default=[], description="Layers whose scores are made again.")
+    selective_op: list[Rank] = Field(default=[], description="Layers that keep every second matmul.")
 
 
 _LAYERS: Final = TypeAdapter(list[Rank])
 
 
+def _by_layer(value: dict[str, Any]) -> Checkpointing:
+    shape = LayersShape.model_validate(value)
+    named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
+    if shape.every and not named:
+        return shape.every
+    if shape.every or not named:
+        raise ValueError(f"got {', '.join(value) or 'an empty mapping'}; write {{every: 2}}, or {{full: [0, 1]}}")
+    return tuple((name, tuple(layers)) for name, layers in named.items())
+
+
 def _checkpointing() -> reading.Read:
-    """Read a policy's name, {every: k} or a list of layers."""
+    """Read a policy's name, {every: k}, policies with their layers, or a list of layers."""
     policy = reading.choice(POLICIES, _OTHER_POLICIES)
 
-    def reader(value: Any) -> str | int | tuple[int, ...]:
+    def reader(value: Any) -> Checkpointing:
         # Errors of the inner shapes keep their places: pydantic puts them below this key.
         if isinstance(value, dict):
-            return EveryShape.model_validate(value).every
+            return _by_layer(value)
         if isinstance(value, list):
             return tuple(_LAYERS.validate_python(value))
         if isinstance(value, str):
@@ -202,7 +229,27 @@ def _checkpointing() -> reading.Read:
         "additionalProperties": False,
     }
     layers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-    return reading.Read(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, layers]})
+    policies = {
+        "type": "object",
+        "properties": dict.fromkeys(("full", "attention", "selective_op"), layers),
+        "minProperties": 1,
+        "additionalProperties": False,
+    }
+    return reading.Read(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, policies, layers]})
+
+
+def _reshard() -> reading.Read:
+    """Read yes, no, or a number of ranks."""
+    ranks = reading.whole(2, 1_000_000)
+
+    def reader(value: Any) -> bool | int:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return int(ranks.reader(value))
+        raise ValueError(f"got {reading.shown(value)}; must be true, false, or a number of ranks such as 8")
+
+    return reading.Read(reader, lambda: {"anyOf": [{"type": "boolean"}, ranks.schema()]})
 
 
 class ParallelismShape(Shape):
@@ -221,17 +268,38 @@ class ShardingShape(Shape):
     strategy: Annotated[str, reading.choice(STRATEGIES, _OTHER_STRATEGIES)] = Field(
         default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
     )
-    reshard_after_forward: Annotated[bool, YES_NO] = Field(
-        default=True, description="zero3: whether gathered parameters are freed between forward and backward."
+    reshard_after_forward: Annotated[bool | int, _reshard()] = Field(
+        default=True,
+        description="zero3: whether gathered parameters are freed between forward and backward; a number: spread over "
+        "so many neighbouring ranks meanwhile.",
     )
     prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
-        default=1, description="zero3: layers gathered ahead of the one at work."
+        default=1, description="zero3: units gathered ahead of the one at work."
     )
     bucket_size: Annotated[int, reading.size(1)] = Field(
-        default=25 * 2**20, description="ddp, zero1, zero2: gradients that travel together."
+        default=25 * 2**20, description="All but zero3: gradients that travel together."
     )
     shard_size: Count | None = Field(
         default=None, description="zero3: ranks that share one copy of the states; all of them where it is left out."
+    )
+    layers_per_unit: Count = Field(default=1, description="zero3: layers that are gathered and freed together.")
+    keep_below: Annotated[int, reading.whole(0)] = Field(
+        default=0, description="zero3: tensors with fewer elements stay whole on every rank; DeepSpeed: 100000."
+    )
+    servers: Count = Field(default=1, description="parameter_server: how many servers share the parameters.")
+    servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
+        default="own", description="parameter_server: on machines of their own, or on the first workers' hosts."
+    )
+
+
+class OffloadShape(Shape):
+    """What lies with the host instead of the GPU."""
+
+    what: Annotated[str, reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
+        default="none", description="Nothing, or the optimizer's states and its update."
+    )
+    host_rate: Annotated[float, reading.rate()] = Field(
+        default=Offload().host_rate, description="What a box's processors read and write while they update."
     )
 
 
@@ -287,4 +355,10 @@ class TrainingShape(Shape):
     )
     allocator: Annotated[str, reading.choice(ALLOCATORS)] = Field(
         default="caching", description="How GPU memory is handed out."
+    )
+    offload: Annotated[OffloadShape, SHORT_OFFLOADS] = Field(
+        default=OffloadShape(), description="What lies with the host: none, optimizer."
+    )
+    loss_scaling: Annotated[str, reading.choice(("auto", "none", "dynamic"))] = Field(
+        default="auto", description="Whether gradients are unscaled and checked; auto: where parameters are float16."
     )

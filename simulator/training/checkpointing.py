@@ -18,6 +18,7 @@ from typing import Final
 from simulator.model.kernel import Attention, Matmul
 from simulator.model.layer import Operation, saved_bytes
 from simulator.model.shape import Transformer
+from simulator.training.spec import Checkpointing
 
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
 
@@ -45,14 +46,15 @@ class Kept:
 
 
 def kept(
-    policy: str | int | tuple[int, ...], layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
+    policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
 ) -> Kept:
     """What is kept of a layer.
 
     Parameters
     ----------
-    policy : str, int or tuple of int
-        One of POLICIES; k for every k-th layer; the layers that are checkpointed in full.
+    policy : Checkpointing
+        One of POLICIES; k for every k-th layer; the layers that are checkpointed in full; pairs of a policy and its
+        layers, of which the others have none.
     layer : int
         Its number, from 0.
     model : Transformer
@@ -62,10 +64,7 @@ def kept(
         Bytes of the layer's input [B].
     """
     everything = saved_bytes(operations)
-    if isinstance(policy, tuple):
-        policy = "full" if layer in policy else "none"
-    elif isinstance(policy, int):
-        policy = "full" if layer % policy == 0 else "none"
+    policy = _of_layer(policy, layer)
     if policy == "none":
         return Kept(everything, 0, ())
     if policy == "full":
@@ -81,6 +80,21 @@ def kept(
     if policy == "selective_op":
         return _selective(operations, everything, entry)
     raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
+
+
+def _of_layer(policy: Checkpointing, layer: int) -> str:
+    """The policy's name that holds for one layer."""
+    if isinstance(policy, str):
+        return policy
+    if isinstance(policy, int):
+        return "full" if layer % policy == 0 else "none"
+    for entry in policy:
+        if isinstance(entry, tuple):
+            if layer in entry[1]:
+                return entry[0]
+        elif layer == entry:
+            return "full"
+    return "none"
 
 
 def _segment(layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]) -> Kept:

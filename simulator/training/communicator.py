@@ -1,4 +1,4 @@
-"""The data-parallel groups' collectives, each planned once.
+"""The data-parallel groups' collectives and the copies to their hosts, each planned once.
 
 Rule: asks the planner for the algorithm the machine would take, and decides whether its closed form may stand for it.
 """
@@ -6,16 +6,21 @@ Rule: asks the planner for the algorithm the machine would take, and decides whe
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from simulator.cluster.cluster import Cluster
+from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
+from simulator.dtypes import find
 from simulator.program import Collective
+from simulator.training import host
 from simulator.training.groups import Groups, Scope
+from simulator.training.spec import Sharding
 
 
-@dataclass(slots=True)
+@dataclass
 class Communicator:
     """Plans collectives over the ranks of a cluster.
 
@@ -26,12 +31,15 @@ class Communicator:
     mode : {"auto", "played", "closed_form"}
     steady : bool
         Whether all ranks reach a collective together: no stragglers, no jitter.
+    offloads : bool
+        Whether ranks also copy to their hosts.
     """
 
     cluster: Cluster
     groups: Groups
     mode: Literal["auto", "played", "closed_form"]
     steady: bool
+    offloads: bool = False
     _planned: dict[tuple[str, int, str, Scope], Collective] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all") -> Collective | None:
@@ -52,7 +60,60 @@ class Communicator:
         task = Task(Request(operation, len(group), elements), "auto", group, dtype)
         made = plan(self.cluster, task)
         op = next(iter(made.program.collectives().values()))
-        # Groups side by side may meet on links, so theirs are played unless closed forms are asked for.
-        alone = self.mode == "auto" and self.steady and not self.groups.hybrid
-        stands = made.predicted is not None and (self.mode == "closed_form" or alone)
+        stands = made.predicted is not None and self.alone
         return replace(op, duration=made.predicted) if stands else op
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether closed forms may stand: as asked, or because all ranks keep step and nothing else is on their links.
+
+        Groups side by side may meet on links, and so may copies to the host.
+        """
+        if self.mode != "auto":
+            return self.mode == "closed_form"
+        meets = self.offloads and host.meets_collectives(self.cluster)
+        return self.steady and not self.groups.several and not meets
+
+    def copy(self, nbytes: int, way: host.Way) -> Collective | float:
+        """A copy of rank 0 to or from its host: an operation to be played, or its time where that is sure [s]."""
+        lift = self._lifts[way]
+        if not self.cluster.hosts or (self.alone and (lift.alike or self.mode == "closed_form")):
+            return lift.seconds(nbytes)
+        return host.copy_operation(self.cluster, nbytes, way, lift.cap)
+
+    @cached_property
+    def _lifts(self) -> dict[host.Way, host.Copies]:
+        ways: tuple[host.Way, ...] = ("to host", "to device")
+        return {way: host.copies(self.cluster, way) for way in ways}
+
+    def serve(self, way: Literal["push", "pull"], elements: int, dtype: str, sharding: Sharding) -> Collective | None:
+        """All workers' way to the parameter servers, or back; None for one worker.
+
+        Raises
+        ------
+        ValueError
+            More servers than workers to live on, or than the topology has ports for.
+        """
+        ranks, count, own = self.cluster.world_size, sharding.servers, sharding.servers_on == "own"
+        ports = self.cluster.servers
+        if own and len(ports) < count:
+            told = f"{self.cluster.name} has ports for {len(ports)}; write servers_on: workers"
+            raise ValueError(f"sharding.servers: got {count}; {told}")
+        if ranks == 1:
+            return None
+        padded = -(-elements // count) * count
+        request = Request("all_reduce", ranks, padded, servers=count, servers_on=sharding.servers_on)
+        itemsize = find(dtype).itemsize
+        return Collective(
+            name=way,
+            group=tuple(range(ranks)),
+            schedule=(parameter_server.push if way == "push" else parameter_server.pull)(request),
+            elements=padded,
+            itemsize=itemsize,
+            reduce_itemsize=itemsize,
+            dtype=dtype,
+            extras=ports[:count] if own else (),
+            together=way == "pull",
+            stream=f"communication {way}",
+            why="parameter servers, as asked",
+        )

@@ -3,7 +3,8 @@
 Rule: a step is written for rank 0; here it becomes every rank's own, with the groups that the rank is in.
 
 Hybrid sharding [1]_ cuts the ranks into groups of n that share the states among them (shard groups: neighbours, inside
-a box if n is a box); the ranks at the same place of every group hold the same part (replicate groups).
+a box if n is a box); the ranks at the same place of every group hold the same part (replicate groups). A mesh is a
+smaller group of neighbours still, over which parameters are spread between forward and backward.
 
 References
 ----------
@@ -18,7 +19,7 @@ from typing import Literal
 
 from simulator.program import Collective, Op
 
-Scope = Literal["all", "shard", "replicate"]
+Scope = Literal["all", "shard", "replicate", "mesh", "own"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,22 @@ class Groups:
     world_size : int
     shard_size : int
         Ranks that share one copy of the states; world_size where there is one copy.
+    mesh_size : int or None
+        Ranks that share parameters between forward and backward; None where that is shard_size.
     """
 
     world_size: int
     shard_size: int
+    mesh_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.shard_size < 1 or self.world_size % self.shard_size:
             raise ValueError(
                 f"shard_size: got {self.shard_size}; must divide the {self.world_size} data-parallel ranks"
+            )
+        if self.mesh_size is not None and (self.mesh_size < 1 or self.shard_size % self.mesh_size):
+            raise ValueError(
+                f"reshard_after_forward: got {self.mesh_size}; must divide the {self.shard_size} ranks of a shard group"
             )
 
     @property
@@ -46,28 +54,36 @@ class Groups:
         """Whether there are several copies."""
         return self.shard_size < self.world_size
 
+    @property
+    def several(self) -> bool:
+        """Whether groups work side by side."""
+        return self.hybrid or self.mesh_size not in (None, self.world_size)
+
     def size(self, scope: Scope) -> int:
         """Ranks of a group."""
-        if scope == "all":
-            return self.world_size
-        return self.shard_size if scope == "shard" else self.world_size // self.shard_size
+        sizes: dict[Scope, int] = {
+            "all": self.world_size,
+            "shard": self.shard_size,
+            "replicate": self.world_size // self.shard_size,
+            "mesh": self.mesh_size or self.shard_size,
+            "own": 1,
+        }
+        return sizes[scope]
 
     def number(self, scope: Scope, rank: int) -> int:
         """Which of its kind a rank's group is."""
-        if scope == "all":
-            return 0
-        return rank // self.shard_size if scope == "shard" else rank % self.shard_size
+        return rank % self.shard_size if scope == "replicate" else rank // self.size(scope)
 
     def members(self, scope: Scope, number: int) -> tuple[int, ...]:
         """Ranks of a group."""
-        if scope == "all":
-            return tuple(range(self.world_size))
-        if scope == "shard":
-            return tuple(range(number * self.shard_size, (number + 1) * self.shard_size))
-        return tuple(range(number, self.world_size, self.shard_size))
+        if scope == "replicate":
+            return tuple(range(number, self.world_size, self.shard_size))
+        return tuple(range(number * self.size(scope), (number + 1) * self.size(scope)))
 
 
-def for_every_rank(ops: Sequence[Op], scopes: Mapping[str, Scope], groups: Groups) -> tuple[tuple[Op, ...], ...]:
+def for_every_rank(
+    ops: Sequence[Op], scopes: Mapping[str, Scope], groups: Groups, hosts: Sequence[str] = ()
+) -> tuple[tuple[Op, ...], ...]:
     """Rank 0's operations as every rank's, each collective among the rank's own group.
 
     Parameters
@@ -75,23 +91,35 @@ def for_every_rank(ops: Sequence[Op], scopes: Mapping[str, Scope], groups: Group
     ops : sequence of Op
     scopes : mapping of a collective's name to its scope
     groups : Groups
+    hosts : sequence of str
+        Each rank's host, for its copies.
     """
-    if not groups.hybrid:
+    if all(groups.size(scope) == groups.world_size for scope in set(scopes.values())):
         return (tuple(ops),) * groups.world_size
     made: dict[tuple[str, int], Collective] = {}
-    return tuple(tuple(_own(op, rank, scopes, groups, made) for op in ops) for rank in range(groups.world_size))
+    every = range(groups.world_size)
+    return tuple(tuple(_own(op, rank, scopes, groups, hosts, made) for op in ops) for rank in every)
 
 
-def _own(op: Op, rank: int, scopes: Mapping[str, Scope], groups: Groups, made: dict[tuple[str, int], Collective]) -> Op:
+def _own(
+    op: Op,
+    rank: int,
+    scopes: Mapping[str, Scope],
+    groups: Groups,
+    hosts: Sequence[str],
+    made: dict[tuple[str, int], Collective],
+) -> Op:
     after = tuple(_named(name, rank, scopes, groups) for name in op.after)
     if not isinstance(op, Collective):
         return op if after == op.after else replace(op, after=after)
-    number = groups.number(scopes[op.name], rank)
+    scope = scopes[op.name]
+    number = groups.number(scope, rank)
     key = (op.name, number)
     if key not in made:
-        members = groups.members(scopes[op.name], number)
+        members = groups.members(scope, number)
         name = _named(op.name, rank, scopes, groups)
-        made[key] = replace(op, name=name, group=members)
+        extras = (hosts[rank],) if scope == "own" else op.extras
+        made[key] = replace(op, name=name, group=members, extras=extras)
     # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
     return made[key] if made[key].after == after else replace(made[key], after=after)
 

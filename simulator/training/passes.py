@@ -13,6 +13,8 @@ from simulator.training.spec import TrainingStep
 from simulator.training.states import shard
 from simulator.training.work import Unit
 
+_WHOLE = ("ddp", "zero1", "parameter_server")
+
 
 @dataclass(slots=True)
 class Passes:
@@ -28,6 +30,8 @@ class Passes:
         Over which gradients are sharded.
     gradients : list of str
         Allocations that live until the optimizer has stepped.
+    handed_over : str or None
+        The last of what the host must have before it updates.
     """
 
     score: Score
@@ -35,6 +39,7 @@ class Passes:
     units: tuple[Unit, ...]
     ranks: int
     gradients: list[str] = field(default_factory=list)
+    handed_over: str | None = None
 
     @property
     def gradient_itemsize(self) -> int:
@@ -51,32 +56,66 @@ class Passes:
             self.score.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         return self.score.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after)
 
-    def backward(self, micro: int, unit: Unit, after: list[str | None]) -> str:
-        """A backward pass: what was not kept is made again first, and gradients appear."""
+    def backward(self, micro: int, unit: Unit, after: list[str | None], *, communicates: bool = True) -> str:
+        """A backward pass: what was not kept is made again first, and gradients appear.
+
+        They are added to those of earlier micro-batches where these are whole, and copied where they are communicated.
+        """
         for made in unit.makes:
             nbytes = self.unit(made).recomputed
             self.score.allocate(f"{made} recomputed {micro}", nbytes, "recomputed activations", after=after)
         if unit.recompute is not None:
             self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after)
-        whole = self.step.sharding.strategy in ("ddp", "zero1")
-        if not whole or micro == 0:
-            # Whole gradients are kept from the first micro-batch on; sharded strategies hold a unit's for a moment.
-            name = f"{unit.name} gradients" if whole else f"{unit.name} gradients {micro}"
-            # What lives for a moment has the dtype it is computed in; what is summed up has its own.
-            itemsize = self.gradient_itemsize if whole else find(self.step.precision.params).itemsize
-            self.score.allocate(name, unit.elements * itemsize, "gradients", after=after)
-            if whole:
-                self.gradients.append(name)
+        fresh = self._make_room(micro, unit, after)
         done = self.score.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after)
         for held, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
                 self.score.free(f"{unit.name} {held} {micro}")
+        if fresh is not None and unit.accumulate is not None:
+            done = self.score.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
+            self.score.free(fresh)
+        if communicates and unit.copies is not None:
+            done = self.score.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
-    def keep_gradient_shard(self, unit: Unit, after: str) -> None:
-        """This rank's part of a unit's summed gradients, from the first micro-batch to the optimizer."""
+    def _make_room(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
+        """Memory of a unit's gradients; names what lives only until it is added to the sum of all micro-batches.
+
+        Whole gradients are kept from the first micro-batch on; sharded strategies hold a unit's for a moment.
+        """
+        whole = self.step.sharding.strategy in _WHOLE
+        computed = find(self.step.precision.params).itemsize
+        if whole and micro == 0:
+            name = f"{unit.name} gradients"
+            self.score.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
+            self.gradients.append(name)
+            if computed == self.gradient_itemsize:
+                return None
+        # What lives for a moment has the dtype it is computed in; what is summed up has its own.
+        name = f"{unit.name} gradients {micro}"
+        self.score.allocate(name, unit.elements * computed, "gradients", after=after)
+        return name if whole else None
+
+    def keep_gradient_shard(self, unit: Unit, micro: int, after: str) -> None:
+        """This rank's part of a unit's summed gradients, from the first micro-batch to the optimizer, or to the host."""
+        nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
+        if self.step.offload is not None:
+            name = f"{unit.name} gradient shard {micro}"
+            self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
+            copied = self.hand_over(f"{unit.name} {micro}", nbytes, name, add=micro > 0)
+            self.score.free(name, stream="copy to host", after=[copied])
+            return
         name = f"{unit.name} gradient shard"
         if name not in self.gradients:
-            nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
             self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
             self.gradients.append(name)
+
+    def hand_over(self, what: str, nbytes: int, after: str, *, add: bool) -> str:
+        """Copy summed gradients to the host, which adds them to those that it has; returns the copy."""
+        copied = self.score.copy(f"hand over {what}", nbytes, "to host", after=[after])
+        self.handed_over = copied
+        if add and self.step.offload is not None:
+            # Reads both, writes one.
+            rate = self.step.offload.host_rate
+            self.handed_over = self.score.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
+        return copied

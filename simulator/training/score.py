@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from simulator.program import Allocate, Collective, Compute, Free, Op
+from simulator.program import HOST, Allocate, Collective, Compute, Free, Op
 from simulator.training.communicator import Communicator
 from simulator.training.groups import Scope
+from simulator.training.host import Way, host_rate
+from simulator.training.spec import Sharding
 from simulator.training.work import Timed
 
 
@@ -49,10 +52,46 @@ class Score:
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
         template = self.communicator.plan(operation, elements, dtype, scope)
+        stream = "communication replicate" if scope == "replicate" else "communication"
+        return self._named(template and replace(template, stream=stream), name, after, scope)
+
+    def serve(
+        self,
+        name: str,
+        way: Literal["push", "pull"],
+        elements: int,
+        dtype: str,
+        sharding: Sharding,
+        after: Iterable[str | None] = (),
+    ) -> str | None:
+        """To the parameter servers or back, on a stream of its own; nothing for one worker."""
+        return self._named(self.communicator.serve(way, elements, dtype, sharding), name, after, "all")
+
+    def copy(self, name: str, nbytes: int, way: Way, after: Iterable[str | None] = ()) -> str:
+        """Bytes to the host or back, on the stream of that way."""
+        made = self.communicator.copy(nbytes, way)
+        if isinstance(made, Collective):
+            self._named(made, name, after, "own")
+        else:
+            stream = f"copy {way}"
+            self._note(Compute(name, made, nbytes=nbytes, kind=stream, stream=stream, after=_given(after)))
+        return name
+
+    def on_host(self, name: str, nbytes: float, of_box: float, after: Iterable[str | None] = ()) -> str:
+        """Work of the host's processors: so many bytes read and written, at the rate of a whole box [B/s]."""
+        seconds = nbytes / host_rate(self.communicator.cluster, of_box)
+        self._note(Compute(name, seconds, nbytes=nbytes, kind="optimizer", stream=HOST, after=_given(after)))
+        return name
+
+    def at_server(self, name: str, seconds: float, after: Iterable[str | None] = ()) -> str:
+        """Work of the parameter servers that this rank waits for [s]."""
+        self._note(Compute(name, seconds, kind="server update", stream="communication server", after=_given(after)))
+        return name
+
+    def _named(self, template: Collective | None, name: str, after: Iterable[str | None], scope: Scope) -> str | None:
         if template is None:
             return None
-        stream = "communication replicate" if scope == "replicate" else "communication"
-        self._note(replace(template, name=name, after=_given(after), stream=stream))
+        self._note(replace(template, name=name, after=_given(after)))
         self.scopes[name] = scope
         return name
 

@@ -11,7 +11,9 @@ from typing import Literal
 from simulator.model.shape import Transformer
 from simulator.training.framework import BARE, Framework
 
-Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
+Strategy = Literal["ddp", "zero1", "zero2", "zero3", "parameter_server"]
+# A policy for all layers, k for every k-th in full, those in full, or policies with the layers of each.
+Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +22,40 @@ class Sharding:
 
     Attributes
     ----------
-    strategy : {"ddp", "zero1", "zero2", "zero3"}
-    reshard_after_forward : bool
-        zero3: whether a layer's parameters are freed between forward and backward.
+    strategy : {"ddp", "zero1", "zero2", "zero3", "parameter_server"}
+    reshard_after_forward : bool or int
+        zero3: whether a layer's parameters are freed between forward and backward; or over how many neighbouring ranks
+        they are spread meanwhile.
     prefetch : int
         zero3: units that are gathered ahead of the one at work.
     bucket_size : int
-        Gradients that travel together, for ddp, zero1 and zero2 [B].
+        Gradients that travel together, for all but zero3 [B].
     shard_size : int or None
         zero3: ranks that share one copy of the states (hybrid sharding); None for all.
+    layers_per_unit : int
+        zero3: layers that are gathered and freed together.
+    keep_below : int
+        zero3: tensors with fewer elements stay whole on every rank.
+    servers : int
+        parameter_server: among how many servers parameters are divided.
+    servers_on : {"own", "workers"}
+        On machines of their own, or on the first workers' hosts.
     """
 
     strategy: Strategy = "zero3"
-    reshard_after_forward: bool = True
+    reshard_after_forward: bool | int = True
     prefetch: int = 1
     bucket_size: int = 25 * 2**20
     shard_size: int | None = None
+    layers_per_unit: int = 1
+    keep_below: int = 0
+    servers: int = 1
+    servers_on: Literal["own", "workers"] = "own"
+
+    @property
+    def mesh(self) -> int | None:
+        """Ranks over which parameters are spread between forward and backward, where that is a number of its own."""
+        return None if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +104,22 @@ OPTIMIZERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Offload:
+    """Optimizer states in the host's memory, and its processors to update them.
+
+    Attributes
+    ----------
+    host_rate : float
+        Bytes of states that a box's processors read and write each second while they update [B/s].
+    """
+
+    # Four boxes of A100 update 72.7 billion parameters, 28 bytes each, in some 10 s
+    # (github.com/deepspeedai/DeepSpeed/issues/6834, Qwen 72B with ZeRO-3 on 32 A100). Others see from 0.4 to 4 billion
+    # parameters a second and box, which is 11 to 110 GB/s.
+    host_rate: float = 50e9
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """One optimizer step of every rank.
 
@@ -94,8 +130,8 @@ class TrainingStep:
         Tokens a sequence, sequences a rank and micro-batch, micro-batches a step.
     sharding : Sharding
     precision : Precision
-    checkpointing : str, int or tuple of int
-        A policy's name, k for every k-th layer, or the layers.
+    checkpointing : Checkpointing
+        A policy's name, k for every k-th layer, the layers, or pairs of a policy and its layers.
     attention : {"flash", "standard"}
     attention_generation : int
         Of flash attention's kernels: 1, 2 or 3.
@@ -108,6 +144,10 @@ class TrainingStep:
         How HBM is handed out.
     framework : Framework
         What it adds to bare kernels.
+    offload : Offload or None
+        Where optimizer states live: with the host, or on the GPU.
+    loss_scaling : bool
+        Whether gradients are unscaled and checked for overflow before the update.
     """
 
     model: Transformer
@@ -116,7 +156,7 @@ class TrainingStep:
     accumulation: int = 1
     sharding: Sharding = Sharding()
     precision: Precision = Precision()
-    checkpointing: str | int | tuple[int, ...] = "none"
+    checkpointing: Checkpointing = "none"
     attention: Literal["flash", "standard"] = "flash"
     attention_generation: int = 2
     optimizer: Optimizer = OPTIMIZERS["adam"]
@@ -125,3 +165,5 @@ class TrainingStep:
     dropout: bool = False
     allocator: Literal["caching", "expandable_segments"] = "caching"
     framework: Framework = BARE
+    offload: Offload | None = None
+    loss_scaling: bool = False

@@ -5,6 +5,7 @@ Rule: what is held between steps, and what gradients and the optimizer's pass ov
 References
 ----------
 .. [1] Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020, section 3.
+.. [2] Ren et al., "ZeRO-Offload: democratizing billion-scale model training", USENIX ATC 2021, section 4.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ class States:
     Attributes
     ----------
     parameters, optimizer : int
-        Held all the time [B]; the optimizer's with its master copy.
+        Held all the time on the GPU [B]; the optimizer's with its master copy.
     update_read, update_written : float
-        HBM traffic of the optimizer's step [B].
+        Memory traffic of the optimizer's step, on whichever side it runs [B].
     updated : int
         Parameters that this rank updates.
+    on_host : int
+        Held all the time in the host's memory [B].
     """
 
     parameters: int
@@ -36,6 +39,7 @@ class States:
     update_read: float
     update_written: float
     updated: int
+    on_host: int = 0
 
 
 def shard(elements: int, ranks: int) -> int:
@@ -43,18 +47,26 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def states(step: TrainingStep, elements: int, ranks: int) -> States:
-    """States of a rank of a model with so many parameters [1]_."""
+def states(step: TrainingStep, elements: int, ranks: int, resident: int = 0) -> States:
+    """States of a rank of a model with so many parameters [1]_, of which `resident` stay whole on every rank.
+
+    With offloading [2]_ the GPU keeps working parameters only. A parameter server's workers keep these too.
+    """
     strategy, precision = step.sharding.strategy, step.precision
     own = shard(elements, ranks)
     held = own if strategy == "zero3" else elements
-    updated = elements if strategy == "ddp" else own
+    updated = {"ddp": elements, "parameter_server": 0}.get(strategy, own)
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
     numbers = step.optimizer.states * _STATE
-    # In zero3 the parameters' shard is the master copy, and is cast when it is gathered.
-    alone = strategy == "zero3" and master > 0
-    parameters = held * (master if alone else p)
+    away = step.offload is not None
+    # In zero3 the parameters' shard is the master copy, and is cast when it is gathered; not where that lies elsewhere.
+    alone = strategy == "zero3" and master > 0 and not away
+    parameters = held * (master if alone else p) + resident * p
+    kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))
     written = updated * (numbers + master + (0 if alone else p))
-    return States(parameters, updated * (numbers + (0 if alone else master)), read, written, updated)
+    if not away:
+        return States(parameters, kept, read, written, updated)
+    copy = updated * (0 if master else p)
+    return States(parameters, 0, read, written + copy, updated, kept + copy + updated * g)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from simulator.cluster.cluster import Cluster
-from simulator.dtypes import find
 from simulator.model.flops import model_flops_per_token
 from simulator.program import Program
 from simulator.training.communicator import Communicator
@@ -18,6 +17,7 @@ from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.spec import TrainingStep
 from simulator.training.states import states
+from simulator.training.update import update
 from simulator.training.work import Gauge, units
 
 
@@ -35,6 +35,8 @@ class StepPlan:
         Of all ranks, without and with recomputation [FLOP].
     closed_forms, played : int
         How many collectives are taken by their closed form, and how many played.
+    host_bytes : int
+        Model states that a rank keeps in its host's memory [B].
     """
 
     program: Program
@@ -44,6 +46,7 @@ class StepPlan:
     hardware_flops: float
     closed_forms: int
     played: int
+    host_bytes: int = 0
 
 
 def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> StepPlan:
@@ -57,16 +60,16 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         Whether ranks keep step with each other: no jitter (stragglers are seen here).
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
-    groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size)
-    score = Score(Communicator(cluster, groups, step.collectives, even))
+    groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
+    score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None))
     passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size), groups.shard_size)
     elements = sum(unit.elements for unit in passes.units)
-    held = states(step, elements, groups.shard_size)
+    held = states(step, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
     score.allocate("parameters", held.parameters, "parameters")
     score.allocate("optimizer states", held.optimizer, "optimizer")
     import_module(f"simulator.training.sharding.{step.sharding.strategy}").plan(score, passes)
-    _update(score, passes, Gauge(cluster.gpus[0], step), elements)
-    ranks = for_every_rank(score.ops, score.scopes, groups)
+    update(score, passes, Gauge(cluster.gpus[0], step), held)
+    ranks = for_every_rank(score.ops, score.scopes, groups, cluster.hosts)
     timed = sum(op.duration is not None for op in score.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
     model = model_flops_per_token(step.model, step.seq_len) * tokens
@@ -79,21 +82,5 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         hardware_flops=model + recomputed * step.accumulation * cluster.world_size,
         closed_forms=timed,
         played=len(score.collectives) - timed,
+        host_bytes=held.on_host,
     )
-
-
-def _update(score: Score, passes: Passes, gauge: Gauge, elements: int) -> None:
-    """The optimizer's step, after all gradients are summed; then what it frees and what it must hand out."""
-    step = passes.step
-    held = states(step, elements, passes.ranks)
-    # The last collective of each stream stands for all before it.
-    last = list({op.stream: op.name for op in score.collectives}.values())
-    grads = held.updated * find(step.precision.grads).itemsize
-    norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last)
-    total = score.communicate("sum gradient norm", "all_reduce", 1, "float32", after=[norm])
-    update = gauge.swept("update", held.update_read, held.update_written)
-    done = score.compute("optimizer step", update, "optimizer", [total])
-    if step.sharding.strategy in ("zero1", "zero2"):
-        score.communicate("gather parameters", "all_gather", elements, step.precision.params, after=[done])
-    for name in passes.gradients:
-        score.free(name)

@@ -13,7 +13,7 @@ from simulator.dtypes import find
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
-from simulator.model.parameters import modules
+from simulator.model.parameters import Module, modules
 from simulator.training.as_run import eight_bit_casts, fused_loss, loss_buffers, second_maps, until_needed
 from simulator.training.checkpointing import Kept, kept
 from simulator.training.kernel_time import communication_share, duration
@@ -62,6 +62,12 @@ class Unit:
         Activations kept from forward to backward, and made again for it [B].
     makes : tuple of str
         Units whose activations are made again before this one's backward pass: its own, and those of its segment.
+    copies : Timed or None
+        Copies and casts around its collectives, once for each micro-batch that communicates.
+    accumulate : Timed or None
+        Adding its gradients to those of earlier micro-batches.
+    resident : int
+        Elements that stay whole on every rank where parameters are sharded.
     """
 
     name: str
@@ -72,6 +78,9 @@ class Unit:
     kept: int
     recomputed: int
     makes: tuple[str, ...] = ()
+    copies: Timed | None = None
+    accumulate: Timed | None = None
+    resident: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +169,8 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
         step.attention,
         step.dropout,
     )
-    elements = [module.elements for module in modules(step.model)]
+    parts = modules(step.model)
+    elements = [module.elements for module in parts]
     layer = layer_operations(step.model, batch)
     entry = batch.tokens * step.model.hidden_size * batch.itemsize
     forward, backward = _both(gauge, layer)
@@ -184,7 +194,7 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
         held = loss_buffers(step.model, batch, compiled=step.compiled)
         last = replace(last, recomputed=held, makes=(last.name,))
     found.append(last)
-    return tuple(_copied(gauge, unit) for unit in found) if ranks > 1 and framework.parameter_bytes else tuple(found)
+    return tuple(_completed(gauge, unit, module, ranks) for unit, module in zip(found, parts, strict=True))
 
 
 def _again(gauge: Gauge, keeping: Kept, timed: dict[int, Timed]) -> Timed:
@@ -202,11 +212,18 @@ def _again(gauge: Gauge, keeping: Kept, timed: dict[int, Timed]) -> Timed:
     return again
 
 
-def _copied(gauge: Gauge, unit: Unit) -> Unit:
-    """A unit with the copies and casts around its collectives, at the end of its backward pass."""
-    nbytes = gauge.step.framework.parameter_bytes * unit.elements
-    copies = gauge.copies(nbytes)
-    return replace(unit, backward=unit.backward + copies)
+def _completed(gauge: Gauge, unit: Unit, module: Module, ranks: int) -> Unit:
+    """A unit with what its gradients and its sharding ask for beside the passes."""
+    step, copied = gauge.step, gauge.step.framework.parameter_bytes * unit.elements
+    computed, kept = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
+    accumulate = Elementwise("accumulate", (computed + kept) * unit.elements, kept * unit.elements)
+    small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
+    return replace(
+        unit,
+        copies=gauge.copies(copied) if ranks > 1 and copied else None,
+        accumulate=gauge.timed([accumulate]) if step.accumulation > 1 or computed != kept else None,
+        resident=small if ranks > 1 and step.sharding.strategy == "zero3" else 0,
+    )
 
 
 def _both(gauge: Gauge, operations: tuple[Operation, ...]) -> tuple[Timed, Timed]:

@@ -23,7 +23,7 @@ def played() -> Timeline:
     spans = (
         Span(0, "communication", "sync", "all_reduce", 1e-6, 3.0005e-6),
         Span(0, "compute", "layer", "forward", 0.0, 2.5e-6, 10.0, 20.0),
-        Span(0, "copy", "weights", "offload", 0.0, 1e-6, 100.0),
+        Span(0, "copy to device", "weights", "offload", 0.0, 1e-6, 100.0),
         Span(1, "communication", "sync", "all_reduce", 1e-6, 3e-6),
     )
     memory = (MemorySample(0, 0.0, 5, (("parameters", 3), ("gradients", 2))),)
@@ -76,7 +76,7 @@ def test_each_stream_is_a_track_above_zero(files: tuple[Path, ...]) -> None:
     tracks = {row["name"]: row["tid"] for row in rows(files[0], "kernel") + rows(files[0], "gpu_memcpy")}
     assert len(set(tracks.values())) == 3
     assert min(tracks.values()) > 0
-    assert "Memcpy weights" in tracks
+    assert "Memcpy HtoD weights" in tracks
 
 
 def test_a_step_reaches_past_the_last_end(files: tuple[Path, ...]) -> None:

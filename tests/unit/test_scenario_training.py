@@ -173,7 +173,10 @@ def test_everything_is_written_out() -> None:
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 1,
         "parallelism": {"tp": 1, "pp": 1, "cp": 1, "ep": 1},
-        "sharding": {"strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB"},
+        "sharding": {
+            "strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB",
+            "layers_per_unit": 1, "keep_below": 0, "servers": 1, "servers_on": "own",
+        },
         "precision": {
             "params": "bfloat16", "grads": "auto", "reduce": "float32", "master": "auto", "matmul": "auto",
         },
@@ -186,6 +189,8 @@ def test_everything_is_written_out() -> None:
         "dropout": False,
         "framework": "torchtitan",
         "allocator": "caching",
+        "offload": {"what": "none", "host_rate": "50 GB/s"},
+        "loss_scaling": "auto",
     }  # fmt: skip
 
 
@@ -195,7 +200,10 @@ AXES = {
     "training.sharding.bucket_size": ["1 MiB", "25 MiB"],
     "training.precision": ["fp16", "tf32", {"params": "float32"}],
     "training.precision.params": ["float32", "bfloat16"],
-    "training.activation_checkpointing": ["none", {"every": 3}, [0, 1], "full"],
+    "training.activation_checkpointing": ["none", {"every": 3}, [0, 1], {"full": [0], "attention": [1]}, "full"],
+    "training.offload": ["none", {"what": "none", "host_rate": "1 GB/s"}],
+    "training.offload.host_rate": ["20 GB/s", "400 Gb/s"],
+    "training.sharding.reshard_after_forward": [True, False],
     "training.micro_batch_size": [1, 2],
     "training.model": ["gpt2", TINY],
     "cluster.world_size": [1, 2, 8],
@@ -203,7 +211,9 @@ AXES = {
 KEYS = {
     "sharding": st.sampled_from(["zero1", {"strategy": "ddp", "prefetch": 0}, {"reshard_after_forward": False}]),
     "precision": st.sampled_from(["fp32", "bf16", {"params": "bfloat16", "grads": "float32"}]),
-    "activation_checkpointing": st.sampled_from(["attention", [3, 1], {"every": 1}]),
+    "activation_checkpointing": st.sampled_from(["attention", [3, 1], {"every": 1}, {"selective_op": [0, 1]}]),
+    "offload": st.sampled_from(["none", {"host_rate": "12.5 GB/s"}]),
+    "loss_scaling": st.sampled_from(["auto", "none", "dynamic"]),
     "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
     "compile": st.booleans(),
     "parallelism": st.just({"tp": 1, "dp": None}),
@@ -315,12 +325,12 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; expert parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),
         ({"parallelism": 8}, "parallelism: got 8; must be a mapping, such as 'parallelism: {dp: 8}'"),
-        ({"sharding": "zero4"}, "sharding: got 'zero4'; one of ddp, zero1, zero2, zero3; did you mean 'zero3'?"),
+        ({"sharding": "zero4"}, "sharding: got 'zero4'; one of ddp, parameter_server, zero1, zero2, zero3; did you mean 'zero3'?"),
         ({"sharding": "fsdp"}, "sharding: got 'fsdp'; is called zero3 here; write zero3"),
-        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, zero1, zero2, zero3"),
+        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, zero1, zero2, zero3, parameter_server"),
         ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; is called zero3 here; write zero3"),
         ({"sharding": {"prefetch": -1}}, "sharding.prefetch: got -1; must be at least 0"),
-        ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; one of false, true"),
+        ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; must be at least 2"),
         (
             {"sharding": {"shard_size": 0}},
             "sharding.shard_size: got 0; must be at least 1",

@@ -10,28 +10,67 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from simulator.training.passes import Passes
 from simulator.training.score import Score
+from simulator.training.work import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that travel together.
+
+    Attributes
+    ----------
+    number, micro : int
+        Which of its micro-batch.
+    units : tuple of Unit
+        Whose gradients fill it.
+    done : str
+        The operation after which they are there.
+    """
+
+    number: int
+    micro: int
+    units: tuple[Unit, ...]
+    done: str
+
+    @property
+    def name(self) -> str:
+        """For the operations on it."""
+        return f"bucket {self.number} {self.micro}"
+
+    @property
+    def elements(self) -> int:
+        """Of all its gradients."""
+        return sum(unit.elements for unit in self.units)
 
 
 def plan(score: Score, passes: Passes) -> None:
     """Note all micro-batches."""
-    bucketed(score, passes, "all_reduce", each=False)
+
+    def summed(bucket: Bucket) -> None:
+        dtype = passes.step.precision.reduce
+        score.communicate(f"all_reduce {bucket.name}", "all_reduce", bucket.elements, dtype, after=[bucket.done])
+
+    bucketed(passes, summed)
 
 
-def bucketed(score: Score, passes: Passes, operation: str, *, each: bool) -> None:
-    """Whole gradients on every rank, communicated in buckets: in each micro-batch, or in the last one alone."""
+def bucketed(passes: Passes, send: Callable[[Bucket], None], *, each: bool = False) -> None:
+    """All micro-batches, with gradients sent in buckets: in each of them, or in the last one alone."""
     for micro in range(passes.step.accumulation):
         for unit in passes.units:
             passes.forward(micro, unit, [])
-        last = micro == passes.step.accumulation - 1
-        bucket, number = 0, 0
-        done: str | None = None
+        sends = each or micro == passes.step.accumulation - 1
+        filled: list[Unit] = []
+        number = 0
         for unit in reversed(passes.units):
-            done = passes.backward(micro, unit, [])
-            bucket += unit.elements
-            full = bucket * passes.gradient_itemsize >= passes.step.sharding.bucket_size
-            if (last or each) and (full or unit is passes.units[0]):
-                dtype = passes.step.precision.reduce
-                score.communicate(f"{operation} bucket {number} {micro}", operation, bucket, dtype, after=[done])
-                bucket, number = 0, number + 1
+            done = passes.backward(micro, unit, [], communicates=sends)
+            bucket = Bucket(number, micro, (*filled, unit), done)
+            filled.append(unit)
+            full = bucket.elements * passes.gradient_itemsize >= passes.step.sharding.bucket_size
+            if sends and (full or unit is passes.units[0]):
+                send(bucket)
+                filled, number = [], number + 1

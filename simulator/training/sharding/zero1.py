@@ -5,9 +5,23 @@ from __future__ import annotations
 
 from simulator.training.passes import Passes
 from simulator.training.score import Score
-from simulator.training.sharding.ddp import bucketed
+from simulator.training.sharding.ddp import Bucket, bucketed
+from simulator.training.states import shard
 
 
 def plan(score: Score, passes: Passes) -> None:
     """Note all micro-batches; only the last one communicates gradients."""
-    bucketed(score, passes, "reduce_scatter", each=False)
+
+    def scattered(bucket: Bucket) -> None:
+        reduced = scatter(score, passes, bucket)
+        if passes.step.offload is not None:
+            nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
+            passes.hand_over(bucket.name, nbytes, reduced, add=False)
+
+    bucketed(passes, scattered)
+
+
+def scatter(score: Score, passes: Passes, bucket: Bucket) -> str:
+    """Reduce and scatter a bucket; the operation after which this rank's part is there."""
+    name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
+    return score.communicate(name, "reduce_scatter", bucket.elements, dtype, after=[bucket.done]) or bucket.done

@@ -1,9 +1,10 @@
 """ZeRO-3, or fully sharded data parallel: every unit's parameters are gathered when it is their turn.
 
-Like a library with one copy spread over all desks: a chapter is brought together for reading, and taken apart after. At
-most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward they are gathered again for the
-backward pass. Gradients of a unit are reduced and scattered as soon as they are there. The root (embedding and head)
-stays gathered through a micro-batch.
+Like a library with one copy spread over all desks: a chapter is brought together for reading, and taken apart after. A
+unit is a layer, or a few. At most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward
+they are gathered again for the backward pass, from all ranks or from a smaller mesh over which they were spread
+meanwhile. Gradients of a unit are reduced and scattered as soon as they are there. The root (embedding and head) stays
+gathered through a micro-batch; small tensors may stay whole for good.
 
 References
 ----------
@@ -13,7 +14,10 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.dtypes import find
+from simulator.training.groups import Scope
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.states import shard
@@ -35,93 +39,111 @@ class _Micro:
         self.score = score
         self.passes = passes
         self.micro = micro
-        self.layers = passes.units[1:-1]
+        self.sharding = passes.step.sharding
+        layers, size = passes.units[1:-1], passes.step.sharding.layers_per_unit
+        self.blocks = [layers[i : i + size] for i in range(0, len(layers), size)]
         self.itemsize = find(passes.step.precision.params).itemsize
         self.ready: dict[str, str | None] = {}
         self.freed: list[str | None] = []
 
     def note(self) -> None:
-        sharding = self.passes.step.sharding
+        ahead = self.sharding.prefetch + 1
         self._gather_root()
-        self.freed = [None] * (sharding.prefetch + 1)
-        ahead = sharding.prefetch + 1
-        for i in range(min(ahead, len(self.layers))):
+        self.freed = [None] * ahead
+        for i in range(min(ahead, len(self.blocks))):
             self._gather("forward", i)
         self.passes.forward(self.micro, self.passes.units[0], [self.ready["root"]])
-        for i, unit in enumerate(self.layers):
-            done = self.passes.forward(self.micro, unit, [self.ready[f"forward {i}"]])
-            last = i == len(self.layers) - 1
-            if sharding.reshard_after_forward and not last:
-                self.freed.append(self._free("forward", i, done))
-            else:
-                self.freed.append(done)
-            if i + ahead < len(self.layers):
+        for i, block in enumerate(self.blocks):
+            for unit in block:
+                done = self.passes.forward(self.micro, unit, [self.ready[f"forward {i}"]])
+            last = i == len(self.blocks) - 1
+            self.freed.append(done if last or not self.sharding.reshard_after_forward else self._reshard(i, done))
+            if i + ahead < len(self.blocks):
                 self._gather("forward", i + ahead)
         self.passes.forward(self.micro, self.passes.units[-1], [])
         self._backward()
 
     def _backward(self) -> None:
-        sharding = self.passes.step.sharding
-        last = len(self.layers) - 1
+        prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
         done = self.passes.backward(self.micro, self.passes.units[-1], [])
-        resharded = sharding.reshard_after_forward
-        self.freed = [None] * (sharding.prefetch + 1)
+        self.freed = [None] * (prefetch + 1)
         order = list(range(last, -1, -1))
-        # The last layer is still there from the forward pass.
-        held = {last} if resharded else set(order)
-        waiting = [i for i in order if i not in held]
-        for i in waiting[: sharding.prefetch]:
+        # The last block is still there from the forward pass.
+        held = {last} if self.sharding.reshard_after_forward else set(order)
+        following = [i for i in order if i not in held]
+        for i in following[:prefetch]:
             self._gather("backward", i)
-        following = waiting[sharding.prefetch :]
+        following = following[prefetch:]
         for i in order:
-            key = "forward" if i in held else "backward"
-            done = self.passes.backward(self.micro, self.layers[i], [self.ready[f"{key} {i}"]])
-            self.freed.append(self._free(key, i, done))
+            way = "forward" if i in held else "backward"
+            for unit in reversed(self.blocks[i]):
+                done = self.passes.backward(self.micro, unit, [self.ready[f"{way} {i}"]])
+            self.freed.append(self._free(way, i, done))
+            if i not in held and self.sharding.mesh:
+                self._free("between", i, done)
             if following:
                 self._gather("backward", following.pop(0))
-            self._reduce(self.layers[i], done)
+            self._reduce(self.blocks[i], done)
         done = self.passes.backward(self.micro, self.passes.units[0], [])
         self.score.free(f"root parameters {self.micro}", after=[done])
-        self._reduce(self.passes.units[0], done)
-        self._reduce(self.passes.units[-1], done)
+        self._reduce(self.passes.units[:1], done)
+        self._reduce(self.passes.units[-1:], done)
 
     def _gather_root(self) -> None:
-        root = self.passes.units[0].elements + self.passes.units[-1].elements
+        root = _gathered((self.passes.units[0], self.passes.units[-1]))
         self.score.allocate(f"root parameters {self.micro}", root * self.itemsize, "gathered", stream=STREAM)
-        self.ready["root"] = self._all_gather(f"gather root {self.micro}", root)
+        self.ready["root"] = self._all_gather(f"gather root {self.micro}", root, "shard")
 
     def _gather(self, way: str, i: int) -> None:
-        """Bring a layer together, after the one that must have made room for it."""
-        unit = self.layers[i]
-        room = self.freed[-(self.passes.step.sharding.prefetch + 1)]
-        name = f"{unit.name} parameters {way} {self.micro}"
-        self.score.allocate(name, unit.elements * self.itemsize, "gathered", stream=STREAM, after=[room])
-        self.ready[f"{way} {i}"] = self._all_gather(f"gather {unit.name} {way} {self.micro}", unit.elements) or name
+        """Bring a block together, after the one that must have made room for it."""
+        block = self.blocks[i]
+        room = self.freed[-(self.sharding.prefetch + 1)]
+        name = f"{_name(block)} parameters {way} {self.micro}"
+        self.score.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[room])
+        scope: Scope = "mesh" if way == "backward" and self.sharding.mesh else "shard"
+        gather = f"gather {_name(block)} {way} {self.micro}"
+        self.ready[f"{way} {i}"] = self._all_gather(gather, _gathered(block), scope) or name
 
-    def _all_gather(self, name: str, elements: int) -> str | None:
-        return self.score.communicate(name, "all_gather", elements, self.passes.step.precision.params, scope="shard")
+    def _all_gather(self, name: str, elements: int, scope: Scope) -> str | None:
+        return self.score.communicate(name, "all_gather", elements, self.passes.step.precision.params, scope=scope)
+
+    def _reshard(self, i: int, done: str) -> str:
+        """Free a block after its forward pass, but for this rank's part of the mesh."""
+        if self.sharding.mesh:
+            nbytes = shard(_gathered(self.blocks[i]), self.sharding.mesh) * self.itemsize
+            self.score.allocate(f"{_name(self.blocks[i])} parameters between {self.micro}", nbytes, "gathered")
+        return self._free("forward", i, done)
 
     def _free(self, way: str, i: int, done: str) -> str:
-        return self.score.free(f"{self.layers[i].name} parameters {way} {self.micro}", after=[done])
+        return self.score.free(f"{_name(self.blocks[i])} parameters {way} {self.micro}", after=[done])
 
-    def _sum_copies(self, unit: Unit, scattered: str) -> None:
+    def _sum_copies(self, units: Sequence[Unit], scattered: str) -> None:
         """With several copies of the states, add up this rank's part over them."""
-        part = shard(unit.elements, self.passes.ranks)
-        name = f"sum {unit.name} over copies {self.micro}"
+        part = shard(_all(units), self.passes.ranks)
+        name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
         self.score.communicate(name, "all_reduce", part, reduce, after=[scattered], scope="replicate")
 
-    def _reduce(self, unit: Unit, done: str) -> None:
-        """Reduce and scatter a unit's gradients; what is left is this rank's part."""
-        gradients = f"{unit.name} gradients {self.micro}"
-        reduced = self.score.communicate(
-            f"scatter {unit.name} {self.micro}",
-            "reduce_scatter",
-            unit.elements,
-            self.passes.step.precision.reduce,
-            after=[done],
-            scope="shard",
-        )
-        self._sum_copies(unit, reduced or done)
-        self.passes.keep_gradient_shard(unit, reduced or done)
-        self.score.free(gradients, stream=STREAM, after=[reduced or done])
+    def _reduce(self, units: Sequence[Unit], done: str) -> None:
+        """Reduce and scatter a block's gradients; what is left is this rank's part."""
+        name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
+        reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, after=[done], scope="shard")
+        self._sum_copies(units, reduced or done)
+        for unit in units:
+            self.passes.keep_gradient_shard(unit, self.micro, reduced or done)
+            self.score.free(f"{unit.name} gradients {self.micro}", stream=STREAM, after=[reduced or done])
+
+
+def _name(units: Sequence[Unit]) -> str:
+    """layer 3, or layers 3-5."""
+    first, last = units[0].name, units[-1].name
+    return first if first == last else f"layers {first.split()[-1]}-{last.split()[-1]}"
+
+
+def _all(units: Sequence[Unit]) -> int:
+    return sum(unit.elements for unit in units)
+
+
+def _gathered(units: Sequence[Unit]) -> int:
+    """Elements that have to be brought together: all but those that are always there."""
+    return sum(unit.elements - unit.resident for unit in units)
