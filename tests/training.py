@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.cluster.build import build
@@ -30,24 +30,27 @@ class Played:
 
 def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> TrainingStep:
     """A step of the tiny model; sharding facts and step facts by name."""
-    shards = {k: facts.pop(k) for k in ("reshard_after_forward", "prefetch", "bucket_size", "shard_size") if k in facts}
+    shards = {field.name: facts.pop(field.name) for field in fields(Sharding) if field.name in facts}
     given: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
     return TrainingStep(model, sharding=Sharding(strategy, **shards), **given)  # type: ignore[arg-type]
 
 
 def play(made: TrainingStep, ranks: int, topology: str = "star_100g") -> Played:
     """Play a step on so many ranks, without a limit on memory."""
-    cluster = build(topology, ranks)
+    sharding = made.sharding
+    own = sharding.strategy == "parameter_server" and sharding.servers_on == "own"
+    cluster = build(topology, ranks, servers=sharding.servers if own else 0)
     plan = plan_step(cluster, made)
     timeline = with_link_use(execute(plan.program, cluster, limit_memory=False))
     return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
 
 
 def sent(played: Played, *, without: str = "sum gradient norm") -> list[float]:
-    """Bytes that each rank sends in the step [B]."""
-    total = [0.0] * played.cluster.world_size
+    """Bytes that each rank sends in the step, and behind them each server [B]."""
+    place = {name: rank for rank, name in enumerate((*played.cluster.ranks, *played.cluster.servers))}
+    total = [0.0] * len(place)
     for log in played.timeline.logs:
-        if log.collective != without:
+        if log.collective != without and not log.collective.startswith(("hand over", "return")):
             for src, nbytes in zip(log.transfers.src.tolist(), log.nbytes.tolist(), strict=True):
-                total[src] += nbytes
+                total[place[log.vertices[src]]] += nbytes
     return total

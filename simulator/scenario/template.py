@@ -55,7 +55,7 @@ training:
   # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero3), servers: 2, servers_on: workers (parameter_server)
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or, all written out:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
-  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3, 5] {full: [0], attention: [1]}
+  activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
   attention: flash              # flash standard
   attention_generation: 2       # of flash attention's kernels: 1 2 3
   optimizer: adam               # sgd momentum adam adafactor

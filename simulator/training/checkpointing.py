@@ -45,9 +45,7 @@ class Kept:
     segment: int = 1
 
 
-def kept(
-    policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
-) -> Kept:
+def kept(policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int) -> Kept:
     """What is kept of a layer.
 
     Parameters

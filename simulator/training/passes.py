@@ -97,7 +97,7 @@ class Passes:
         return name if whole else None
 
     def keep_gradient_shard(self, unit: Unit, micro: int, after: str) -> None:
-        """This rank's part of a unit's summed gradients, from the first micro-batch to the optimizer, or to the host."""
+        """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""
         nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
         if self.step.offload is not None:
             name = f"{unit.name} gradient shard {micro}"

@@ -216,12 +216,13 @@ def _completed(gauge: Gauge, unit: Unit, module: Module, ranks: int) -> Unit:
     """A unit with what its gradients and its sharding ask for beside the passes."""
     step, copied = gauge.step, gauge.step.framework.parameter_bytes * unit.elements
     computed, kept = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
-    accumulate = Elementwise("accumulate", (computed + kept) * unit.elements, kept * unit.elements)
+    added = (computed + 2 * kept) * unit.elements
     small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
     return replace(
         unit,
         copies=gauge.copies(copied) if ranks > 1 and copied else None,
-        accumulate=gauge.timed([accumulate]) if step.accumulation > 1 or computed != kept else None,
+        # One kernel that reads what is new and adds it in place.
+        accumulate=gauge.copies(added) if step.accumulation > 1 or computed != kept else None,
         resident=small if ranks > 1 and step.sharding.strategy == "zero3" else 0,
     )
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from simulator.model.parameters import total
 from simulator.model.shape import Transformer
+from simulator.training.spec import Offload
 from tests.training import Played, play, step
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
+WITH_SERVERS = (*STRATEGIES, "parameter_server")
 
 models = st.builds(
     lambda layers, heads, gated, rotary: Transformer(
@@ -21,7 +23,18 @@ models = st.builds(
     ),
     st.integers(1, 5), st.integers(1, 4), st.booleans(), st.booleans(),
 )  # fmt: skip
-checkpoints = st.sampled_from(["none", "full", "sqrt", "attention", "selective_op", 2, (0,)])
+checkpoints = st.sampled_from(["none", "full", "sqrt", "attention", "selective_op", 2, (0,), (("attention", (0,)),)])
+settings_of_zero3 = st.fixed_dictionaries(
+    {
+        "prefetch": st.integers(0, 3),
+        "layers_per_unit": st.integers(1, 3),
+        "keep_below": st.sampled_from([0, 100, 10_000]),
+        "reshard_after_forward": st.sampled_from([True, False, 2]),
+        "shard_size": st.sampled_from([None, 2, 4]),
+        "offload": st.sampled_from([None, Offload()]),
+        "loss_scaling": st.booleans(),
+    }
+)
 
 
 def kernels(played: Played, *kinds: str) -> list[tuple[str, float, float]]:
@@ -36,16 +49,35 @@ def test_every_strategy_runs_the_same_kernels(
     model: Transformer, checkpointing: object, attention: str, accumulation: int
 ) -> None:
     facts = {"checkpointing": checkpointing, "attention": attention, "accumulation": accumulation}
-    ran = [kernels(play(step(s, model, **facts), 2), "forward", "backward", "recompute") for s in STRATEGIES]
-    assert ran[0] == ran[1] == ran[2] == ran[3]
+    ran = [kernels(play(step(s, model, **facts), 2), "forward", "backward", "recompute") for s in WITH_SERVERS]
+    assert all(other == ran[0] for other in ran)
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
-@given(models, checkpoints, st.sampled_from(STRATEGIES), st.integers(0, 3), st.integers(1, 3))
+@given(models, checkpoints, st.sampled_from(WITH_SERVERS), st.integers(0, 3), st.integers(1, 3))
 def test_memory_returns_to_the_states_and_its_peak_is_the_largest_sample(
     model: Transformer, checkpointing: object, strategy: str, prefetch: int, accumulation: int
 ) -> None:
     played = play(step(strategy, model, checkpointing=checkpointing, prefetch=prefetch, accumulation=accumulation), 4)
+    returns_to_its_states(played)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(models, checkpoints, settings_of_zero3, st.integers(1, 2))
+def test_finer_sharding_changes_neither_kernels_nor_what_is_left(
+    model: Transformer, checkpointing: object, facts: dict[str, object], accumulation: int
+) -> None:
+    """Units of several layers, kept tensors, meshes, copies of the states, a host: in any combination."""
+    given = {"checkpointing": checkpointing, "accumulation": accumulation}
+    plain, fine = play(step("zero3", model, **given), 4), play(step("zero3", model, **given, **facts), 4)
+    kinds = ("forward", "backward", "recompute")
+    assert kernels(plain, *kinds) == kernels(fine, *kinds)
+    returns_to_its_states(fine)
+    report = fine.report
+    assert sum(report.exposed_comm_time_by_kind.values()) == pytest.approx(report.exposed_comm_time_s, rel=1e-9)
+
+
+def returns_to_its_states(played: Played) -> None:
     by_rank = defaultdict(list)
     for sample in played.timeline.memory:
         by_rank[sample.rank].append(sample)
@@ -71,7 +103,7 @@ def test_without_communication_a_step_is_the_sum_of_its_kernels(
 
 
 @settings(deadline=None, derandomize=True, max_examples=10)
-@given(models, st.sampled_from(STRATEGIES), st.integers(2, 4))
+@given(models, st.sampled_from(WITH_SERVERS), st.integers(2, 4))
 def test_times_are_within_their_bounds(model: Transformer, strategy: str, ranks: int) -> None:
     report = play(step(strategy, model), ranks).report
     assert report.compute_time_s <= report.step_time_s

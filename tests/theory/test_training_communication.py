@@ -88,3 +88,69 @@ def test_hybrid_sharding_gathers_in_its_group_and_adds_its_part_over_the_copies(
 def test_a_shard_group_of_all_ranks_is_plain_stage_three() -> None:
     plain, whole = (play(step("zero3", shard_size=size), 4).report for size in (None, 4))
     assert plain == whole
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_layers_of_a_unit_travel_together(size: int) -> None:
+    """As stage three, with the last unit, whole or not, still there for its backward pass."""
+    played = play(step("zero3", precision=BF16, layers_per_unit=size), 4)
+    layer, layers = modules(TINY)[1].elements, TINY.num_layers
+    blocks = [min(size, layers - i) for i in range(0, layers, size)]
+    gathered = sum(padded(n * layer, 4) for n in blocks) + sum(padded(n * layer, 4) for n in blocks[:-1])
+    scattered = sum(padded(n * layer, 4) for n in blocks) + sum(padded(modules(TINY)[i].elements, 4) for i in (0, -1))
+    expected = 2 * (gathered + padded(ROOT, 4) + scattered) * 3 / 4
+    assert sent(played) == pytest.approx([expected] * 4)
+
+
+def test_small_tensors_stay_and_travel_once_after_the_update() -> None:
+    """DeepSpeed keeps tensors below a number of elements whole; gradients are scattered as ever."""
+    below = 1000
+    small = [sum(p.elements for p in m.parameters if p.elements < below) for m in modules(TINY)]
+    assert 0 < sum(small) < P
+    played = play(step("zero3", precision=BF16, keep_below=below), 4)
+    layer, layers = modules(TINY)[1].elements, TINY.num_layers
+    gathered = (2 * layers - 1) * padded(layer - small[1], 4) + padded(ROOT - small[0] - small[-1], 4)
+    scattered = layers * padded(layer, 4) + sum(padded(modules(TINY)[i].elements, 4) for i in (0, -1))
+    expected = 2 * (gathered + padded(sum(small), 4) + scattered) * 3 / 4
+    assert sent(played) == pytest.approx([expected] * 4)
+    plain = play(step("zero3", precision=BF16), 4)
+    held, held_plain = (dict(p.timeline.memory[-1].by_category)["parameters"] for p in (played, plain))
+    assert held - held_plain == 2 * sum(small)
+
+
+@pytest.mark.parametrize(("ranks", "mesh"), [(4, 2), (8, 2), (8, 4)])
+def test_a_mesh_between_passes_gathers_in_its_neighbourhood(ranks: int, mesh: int) -> None:
+    """Backward gathers come from `mesh` ranks, p P (mesh-1)/mesh each; the rest as in stage three."""
+    played = play(step("zero3", precision=BF16, reshard_after_forward=mesh), ranks)
+    layer, layers = modules(TINY)[1].elements, TINY.num_layers
+    whole = layers * padded(layer, ranks) + padded(ROOT, ranks)
+    scattered = layers * padded(layer, ranks) + sum(padded(modules(TINY)[i].elements, ranks) for i in (0, -1))
+    near = (layers - 1) * padded(layer, mesh)
+    expected = 2 * ((whole + scattered) * (ranks - 1) / ranks + near * (mesh - 1) / mesh)
+    assert sent(played) == pytest.approx([expected] * ranks)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_workers_push_gradients_and_servers_send_parameters_to_each(ranks: int, servers: int) -> None:
+    """Whole arrays, in dtypes of their own: r P from each worker; p P N / k from each of k servers."""
+    precision = Precision(params="bfloat16", reduce="float32")
+    played = play(step("parameter_server", precision=precision, bucket_size=2**40, servers=servers), ranks)
+    whole = padded(P, servers)
+    assert sent(played) == pytest.approx([4 * whole] * ranks + [2 * whole * ranks / servers] * servers)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_a_servers_own_part_stays_on_its_worker(servers: int) -> None:
+    played = play(step("parameter_server", precision=BF16, bucket_size=2**40, servers=servers, servers_on="workers"), 4)
+    # 2 (N-1) S in all, for any number of servers.
+    assert sum(sent(played)) == pytest.approx(2 * 3 * 2 * padded(P, servers))
+
+
+def test_loss_scaling_adds_a_number_that_all_ranks_must_know() -> None:
+    plain, scaled = (play(step("ddp", precision=BF16, loss_scaling=on), 4) for on in (False, True))
+    names = [{span.name for span in p.timeline.spans} for p in (plain, scaled)]
+    assert names[1] - names[0] == {"unscale and check gradients", "any overflow"}
+    assert sum(sent(scaled)) - sum(sent(plain)) == pytest.approx(2 * 3 * 4 * 4)  # 2 (N-1) S, padded to a number a rank
+    order = [s.name for s in sorted(scaled.timeline.spans, key=lambda s: s.end) if s.rank == 0]
+    assert order.index("any overflow") < order.index("optimizer step")

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
+from simulator.collectives.parameter_server import pull
 from simulator.engine.events import execute
 from simulator.errors import DeadlockError, OutOfMemoryError
 from simulator.program import Allocate, Collective, Compute, Free, Op, Program
@@ -179,3 +181,22 @@ def test_transfers_are_logged_as_they_were_played() -> None:
         ["gpu0->switch0", "switch0->gpu1"],
         ["gpu1->switch0", "switch0->gpu0"],
     ]
+
+
+def test_who_takes_from_a_server_starts_the_transfer_itself() -> None:
+    """Servers are always there: each worker's pull begins when the worker does, and none waits for the other."""
+    cluster = build("star_100g", 2, servers=1)
+    request = Request("all_reduce", 2, 1000, servers=1)
+    op = Collective("pull", (0, 1), pull(request), 1000, 4, 4, extras=cluster.servers)
+    timeline = execute(Program(((op,), (Compute("late", 1.0), replace(op, after=("late",))))), cluster)
+    ends = {span.rank: span.end for span in timeline.spans if span.name == "pull"}
+    assert ends[0] == pytest.approx(10e-6 + 4000 / 12.5e9)
+    assert ends[1] == pytest.approx(1.0 + 10e-6 + 4000 / 12.5e9)
+
+
+@pytest.mark.parametrize("takes_sms", [True, False])
+def test_copies_leave_kernels_their_pace(takes_sms: bool) -> None:
+    op = collective("move", elements=10**9, takes_sms=takes_sms)
+    timeline = execute(Program(((Compute("work", 0.1, slowed=0.2), op), (op,))), star(2))
+    (work,) = [span for span in timeline.spans if span.name == "work"]
+    assert work.end == pytest.approx(0.2 if takes_sms else 0.1)

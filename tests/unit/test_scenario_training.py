@@ -325,7 +325,10 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; expert parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),
         ({"parallelism": 8}, "parallelism: got 8; must be a mapping, such as 'parallelism: {dp: 8}'"),
-        ({"sharding": "zero4"}, "sharding: got 'zero4'; one of ddp, parameter_server, zero1, zero2, zero3; did you mean 'zero3'?"),
+        (
+            {"sharding": "zero4"},
+            "sharding: got 'zero4'; one of ddp, parameter_server, zero1, zero2, zero3; did you mean 'zero3'?",
+        ),
         ({"sharding": "fsdp"}, "sharding: got 'fsdp'; is called zero3 here; write zero3"),
         ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, zero1, zero2, zero3, parameter_server"),
         ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; is called zero3 here; write zero3"),
@@ -335,8 +338,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"sharding": {"shard_size": 0}},
             "sharding.shard_size: got 0; must be at least 1",
         ),
-        ({"sharding": {"bucket": 4}}, "sharding.bucket: unknown key; one of bucket_size, prefetch, "
-         "reshard_after_forward, shard_size, strategy; did you mean 'bucket_size'?"),
+        ({"sharding": {"bucket": 4}}, "sharding.bucket: unknown key; one of bucket_size, keep_below, layers_per_unit, "
+         "prefetch, reshard_after_forward, servers, servers_on, shard_size, strategy; did you mean 'bucket_size'?"),
         ({"precision": "bfloat16"}, "precision: got 'bfloat16'; did you mean 'bf16'?"),
         ({"precision": "fp15"}, "precision: got 'fp15'; one of bf16, fp16, fp32, fp8, tf32; did you mean 'fp16'?"),
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
@@ -487,3 +490,86 @@ plots: [memory, steps]
 def test_a_shard_group_must_divide_the_ranks_of_stage_three(sharding: dict[str, Any], told: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(told)):
         load_scenario(with_keys({"sharding": sharding}))
+
+
+SERVER = {"strategy": "parameter_server"}
+
+
+@pytest.mark.parametrize(
+    ("training", "cluster", "line"),
+    [
+        (
+            {"sharding": {"reshard_after_forward": 3}},
+            {},
+            "sharding.reshard_after_forward: got 3; must divide the 8 ranks",
+        ),
+        (
+            {"sharding": {"reshard_after_forward": 4, "shard_size": 2}},
+            {},
+            "sharding.reshard_after_forward: got 4; must",
+        ),
+        (
+            {"sharding": {"strategy": "ddp", "reshard_after_forward": 2}},
+            {},
+            "sharding.reshard_after_forward: got 2, but",
+        ),
+        ({"sharding": {"reshard_after_forward": "yes"}}, {}, "sharding.reshard_after_forward: got 'yes'; must be true"),
+        ({"sharding": {"layers_per_unit": 0}}, {}, "sharding.layers_per_unit: got 0; must be at least 1"),
+        ({"sharding": {"keep_below": -1}}, {}, "sharding.keep_below: got -1; must be at least 0"),
+        ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which takes at least 2"),
+        ({"sharding": SERVER}, {"topology": "dgx_h100"}, "sharding.servers_on: got 'own', but dgx_h100 has no ports"),
+        (
+            {"sharding": {**SERVER, "servers": 9, "servers_on": "workers"}},
+            {},
+            "sharding.servers: got 9, more than the 8 workers",
+        ),
+        ({"offload": "optimizer", "sharding": "ddp"}, {}, "offload: got 'optimizer', but with ddp every rank would"),
+        (
+            {"offload": "optimizer", "sharding": SERVER},
+            {},
+            "offload: got 'optimizer', but with parameter_server servers",
+        ),
+        ({"offload": "cpu"}, {}, "offload: got 'cpu'; write optimizer"),
+        (
+            {"offload": {"what": "optimizer", "host_rate": 50}},
+            {},
+            "offload.host_rate: got 50, which has no unit; write",
+        ),
+        ({"loss_scaling": "static"}, {}, "loss_scaling: got 'static'; one of auto, dynamic, none"),
+        ({"activation_checkpointing": {"full": [12]}}, {}, "activation_checkpointing.full.0: got layer 12; gpt2 has"),
+        (
+            {"activation_checkpointing": {"full": [1], "attention": [0, 1]}},
+            {},
+            "activation_checkpointing.attention.1: got layer 1 twice",
+        ),
+        (
+            {"activation_checkpointing": {"every": 2, "full": [1]}},
+            {},
+            "activation_checkpointing: got every, full; write",
+        ),
+        (
+            {"activation_checkpointing": {"sqrt": [1]}},
+            {},
+            "activation_checkpointing.sqrt: unknown key; one of attention",
+        ),
+    ],
+)
+def test_what_goes_together_is_told_with_what_would(training: Any, cluster: dict[str, Any], line: str) -> None:
+    told_lines = told(with_keys(training, cluster={"topology": "star_100g", "world_size": 8} | cluster))
+    assert [text for text in told_lines if text.startswith(f"training.{line}")], told_lines
+    assert len(told_lines) == 1
+
+
+def test_loss_scaling_follows_the_dtype_of_the_parameters() -> None:
+    for keys, expected in (
+        ({"precision": "fp16"}, True),
+        ({"precision": "bf16"}, False),
+        ({"precision": "fp16", "loss_scaling": "none"}, False),
+        ({"precision": "bf16", "loss_scaling": "dynamic"}, True),
+    ):
+        assert to_step(loaded(keys), 8).loss_scaling is expected
+
+
+def test_policies_by_layer_reach_the_step() -> None:
+    step = to_step(loaded({"activation_checkpointing": {"attention": [3], "full": [0, 2]}}), 8)
+    assert step.checkpointing == (("full", (0, 2)), ("attention", (3,)))
