@@ -4,7 +4,7 @@ Rule: the rule of transfers (docs/design.md) and nothing else. A transfer is *re
 ended and both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).
 
 A transfer costs one entry in the clock's queue and a few counters. Columns are plain lists while they are short, and
-memory views of numpy arrays beyond: slower to read, but a tenth of the memory.
+memory views of numpy arrays beyond: slower, but a tenth of the memory.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class CollectivePlay:
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
         waiters = _waiters(wiring.transfers)
+        self._tails: dict[int, list[int]] = {}
         tails = _tails(wiring.transfers, waiters.only)
         self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
-        self._tails: dict[int, list[int]] = {}
         for number, participant in tails.tolist():
             self._tails.setdefault(number, []).append(participant)
         self._pending = _pending(wiring.transfers)
@@ -270,10 +270,9 @@ def _waiters(transfers: Transfers) -> _Waiters:
 def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
     """Transfers that wait for nothing, by the rank whose start they need: the sender, or who takes from a server."""
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
-    found: dict[int, list[int]] = {}
+    by, found = np.where(transfers.src < ranks, transfers.src, transfers.dst), dict[int, list[int]]()
     for number in np.flatnonzero(waits == 0).tolist():
-        src = int(transfers.src[number])
-        found.setdefault(src if src < ranks else int(transfers.dst[number]), []).append(number)
+        found.setdefault(int(by[number]), []).append(number)
     return found
 
 

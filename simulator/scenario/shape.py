@@ -16,9 +16,9 @@ from simulator import dtypes
 from simulator.errors import one_of
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
+from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.records import ALL_PLOTS
 from simulator.scenario.training_shape import (
-    LayersShape,
     OffloadShape,
     ParallelismShape,
     PrecisionShape,

@@ -7,19 +7,18 @@ mappings, and are those mappings from here on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Final, cast, get_args
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
-from pydantic_core import CoreSchema, core_schema
+from pydantic import Field
 
 from simulator import dtypes, registry
 from simulator.errors import UnknownNameError, one_of
 from simulator.scenario import reading
-from simulator.scenario.field_types import Count, Rank, Shape
-from simulator.training.checkpointing import POLICIES
-from simulator.training.spec import OPTIMIZERS, Checkpointing, Offload, Strategy
+from simulator.scenario.field_types import Count, Shape
+from simulator.scenario.layer_policies import checkpointing
+from simulator.scenario.short_form import Short
+from simulator.training.spec import OPTIMIZERS, Offload, Strategy
 
 
 def frameworks() -> tuple[str, ...]:
@@ -63,46 +62,8 @@ _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("adamw", "Adam", "AdamW"), "keeps the states of adam; write adam"),
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
 }
-_OTHER_POLICIES: Final = {
-    "selective": "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)",
-    **dict.fromkeys(("all", "every"), "write full, or {every: 2} for every second layer"),
-}
 # The longest context of a published model is ten million tokens; beyond a billion a slip is likelier.
 _MOST_TOKENS: Final = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Short:
-    """Attach to a mapping that may be written as one word.
-
-    Attributes
-    ----------
-    words : mapping of word to mapping
-        What each stands for.
-    others : mapping of word to str
-        Words that people write, and what to write instead.
-    """
-
-    words: Mapping[str, Mapping[str, str]]
-    others: Mapping[str, str]
-
-    def expanded(self, value: Any) -> Any:
-        """The mapping that a word stands for; a mapping stays."""
-        if isinstance(value, dict | Shape):
-            return value
-        if not isinstance(value, str):
-            names = ", ".join(self.words)
-            raise ValueError(f"got {reading.shown(value)}; must be a mapping, or one of {names}")
-        read = reading.choice(tuple(self.words), dict(self.others)).reader
-        return dict(self.words[str(read(value))])
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Expand first, then read the mapping."""
-        return core_schema.no_info_before_validator_function(self.expanded, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe both forms."""
-        return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}
 
 
 OFFLOADS: Final = {"none": {"what": "none"}, "optimizer": {"what": "optimizer"}}
@@ -183,59 +144,6 @@ def _alone(what: str) -> reading.Read:
         return 1
 
     return reading.Read(reader, lambda: {"const": 1})
-
-
-class LayersShape(Shape):
-    """Layers in steps, or layers by policy."""
-
-    every: Count = Field(default=0, description="Every so many layers in full.")
-    full: list[Rank] = Field(default=[], description="Layers that are run again whole.")
-    attention: list[Rank] = Field(default=[], description="Layers whose scores are made again.")
-    selective_op: list[Rank] = Field(default=[], description="Layers that keep every second matmul.")
-
-
-_LAYERS: Final = TypeAdapter(list[Rank])
-
-
-def _by_layer(value: dict[str, Any]) -> Checkpointing:
-    shape = LayersShape.model_validate(value)
-    named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
-    if shape.every and not named:
-        return shape.every
-    if shape.every or not named:
-        raise ValueError(f"got {', '.join(value) or 'an empty mapping'}; write {{every: 2}}, or {{full: [0, 1]}}")
-    return tuple((name, tuple(layers)) for name, layers in named.items())
-
-
-def _checkpointing() -> reading.Read:
-    """Read a policy's name, {every: k}, policies with their layers, or a list of layers."""
-    policy = reading.choice(POLICIES, _OTHER_POLICIES)
-
-    def reader(value: Any) -> Checkpointing:
-        # Errors of the inner shapes keep their places: pydantic puts them below this key.
-        if isinstance(value, dict):
-            return _by_layer(value)
-        if isinstance(value, list):
-            return tuple(_LAYERS.validate_python(value))
-        if isinstance(value, str):
-            return str(policy.reader(value))
-        names = ", ".join(POLICIES)
-        raise ValueError(f"got {reading.shown(value)}; must be one of {names}, or {{every: 2}}, or a list of layers")
-
-    every = {
-        "type": "object",
-        "properties": {"every": {"type": "integer", "minimum": 1}},
-        "required": ["every"],
-        "additionalProperties": False,
-    }
-    layers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-    policies = {
-        "type": "object",
-        "properties": dict.fromkeys(("full", "attention", "selective_op"), layers),
-        "minProperties": 1,
-        "additionalProperties": False,
-    }
-    return reading.Read(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, policies, layers]})
 
 
 def _reshard() -> reading.Read:
@@ -333,7 +241,7 @@ class TrainingShape(Shape):
     precision: Annotated[PrecisionShape, SHORT_PRECISIONS] = Field(
         default=PrecisionShape(), description="Dtypes; fp32, tf32, fp16, bf16 and fp8 are short for them."
     )
-    activation_checkpointing: Annotated[Any, _checkpointing()] = Field(
+    activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="What of the forward pass is thrown away and run again."
     )
     attention: Annotated[str, reading.choice(("flash", "standard"))] = Field(

@@ -1,0 +1,73 @@
+"""Which checkpointing policy holds for which layer, as it may be written: a name, every so many, lists.
+
+Rule: as in reading.py; the forms of one key, since there are many of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field, TypeAdapter
+
+from simulator.scenario import reading
+from simulator.scenario.field_types import Count, Rank, Shape
+from simulator.training.checkpointing import POLICIES
+from simulator.training.spec import Checkpointing
+
+_OTHER_POLICIES: Final = {
+    "selective": "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)",
+    **dict.fromkeys(("all", "every"), "write full, or {every: 2} for every second layer"),
+}
+
+
+class LayersShape(Shape):
+    """Layers in steps, or layers by policy."""
+
+    every: Count = Field(default=0, description="Every so many layers in full.")
+    full: list[Rank] = Field(default=[], description="Layers that are run again whole.")
+    attention: list[Rank] = Field(default=[], description="Layers whose scores are made again.")
+    selective_op: list[Rank] = Field(default=[], description="Layers that keep every second matmul.")
+
+
+_LAYERS: Final = TypeAdapter(list[Rank])
+
+
+def _by_layer(value: dict[str, Any]) -> Checkpointing:
+    shape = LayersShape.model_validate(value)
+    named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
+    if shape.every and not named:
+        return shape.every
+    if shape.every or not named:
+        raise ValueError(f"got {', '.join(value) or 'an empty mapping'}; write {{every: 2}}, or {{full: [0, 1]}}")
+    return tuple((name, tuple(layers)) for name, layers in named.items())
+
+
+def checkpointing() -> reading.Read:
+    """Read a policy's name, {every: k}, policies with their layers, or a list of layers."""
+    policy = reading.choice(POLICIES, _OTHER_POLICIES)
+
+    def reader(value: Any) -> Checkpointing:
+        # Errors of the inner shapes keep their places: pydantic puts them below this key.
+        if isinstance(value, dict):
+            return _by_layer(value)
+        if isinstance(value, list):
+            return tuple(_LAYERS.validate_python(value))
+        if isinstance(value, str):
+            return str(policy.reader(value))
+        names = ", ".join(POLICIES)
+        raise ValueError(f"got {reading.shown(value)}; must be one of {names}, or {{every: 2}}, or a list of layers")
+
+    every = {
+        "type": "object",
+        "properties": {"every": {"type": "integer", "minimum": 1}},
+        "required": ["every"],
+        "additionalProperties": False,
+    }
+    layers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    policies = {
+        "type": "object",
+        "properties": dict.fromkeys(("full", "attention", "selective_op"), layers),
+        "minProperties": 1,
+        "additionalProperties": False,
+    }
+    return reading.Read(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, policies, layers]})
