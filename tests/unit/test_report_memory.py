@@ -19,9 +19,10 @@ from matplotlib.text import Text
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.report import plot_memory, plot_memory_peaks, style
+from simulator.report.holders import held_at
 from simulator.report.memory_snapshot import reserved, snapshot, write
 from simulator.report.plot_memory_peaks import Peak
-from simulator.timeline import AllocatorEvent, MemorySample
+from simulator.timeline import AllocatorEvent, MemorySample, Timeline
 
 MIB, GIB = 2**20, 2**30
 
@@ -371,3 +372,18 @@ def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
+    timeline = Timeline("events", 6.0, (), allocations={3: tuple(step().events)})
+    fullest = [(h.name, h.nbytes, h.since) for h in held_at(timeline, rank=3)]
+    assert fullest == [
+        ("batch", 300 * MIB, 1.0),
+        ("weights", 100 * MIB - 5, 0.0),
+        ("bucket", 25 * MIB, 2.0),
+        ("scale", 4, 3.0),
+    ]
+    assert [h.name for h in held_at(timeline, 1.5, 3)] == ["batch", "weights"]
+    assert [h.name for h in held_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
+    with pytest.raises(ValueError, match="got rank 0; allocations are known of \\[3\\]"):
+        held_at(timeline)
