@@ -41,6 +41,7 @@ class ShardingSpec:
     layers_per_unit : int
     keep_below : int
         Elements of a tensor.
+    gradient_sync : {"every", "shard", "last"}
     servers : int
     servers_on : {"own", "workers"}
     """
@@ -52,6 +53,7 @@ class ShardingSpec:
     shard_size: int | None = None
     layers_per_unit: int = 1
     keep_below: int = 0
+    gradient_sync: Literal["every", "shard", "last"] = "every"
     servers: int = 1
     servers_on: Literal["own", "workers"] = "own"
 

@@ -42,6 +42,7 @@ def conflicts(
     yield from _parallelism(shape, cluster.world_size)
     yield from _shard_size(shape, cluster.world_size)
     yield from _mesh(shape, cluster.world_size)
+    yield from _gradient_sync(shape)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
     yield from _master(shape)
@@ -86,6 +87,14 @@ def _mesh(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
     elif whole % ranks:
         told = f"got {ranks}; must divide the {whole} ranks that share one copy of the states"
         yield _conflict("sharding.reshard_after_forward", told, *involved)
+
+
+def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
+    strategy, sync = shape.sharding.strategy, shape.sharding.gradient_sync
+    if sync != "every" and strategy != "zero3":
+        when = "every micro-batch" if strategy == "zero2" else "the last micro-batch"
+        told = f"got {sync!r}, but {strategy} communicates gradients in {when}; leave it out, or write zero3"
+        yield _conflict("sharding.gradient_sync", told, "training.sharding.strategy")
 
 
 def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:

@@ -194,6 +194,11 @@ class ShardingShape(Shape):
     keep_below: Annotated[int, reading.whole(0)] = Field(
         default=0, description="zero3: tensors with fewer elements stay whole on every rank; DeepSpeed: 100000."
     )
+    gradient_sync: Annotated[str, reading.choice(("every", "shard", "last"))] = Field(
+        default="every",
+        description="zero3: which micro-batches sum gradients: every one; every one within its shard group, the last "
+        "over the copies; the last alone, holding whole gradients.",
+    )
     servers: Count = Field(default=1, description="parameter_server: how many servers share the parameters.")
     servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
         default="own", description="parameter_server: on machines of their own, or on the first workers' hosts."

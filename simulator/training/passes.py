@@ -13,8 +13,6 @@ from simulator.training.spec import TrainingStep
 from simulator.training.states import shard
 from simulator.training.work import Unit
 
-_WHOLE = ("ddp", "zero1", "parameter_server")
-
 
 @dataclass(slots=True)
 class Passes:
@@ -40,6 +38,12 @@ class Passes:
     ranks: int
     gradients: list[str] = field(default_factory=list)
     handed_over: str | None = None
+
+    @property
+    def keeps_whole_gradients(self) -> bool:
+        """Whether whole gradients are summed up over micro-batches, instead of this rank's part of them."""
+        sharding = self.step.sharding
+        return sharding.strategy not in ("zero2", "zero3") or sharding.gradient_sync == "last"
 
     @property
     def gradient_itemsize(self) -> int:
@@ -83,7 +87,7 @@ class Passes:
 
         Whole gradients are kept from the first micro-batch on; sharded strategies hold a unit's for a moment.
         """
-        whole = self.step.sharding.strategy in _WHOLE
+        whole = self.keeps_whole_gradients
         computed = find(self.step.precision.params).itemsize
         if whole and micro == 0:
             name = f"{unit.name} gradients"
@@ -96,13 +100,22 @@ class Passes:
         self.score.allocate(name, unit.elements * computed, "gradients", after=after)
         return name if whole else None
 
+    def drop_gradients(self, unit: Unit, micro: int, after: str) -> None:
+        """Free a unit's whole gradients, once they are reduced and scattered."""
+        name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
+        self.score.free(name, stream="communication", after=[after])
+        if name in self.gradients:
+            self.gradients.remove(name)
+
     def keep_gradient_shard(self, unit: Unit, micro: int, after: str) -> None:
         """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""
         nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
         if self.step.offload is not None:
             name = f"{unit.name} gradient shard {micro}"
             self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
-            copied = self.hand_over(f"{unit.name} {micro}", nbytes, name, add=micro > 0)
+            copied = self.hand_over(
+                f"{unit.name} {micro}", nbytes, name, add=micro > 0 and not self.keeps_whole_gradients
+            )
             self.score.free(name, stream="copy to host", after=[copied])
             return
         name = f"{unit.name} gradient shard"

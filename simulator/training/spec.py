@@ -36,6 +36,9 @@ class Sharding:
         zero3: layers that are gathered and freed together.
     keep_below : int
         zero3: tensors with fewer elements stay whole on every rank.
+    gradient_sync : {"every", "shard", "last"}
+        zero3, of several micro-batches: each sums its gradients over all ranks; each inside its shard group, and the
+        last one over the copies; the last one alone, and whole gradients are kept until then.
     servers : int
         parameter_server: among how many servers parameters are divided.
     servers_on : {"own", "workers"}
@@ -49,6 +52,7 @@ class Sharding:
     shard_size: int | None = None
     layers_per_unit: int = 1
     keep_below: int = 0
+    gradient_sync: Literal["every", "shard", "last"] = "every"
     servers: int = 1
     servers_on: Literal["own", "workers"] = "own"
 

@@ -31,6 +31,7 @@ settings_of_zero3 = st.fixed_dictionaries(
         "keep_below": st.sampled_from([0, 100, 10_000]),
         "reshard_after_forward": st.sampled_from([True, False, 2]),
         "shard_size": st.sampled_from([None, 2, 4]),
+        "gradient_sync": st.sampled_from(["every", "shard", "last"]),
         "offload": st.sampled_from([None, Offload()]),
         "loss_scaling": st.booleans(),
     }

@@ -154,3 +154,34 @@ def test_loss_scaling_adds_a_number_that_all_ranks_must_know() -> None:
     assert sum(sent(scaled)) - sum(sent(plain)) == pytest.approx(2 * 3 * 4 * 4)  # 2 (N-1) S, padded to a number a rank
     order = [s.name for s in sorted(scaled.timeline.spans, key=lambda s: s.end) if s.rank == 0]
     assert order.index("any overflow") < order.index("optimizer step")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_without_sync_stage_three_still_gathers_and_holds_whole_gradients(ranks: int) -> None:
+    """FSDP's no_sync: parameters travel for every micro-batch, gradients once; they are whole until then."""
+    micros = 3
+    once, every, last = (
+        play(step("zero3", precision=BF16, accumulation=n, gradient_sync=sync), ranks)
+        for n, sync in ((1, "every"), (micros, "every"), (micros, "last"))
+    )
+    scattered = TINY.num_layers * padded(modules(TINY)[1].elements, ranks)
+    scattered += sum(padded(modules(TINY)[i].elements, ranks) for i in (0, -1))
+    reduction = 2 * scattered * (ranks - 1) / ranks
+    assert sent(every) == pytest.approx([micros * nbytes for nbytes in sent(once)])
+    assert sent(last) == pytest.approx([micros * nbytes - (micros - 1) * reduction for nbytes in sent(once)])
+    held = [max(dict(s.by_category).get("gradients", 0) for s in p.timeline.memory) for p in (every, last)]
+    assert held[1] >= 2 * P > held[0]
+
+
+def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() -> None:
+    facts: dict[str, Any] = {"precision": BF16, "shard_size": 2}
+    once = play(step("zero3", **facts), 4)
+    every = play(step("zero3", accumulation=2, **facts), 4)
+    shard = play(step("zero3", accumulation=2, gradient_sync="shard", **facts), 4)
+    over = [
+        sum(log.nbytes.sum() for log in p.timeline.logs if "over copies" in log.collective)
+        for p in (once, every, shard)
+    ]
+    assert over[1] == 2 * over[0]
+    assert over[2] == over[0]
+    assert sum(sent(every)) - sum(sent(shard)) == pytest.approx(over[0])

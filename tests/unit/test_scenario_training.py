@@ -175,7 +175,7 @@ def test_everything_is_written_out() -> None:
         "parallelism": {"tp": 1, "pp": 1, "cp": 1, "ep": 1},
         "sharding": {
             "strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB",
-            "layers_per_unit": 1, "keep_below": 0, "servers": 1, "servers_on": "own",
+            "layers_per_unit": 1, "keep_below": 0, "gradient_sync": "every", "servers": 1, "servers_on": "own",
         },
         "precision": {
             "params": "bfloat16", "grads": "auto", "reduce": "float32", "master": "auto", "matmul": "auto",
@@ -338,8 +338,11 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"sharding": {"shard_size": 0}},
             "sharding.shard_size: got 0; must be at least 1",
         ),
-        ({"sharding": {"bucket": 4}}, "sharding.bucket: unknown key; one of bucket_size, keep_below, layers_per_unit, "
-         "prefetch, reshard_after_forward, servers, servers_on, shard_size, strategy; did you mean 'bucket_size'?"),
+        (
+            {"sharding": {"bucket": 4}},
+            "sharding.bucket: unknown key; one of bucket_size, gradient_sync, keep_below, layers_per_unit, "
+            "prefetch, reshard_after_forward, servers, servers_on, shard_size, strategy; did you mean 'bucket_size'?",
+        ),
         ({"precision": "bfloat16"}, "precision: got 'bfloat16'; did you mean 'bf16'?"),
         ({"precision": "fp15"}, "precision: got 'fp15'; one of bf16, fp16, fp32, fp8, tf32; did you mean 'fp16'?"),
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
@@ -514,6 +517,11 @@ SERVER = {"strategy": "parameter_server"}
             "sharding.reshard_after_forward: got 2, but",
         ),
         ({"sharding": {"reshard_after_forward": "yes"}}, {}, "sharding.reshard_after_forward: got 'yes'; must be true"),
+        (
+            {"sharding": {"strategy": "zero2", "gradient_sync": "last"}},
+            {},
+            "sharding.gradient_sync: got 'last', but zero2",
+        ),
         ({"sharding": {"layers_per_unit": 0}}, {}, "sharding.layers_per_unit: got 0; must be at least 1"),
         ({"sharding": {"keep_below": -1}}, {}, "sharding.keep_below: got -1; must be at least 0"),
         ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which takes at least 2"),

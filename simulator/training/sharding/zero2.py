@@ -15,6 +15,6 @@ def plan(score: Score, passes: Passes) -> None:
         reduced = scatter(score, passes, bucket)
         for unit in bucket.units:
             passes.keep_gradient_shard(unit, bucket.micro, reduced)
-            score.free(f"{unit.name} gradients {bucket.micro}", stream="communication", after=[reduced])
+            passes.drop_gradients(unit, bucket.micro, reduced)
 
     bucketed(passes, scattered, each=True)

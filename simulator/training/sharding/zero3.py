@@ -43,6 +43,8 @@ class _Micro:
         layers, size = passes.units[1:-1], passes.step.sharding.layers_per_unit
         self.blocks = [layers[i : i + size] for i in range(0, len(layers), size)]
         self.itemsize = find(passes.step.precision.params).itemsize
+        self.last = micro == passes.step.accumulation - 1
+        self.sums = self.last or self.sharding.gradient_sync != "last"
         self.ready: dict[str, str | None] = {}
         self.freed: list[str | None] = []
 
@@ -65,7 +67,7 @@ class _Micro:
 
     def _backward(self) -> None:
         prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
-        done = self.passes.backward(self.micro, self.passes.units[-1], [])
+        done = self._pass_back(self.passes.units[-1], [])
         self.freed = [None] * (prefetch + 1)
         order = list(range(last, -1, -1))
         # The last block is still there from the forward pass.
@@ -77,17 +79,20 @@ class _Micro:
         for i in order:
             way = "forward" if i in held else "backward"
             for unit in reversed(self.blocks[i]):
-                done = self.passes.backward(self.micro, unit, [self.ready[f"{way} {i}"]])
+                done = self._pass_back(unit, [self.ready[f"{way} {i}"]])
             self.freed.append(self._free(way, i, done))
             if i not in held and self.sharding.mesh:
                 self._free("between", i, done)
             if following:
                 self._gather("backward", following.pop(0))
             self._reduce(self.blocks[i], done)
-        done = self.passes.backward(self.micro, self.passes.units[0], [])
+        done = self._pass_back(self.passes.units[0], [])
         self.score.free(f"root parameters {self.micro}", after=[done])
         self._reduce(self.passes.units[:1], done)
         self._reduce(self.passes.units[-1:], done)
+
+    def _pass_back(self, unit: Unit, after: list[str | None]) -> str:
+        return self.passes.backward(self.micro, unit, after, communicates=self.sums)
 
     def _gather_root(self) -> None:
         root = _gathered((self.passes.units[0], self.passes.units[-1]))
@@ -119,6 +124,8 @@ class _Micro:
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> None:
         """With several copies of the states, add up this rank's part over them."""
+        if self.sharding.gradient_sync == "shard" and not self.last:
+            return
         part = shard(_all(units), self.passes.ranks)
         name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
@@ -126,12 +133,14 @@ class _Micro:
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
         """Reduce and scatter a block's gradients; what is left is this rank's part."""
+        if not self.sums:
+            return
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, after=[done], scope="shard")
         self._sum_copies(units, reduced or done)
         for unit in units:
             self.passes.keep_gradient_shard(unit, self.micro, reduced or done)
-            self.score.free(f"{unit.name} gradients {self.micro}", stream=STREAM, after=[reduced or done])
+            self.passes.drop_gradients(unit, self.micro, reduced or done)
 
 
 def _name(units: Sequence[Unit]) -> str:

@@ -15,7 +15,7 @@ from simulator.scenario.load import load_scenario, points
 
 
 def test_a_step_that_fails_with_caching_fits_with_expandable_segments() -> None:
-    caching, expandable = (point.scenario for point in points(load_scenario("memory_fragments")))
+    caching, expandable = (point.scenario for point in points(load_scenario("fragmentation")))
     with pytest.raises(OutOfMemoryError, match="ran out of memory"):
         simulate(caching)
     report = simulate(expandable).report
