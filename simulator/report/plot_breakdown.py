@@ -13,21 +13,25 @@ from simulator.report import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PARTS: Final = ("forward and backward", "recompute", "optimizer", "communication that nothing hides", "idle")
+_PASSES: Final = "forward and backward"
+_IDLE: Final = "idle"
+# A part that no bar shows wider than this would only make the legend longer.
+_THINNEST: Final = 0.002
 
 
-def parts(report: Mapping[str, Any]) -> tuple[float, ...]:
+def parts(report: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of each part of a training report; they add up to the step.
 
     Examples
     --------
-    >>> parts({"compute_time_s": 5.0, "recompute_time_s": 1.0, "optimizer_time_s": 0.5, "exposed_comm_time_s": 0.25,
-    ...        "bubble_time_s": 0.0})
-    (3.5, 1.0, 0.5, 0.25, 0.0)
+    >>> parts({"compute_time_s": 5.0, "recompute_time_s": 1.0, "optimizer_time_s": 0.5, "bubble_time_s": 0.0,
+    ...        "exposed_comm_time_by_kind": {"all_gather": 0.25}})
+    {'forward and backward': 3.5, 'recompute': 1.0, 'optimizer': 0.5, 'bare all_gather': 0.25, 'idle': 0.0}
     """
     recompute, optimizer = report["recompute_time_s"], report["optimizer_time_s"]
-    passes = report["compute_time_s"] - recompute - optimizer
-    return passes, recompute, optimizer, report["exposed_comm_time_s"], report["bubble_time_s"]
+    bare = {f"bare {kind}": seconds for kind, seconds in report["exposed_comm_time_by_kind"].items()}
+    found = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
+    return found | bare | {_IDLE: report["bubble_time_s"]}
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
@@ -37,30 +41,53 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     ----------
     rows : sequence of (label, training report)
     """
+    bars = [parts(report) for _, report in rows]
+    longest = max(sum(bar.values()) for bar in bars)
+    names = _shown(bars, longest)
+    colours = _colours(names)
     with style.applied():
-        drawn = style.new_figure(9.0, 1.6 + 0.42 * len(rows))
+        drawn = style.new_figure(9.0, 1.7 + 0.42 * len(rows) + 0.2 * (len(names) // 4))
         axes = drawn.subplots()
-        colours = style.colours(_PARTS)
         left = [0.0] * len(rows)
-        for i, part in enumerate(_PARTS):
-            widths = [parts(report)[i] for _, report in rows]
-            axes.barh(range(len(rows)), widths, left=left, color=colours[part], label=part, height=0.7)
+        for name in names:
+            widths = [bar.get(name, 0.0) for bar in bars]
+            axes.barh(range(len(rows)), widths, left=left, color=colours[name], label=name, height=0.7)
             left = [a + b for a, b in zip(left, widths, strict=True)]
         for i, (_, report) in enumerate(rows):
             axes.text(left[i], i, f" {report['mfu']:.0%} MFU", va="center", fontsize=9)
         axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+        axes.margins(y=0.02)
         axes.invert_yaxis()
-        axes.set_xlim(0, max(left) * 1.12)
-        style.time_axis(axes, max(left))
+        axes.set_xlim(0, longest * 1.12)
+        style.time_axis(axes, longest)
         axes.set_ylabel("")
-        drawn.legend(loc="outside lower left", ncols=3, frameon=False)
+        drawn.legend(loc="outside lower left", ncols=4, frameon=False)
         style.set_title(drawn, finding(rows))
     return drawn
 
 
+def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
+    """Parts that can be seen in some bar, passes first, idling last, what is bare by its size in between."""
+    widest: dict[str, float] = {}
+    for bar in bars:
+        for name, seconds in bar.items():
+            widest[name] = max(widest.get(name, 0.0), seconds)
+    seen = [name for name in widest if widest[name] > _THINNEST * longest]
+    kernels = [name for name in seen if name in (_PASSES, "recompute", "optimizer")]
+    bare = sorted((name for name in seen if name.startswith("bare ")), key=lambda name: -widest[name])
+    return [*kernels, *bare, *(name for name in seen if name == _IDLE)]
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    """A kind of communication has the colour that it has in timelines; idling is pale."""
+    plain = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names if name != _IDLE}
+    found = style.colours(plain.values())
+    return {name: found[told] for name, told in plain.items()} | {_IDLE: style.PALE}
+
+
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Say which run is fastest, and what its communication costs it."""
-    label, best = min(rows, key=lambda row: row[1]["step_time_s"])
+    label, best = max(rows, key=lambda row: row[1]["tokens_per_s"])
     bare = best["exposed_comm_time_s"] / best["step_time_s"]
     name = f"{label}: " if len(rows) == 1 else f"{label} is fastest: "
-    return f"{name}{best['step_time_s']:.3g} s a step, {bare:.0%} of it communication that nothing hides"
+    return f"{name}{best['tokens_per_s']:,.0f} tokens/s, {bare:.0%} of its step communication that nothing hides"
