@@ -5,6 +5,7 @@ Rule: draws reports' numbers, computes none.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,8 @@ _PASSES: Final = "forward and backward"
 _IDLE: Final = "idle"
 # A part that no bar shows wider than this would only make the legend longer.
 _THINNEST: Final = 0.002
+# Letters on a line of a label: longer ones would leave the bars no room.
+_LABEL: Final = 40
 
 
 def parts(report: Mapping[str, Any]) -> dict[str, float]:
@@ -55,7 +58,7 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
             left = [a + b for a, b in zip(left, widths, strict=True)]
         for i, (_, report) in enumerate(rows):
             axes.text(left[i], i, f" {report['mfu']:.0%} MFU", va="center", fontsize=9)
-        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+        axes.set_yticks(range(len(rows)), [textwrap.fill(label, _LABEL) for label, _ in rows])
         axes.margins(y=0.02)
         axes.invert_yaxis()
         axes.set_xlim(0, longest * 1.12)

@@ -1,4 +1,4 @@
-"""What would make a step fit: the next sharding stage, more checkpointing, a smaller micro-batch.
+"""What would make a step fit: the next sharding stage, more checkpointing, a smaller micro-batch, the host's memory.
 
 Rule: names changes; whether one helps is found out by playing it.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from simulator.training.spec import Strategy, TrainingStep
+from simulator.training.spec import Offload, Strategy, TrainingStep
 
 _NEXT: Final[dict[Strategy, Strategy]] = {"ddp": "zero1", "zero1": "zero2", "zero2": "zero3"}
 
@@ -28,3 +28,5 @@ def alternatives(step: TrainingStep, ranks: int) -> Iterator[tuple[str, Training
         changed = replace(step, micro_batch_size=smaller, accumulation=step.accumulation * times)
         yield f"micro_batch_size: {smaller} with gradient_accumulation_steps: {changed.accumulation}", changed
         smaller //= 2
+    if step.offload is None and step.sharding.strategy in ("zero1", "zero2", "zero3"):
+        yield "offload: optimizer", replace(step, offload=Offload())
