@@ -85,9 +85,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     time, ranks = timeline.end, cluster.world_size
     last = min((s for s in timeline.spans if s.end == time), key=lambda s: s.rank).rank
     spans = [span for span in timeline.spans if span.rank == last]
-    computing = ("compute", HOST)
-    compute = [(s.start, s.end) for s in spans if s.stream in computing]
-    moving = [s for s in spans if s.stream not in computing]
+    kernels = [(s.start, s.end) for s in spans if s.stream == "compute"]
+    compute = [*kernels, *((s.start, s.end) for s in spans if s.stream == HOST)]
+    moving = [s for s in spans if s.stream not in ("compute", HOST)]
     comm = [(s.start, s.end) for s in moving]
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     capacity = cluster.gpus[peak.rank].hbm_bytes
@@ -115,7 +115,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
-        because=_because(time, compute, exposed, bubble, peak, capacity),
+        because=_because(time, kernels, compute, exposed, bubble, peak, capacity),
         exposed_comm_time_by_kind=_by_kind(moving, compute),
         host_memory_bytes=plan.host_bytes,
     )
@@ -146,10 +146,17 @@ def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
 
 
 def _because(
-    time: float, compute: list[Interval], exposed: float, bubble: float, peak: MemorySample, capacity: int
+    time: float,
+    kernels: list[Interval],
+    compute: list[Interval],
+    exposed: float,
+    bubble: float,
+    peak: MemorySample,
+    capacity: int,
 ) -> str:
     shares = {
-        "kernels": length(compute) / time,
+        "kernels": length(kernels) / time,
+        "the host's update": outside(compute, kernels) / time,
         "communication that nothing hides": exposed / time,
         "idle": bubble / time,
     }
