@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from simulator.program import HOST
 from simulator.report import style
 from simulator.timeline import Span, Timeline
 from simulator.units import format_time
@@ -94,15 +95,17 @@ def finding(timeline: Timeline) -> str:
     total = max(timeline.end, max(span.end for span in spans))
     if total <= 0.0:
         return f"rank {slowest}: nothing takes any time"
-    compute = _union([s for s in spans if not _communicates(s)])
+    kernels = [s for s in spans if not _communicates(s) and s.stream != HOST]
+    compute, computed = _union(kernels), _union([s for s in spans if not _communicates(s)])
     busy = _union(spans)
-    shares = (compute / total, (busy - compute) / total, 1.0 - busy / total)
+    shares = (compute / total, (busy - computed) / total, 1.0 - busy / total, (computed - compute) / total)
     told = [f"{abs(share):.0%}".replace("%", " %") for share in shares]
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
     if compute == 0.0:
         return f"{who}: {told[1]} communication, {told[2]} idle"
-    return f"{who}: {told[0]} compute, {told[1]} communication that nothing hides, {told[2]} idle"
+    host = f"{told[3]} the host's update, " if computed > compute else ""
+    return f"{who}: {told[0]} compute, {host}{told[1]} communication that nothing hides, {told[2]} idle"
 
 
 def _communicates(span: Span) -> bool:
