@@ -19,9 +19,9 @@ A machine has at most five constants. The simulator plays the algorithm that the
 - every rank first pays `startup` once;
 - each flow is held to `rate_cap` inside a box or `cross_rate_cap` between boxes, times 1 / (1 + (`half_size` /
   S)^`exponent`) for an array of S bytes, S at least a packet of 4096;
-- where several rings run at once (`multi_ring`), those that leave a GPU for another one of its box share its `rate_cap`;
-- over several boxes all-reduces are cut into `chunks` pieces (none smaller than 4 MiB), so that links inside and between
-  boxes work at once.
+- where several rings run at once (`multi_ring`), those that leave a GPU for another one of its box share `rate_cap`;
+- over several boxes all-reduces are cut into `chunks` pieces (none smaller than 4 MiB), so that links inside and
+  between boxes work at once.
 
 Only one cap is fitted: one sweep tells one rate. It is the cap of those links that the largest array fills most. A ring
 cannot explain 483 GB/s of bus bandwidth over links of 450 GB/s (8 H100), nor 78 GB/s over cards of 50 GB/s a box (two
