@@ -10,8 +10,8 @@ for another one of its box.
 
 References
 ----------
-.. [1] NCCL builds its rings so: one a card, and with NCCL_CROSS_NIC unset in turns through the boxes, so that each ring
-   keeps to its rail (NCCL user guide, environment variables).
+.. [1] NCCL user guide, environment variables, NCCL_CROSS_NIC: rings keep to the same card of each box where they can
+   (recalled; that it turns every other box round to do so is not looked up).
 .. [2] Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
 """
 

@@ -53,9 +53,8 @@ def side_by_side(request: Request, orders: Sequence[Sequence[int]], algorithm: s
     """
     n, rings = request.world_size, len(orders)
     steps = n - 1
-    phases = [(True, 0)] * (request.operation != "all_gather") + [(False, steps)] * (
-        request.operation != "reduce_scatter"
-    )
+    reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
+    phases = [(True, 0)] * reducing + [(False, steps)] * copying
     src = np.concatenate([np.array(order) for order in orders])
     dst = np.concatenate([np.roll(np.array(order), -1) for order in orders])
     ring, place = np.divmod(np.arange(n * rings), n)
