@@ -45,7 +45,7 @@ that of the all-reduce on the same GPUs) and with four; the topology files have 
 """
 
 RING_WHY: Final = """
-A cap that fades with the size is needed (two constants are off by 7 % in the middle and 5 to 6 % at the end), an
+A cap that fades with the size is needed (two constants are off by 4 to 7 % in the middle, 5 to 6 % at the end), an
 exponent of its own is not. The 90 % are the sweep's own unrest: its reduce-scatter of 1 MiB takes 20 us, that of
 512 KiB 41 us. Over 4 GPUs, held out, the same constants are 5 % too fast for the gather and 13 % for the
 reduce-scatter (table below); over 2, where there is only one neighbour, 18 % and 37 %.
