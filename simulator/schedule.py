@@ -90,6 +90,8 @@ class Schedule:
         A fresh walk over the transfers.
     root : int
         The root of rooted operations.
+    pieces : int
+        Chunks that each rank's part is cut into, where ranks have parts: chunk c is of the part of rank c // pieces.
     """
 
     operation: str
@@ -100,6 +102,7 @@ class Schedule:
     adds: Adds
     parts: Callable[[], Iterator[Round | Repeat]]
     root: int = 0
+    pieces: int = 1
 
     def rounds(self) -> Iterator[Round]:
         """Walk over all rounds, repeated ones written out.
@@ -267,11 +270,15 @@ def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
     """Elements of each chunk, shape (chunks,).
 
     In all_to_all chunk i x world_size + j is what rank i has for rank j, and its size is the j-th part of the array;
-    everywhere else the array is cut evenly.
+    everywhere else the array is cut evenly, and so is each part where it has several pieces.
     """
     if schedule.operation == "all_to_all":
         return np.tile(split(elements, schedule.world_size), schedule.world_size)
-    return split(elements, schedule.chunks)
+    whole = split(elements, schedule.chunks // schedule.pieces)
+    if schedule.pieces == 1:
+        return whole
+    # The first (elements of the part) mod pieces have one more, as everywhere.
+    return (whole[:, None] // schedule.pieces + (np.arange(schedule.pieces) < whole[:, None] % schedule.pieces)).ravel()
 
 
 def transfer_elements(transfers: Transfers, sizes: Ints) -> Ints:

@@ -85,7 +85,7 @@ def first_values(schedule: Schedule, kind: str, seed: int) -> Values:
         row: list[Any] = []
         for chunk in range(schedule.chunks):
             has = {
-                "all_gather": chunk == rank,
+                "all_gather": chunk // schedule.pieces == rank,
                 "gather": chunk == rank,
                 "broadcast": rank == root,
                 "scatter": rank == root,
@@ -108,7 +108,7 @@ def promised_values(schedule: Schedule, start: Values) -> dict[tuple[int, int], 
                 "all_reduce": True,
                 "all_gather": True,
                 "broadcast": True,
-                "reduce_scatter": chunk == rank,
+                "reduce_scatter": chunk // schedule.pieces == rank,
                 "scatter": chunk == rank,
                 "reduce": rank == root,
                 "gather": rank == root,

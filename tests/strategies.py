@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (
         chunks=draw(st.sampled_from([None, 1, 3])) if operation == "all_reduce" else None,
         servers=servers,
         servers_on="own" if own else "workers",
-        boxes=equal_boxes(n, size) if algorithm == "hierarchical" else (),
+        boxes=equal_boxes(n, size) if algorithm in ("hierarchical", "multi_ring") else (),
     )
     return Case(cluster, algorithm, request)
 

@@ -65,7 +65,7 @@ class MachineCollective:
     startup : float
         Paid once an operation by every rank before its first transfer [s].
     rate_cap : float
-        Bound on each flow for very large arrays [B/s].
+        Bound on each flow for very large arrays [B/s]; in multi_ring on those from one rank into its box together.
     cross_rate_cap : float
         The same for flows between boxes [B/s].
     half_size : float

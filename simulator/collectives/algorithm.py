@@ -117,6 +117,8 @@ class Algorithm:
         Time on an idle network [s], where there is an exact form; else None.
     options : tuple of str
         Which of rank_order, chunks, servers, boxes it listens to.
+    flows : function (Request) -> int
+        How many of its flows from one rank into its box a machine's rate cap holds together: each gets that part.
     """
 
     plans: Mapping[str, Plan]
@@ -124,6 +126,7 @@ class Algorithm:
     minimal: Callable[[Request], bool]
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
+    flows: Callable[[Request], int] = field(default=lambda request: 1)
 
 
 def least_volume(request: Request) -> int:

@@ -126,7 +126,7 @@ def _in_order(request: Request) -> Request:
 def _schedule(request: Request, cut: int) -> Schedule:
     boxes = equal_boxes(request)
     if len(boxes) == 1 or len(boxes[0]) == 1:
-        return replace(ring.ALGORITHM.plans[request.operation](_as_ring(request)), algorithm="hierarchical")
+        return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="hierarchical")
     stages = Stages(boxes)
     for segment in range(cut):
         stages.next_segment()
@@ -140,7 +140,7 @@ def _schedule(request: Request, cut: int) -> Schedule:
     return Schedule(request.operation, "hierarchical", n, 0, n * cut, "in_sequence", stages.draft.parts)
 
 
-def _as_ring(request: Request) -> Request:
+def as_ring(request: Request) -> Request:
     return replace(request, rank_order=tuple(place for box in equal_boxes(request) for place in box), chunks=None)
 
 
@@ -152,7 +152,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     boxes = equal_boxes(request)
     m, g, n = len(boxes), len(boxes[0]), request.world_size
     if m == 1 or g == 1:
-        return ring.closed_form(_as_ring(request), sizes, network)
+        return ring.closed_form(as_ring(request), sizes, network)
     inside, across = network.inside(boxes), network.across(boxes)
     if inside is None or across is None or request.elements % n or segments(request) != 1:
         return None

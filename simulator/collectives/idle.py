@@ -5,6 +5,7 @@ Rule: says None rather than something that is nearly true. A closed form may use
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -151,6 +152,27 @@ class IdleNetwork:
         share, sharing = shares.pop()
         rate = Link(0.0, share * sharing, hops[0].cap).rate(sharing)
         return Across(tuple(found.pop() for found in latencies), rate)
+
+    def undisturbed(
+        self, flows: Mapping[tuple[int, int], int], *, reducing: bool
+    ) -> dict[tuple[int, int], Link] | None:
+        """Hops of so many flows each that never hold each other back, however they meet.
+
+        So it is where the rates that the flows have alone add up to no more than any link, and any HBM, can bear.
+        """
+        hops = dict(zip(flows, self._hops(flows), strict=True))
+        found = {way: Link(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
+        load: dict[int, float] = defaultdict(float)
+        arriving: dict[int, float] = defaultdict(float)
+        for way, hop in hops.items():
+            together = flows[way] * found[way].rate(1)
+            arriving[way[1]] += together
+            for number in hop.route.links:
+                load[number] += together
+        bandwidths = self.cluster.router.bandwidth
+        if any(carried > bandwidths[number] * (1 + 1e-12) for number, carried in load.items()):
+            return None
+        return None if reducing and not self.hbm_bears(max(arriving.values())) else found
 
     def hbm_bears(self, arriving: float) -> bool:
         """Whether every rank's HBM keeps up with reducing at this rate [B/s]: two reads and a write."""

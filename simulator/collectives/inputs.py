@@ -104,7 +104,7 @@ def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array
     """What the operation gives a rank, as an array of its own; empty where it promises nothing."""
     starts = _starts(schedule, elements)
     if schedule.operation in ("reduce_scatter", "scatter"):
-        return buffer[starts[rank] : starts[rank + 1]].copy()
+        return buffer[starts[rank * schedule.pieces] : starts[(rank + 1) * schedule.pieces]].copy()
     if schedule.operation in ("reduce", "gather") and rank != schedule.root:
         return buffer[:0].copy()
     if schedule.operation == "all_to_all":

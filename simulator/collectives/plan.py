@@ -214,7 +214,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
         extras=_extras(cluster, task, name, request),
         startup=machine.startup if machine else 0.0,
-        rate_cap=machine.rate_cap * factor if machine else float("inf"),
+        rate_cap=machine.rate_cap * factor / algorithm.flows(request) if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
         why=why,
     )

@@ -12,7 +12,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -23,46 +23,67 @@ from simulator.schedule import Repeat, Round, Schedule
 
 def all_reduce(request: Request) -> Schedule:
     """Sum one array over all ranks: a reduce-scatter, then an all-gather; 2(N-1) rounds of N transfers."""
-    return _schedule(request, reducing=request.world_size - 1, copying=request.world_size - 1)
+    return side_by_side(request, [request.order])
 
 
 def reduce_scatter(request: Request) -> Schedule:
     """Leave the sum of chunk c on rank c; N-1 rounds of N transfers."""
-    return _schedule(request, reducing=request.world_size - 1, copying=0)
+    return side_by_side(request, [request.order])
 
 
 def all_gather(request: Request) -> Schedule:
     """Bring chunk r of every rank r to all; N-1 rounds of N transfers."""
-    return _schedule(request, reducing=0, copying=request.world_size - 1)
+    return side_by_side(request, [request.order])
 
 
-def _schedule(request: Request, *, reducing: int, copying: int) -> Schedule:
-    n = request.world_size
-    order = np.array(request.order)
-    place = np.arange(n)
-    ones = np.ones(n, np.int64)
+def side_by_side(request: Request, orders: Sequence[Sequence[int]], algorithm: str = "ring") -> Schedule:
+    """Plan rings that run at once, each with its own share of every rank's part.
+
+    Parameters
+    ----------
+    request : Request
+    orders : sequence of sequence of int
+        The ranks in each ring's order of travel; ring j carries the j-th of as many pieces of each part.
+    algorithm : str
+
+    Returns
+    -------
+    Schedule
+        N-1 rounds (2(N-1) for all_reduce) of N transfers a ring; one channel for each ring and source.
+    """
+    n, rings = request.world_size, len(orders)
+    steps = n - 1
+    reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
+    phases = [(True, 0)] * reducing + [(False, steps)] * copying
+    src = np.concatenate([np.array(order) for order in orders])
+    dst = np.concatenate([np.roll(np.array(order), -1) for order in orders])
+    ring, place = np.divmod(np.arange(n * rings), n)
+    behind = ring * n + (place - 1) % n
+    ones = np.ones(n * rings, np.int64)
+    # Row i, column j: the chunk that ring j carries of the part of the rank at its place i.
+    table = (np.array(orders).T * rings + np.arange(rings)).ravel()
 
     def transfers(start: int, number: int, *, reduce: bool) -> Round:
         # The sender at place i hands on, in step k of the reduce-scatter, the chunk that started at place i - k and
         # will end at place i - k - 1; the all-gather goes on in the same way, from step N - 1.
-        waits = np.where(number > 0, number - n + (place - 1) % n, -1)
-        kind = np.full(n, reduce)
-        return Round(order, np.roll(order, -1), (place - start - 1) % n, ones, kind, place, waits[:, None])
+        waits = np.where(number > 0, number - n * rings + behind, -1)
+        first = ((place - start - 1) % n) * rings + ring
+        return Round(src, dst, first, ones, np.full(n * rings, reduce), ring * n + place, waits[:, None])
 
     def parts() -> Iterator[Round | Repeat]:
         number = 0
-        for times, reduce, start in ((reducing, True, 0), (copying, False, n - 1)):
-            if not times:
-                continue
+        for reduce, start in phases:
             # The first round of all waits for nothing, so it stands alone.
             alone = 1 if number == 0 else 0
             if alone:
-                yield Repeat(transfers(start, 0, reduce=reduce), 1, -1, order)
-            if times > alone:
-                yield Repeat(transfers(start + alone, number + alone * n, reduce=reduce), times - alone, -1, order)
-            number += times * n
+                yield Repeat(transfers(start, 0, reduce=reduce), 1, -rings, table)
+            if steps > alone:
+                yield Repeat(
+                    transfers(start + alone, number + alone * n * rings, reduce=reduce), steps - alone, -rings, table
+                )
+            number += steps * n * rings
 
-    return Schedule(request.operation, "ring", n, 0, n, "in_sequence", parts)
+    return Schedule(request.operation, algorithm, n, 0, n * rings, "in_sequence", parts, pieces=rings)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

@@ -33,7 +33,7 @@ def holders(schedule: Schedule, chunk: int) -> range:
     """Ranks that hold a chunk before the first transfer."""
     n, root, operation = schedule.world_size, schedule.root, schedule.operation
     if operation in ("all_gather", "gather"):
-        return range(chunk, chunk + 1)
+        return range(chunk // schedule.pieces, chunk // schedule.pieces + 1)
     if operation in ("broadcast", "scatter"):
         return range(root, root + 1)
     if operation == "all_to_all":
@@ -44,21 +44,21 @@ def holders(schedule: Schedule, chunk: int) -> range:
 def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
     """Origins that a rank must hold of a chunk at the end; None where nothing is promised."""
     n, root, operation = schedule.world_size, schedule.root, schedule.operation
-    everybody = (1 << n) - 1
+    everybody, part = (1 << n) - 1, chunk // schedule.pieces
     if operation == "all_reduce":
         return everybody
     if operation == "reduce_scatter":
-        return everybody if chunk == rank else None
+        return everybody if part == rank else None
     if operation == "reduce":
         return everybody if rank == root else None
     if operation == "all_gather":
-        return 1 << chunk
+        return 1 << part
     if operation == "gather":
-        return 1 << chunk if rank == root else None
+        return 1 << part if rank == root else None
     if operation == "broadcast":
         return 1 << root
     if operation == "scatter":
-        return 1 << root if chunk == rank else None
+        return 1 << root if part == rank else None
     return 1 << (chunk // n) if chunk % n == rank else None
 
 

@@ -148,7 +148,11 @@ class Fabric:
     def _demote(self, holder: Flow) -> None:
         """Make a flow that was alone one that shares."""
         self._withdraw(holder)
-        self._join(_again(holder), (holder.end - self._clock._now) * holder.path.rate)
+        now = self._clock._now
+        # One that has only just entered has all its bytes left, to the bit: who took the links first must not show.
+        whole = holder.enter == now
+        left = holder.owner.sizes[holder.number] if whole else (holder.end - now) * holder.path.rate
+        self._join(_again(holder), left)
 
     def _withdraw(self, holder: Flow) -> None:
         holder.callbacks = ()

@@ -2,6 +2,7 @@
 
 Rule: looks at the whole program before it is played, and leaves out of the fabric what cannot matter:
 - a link that only one channel of one collective uses never has two flows, for a channel is a FIFO;
+- a link that all flows that can be on it at once cannot fill, each at the rate that it has alone, holds nobody back;
 - a link is never the bottleneck if all its users also use another one that is as narrow or narrower for each of them.
 Routes keep all their links for the books; rates are taken over all of them.
 """
@@ -22,6 +23,10 @@ from simulator.schedule import Transfers, chunk_sizes, transfer_elements, write_
 
 # Two reads and a write of HBM for each byte that is added to what is there.
 _REDUCE_WEIGHT = 3.0
+# Rounding of a sum of rates.
+_FULL = 1.0 + 1e-12
+
+_End = tuple[int | str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,25 @@ class Wiring:
 
 @dataclass(slots=True)
 class _Draft:
-    """A collective's routes before pruning: all links with weights, and the channels that take each route."""
+    """A collective's routes before pruning: all links with weights, and the channels that take each route.
+
+    Attributes
+    ----------
+    users : list of (int, int)
+        By route: the lowest and the highest channel that takes it.
+    flows : list of int
+        By route: how many channels take it, so how many flows it can have at once.
+    ends : list of (source, destination)
+        By route: whose stream a flow belongs to, (rank, stream); of a switch or server (collective's name, its number).
+    """
 
     transfers: Transfers
     route: npt.NDArray[np.int32]
     paths: list[Path]
     links: list[tuple[int, ...]]
     users: list[tuple[int, int]]
+    flows: list[int]
+    ends: list[tuple[_End, _End]]
     vertices: tuple[str, ...]
 
 
@@ -104,7 +121,8 @@ def _draft(cluster: Cluster, op: Collective, capacity: Sequence[float]) -> _Draf
     table[found] = np.arange(len(found), dtype=np.int32)
     route = table[key]
     cap_of = rate_caps(cluster, op)
-    paths, links = [], []
+    paths, links, ends = [], [], []
+    whose: list[_End] = [(rank, op.stream) for rank in op.group] + [(op.name, extra) for extra in range(len(op.extras))]
     for row in found.tolist():
         (src, dst), reduce = divmod(row // 2, n), bool(row % 2)
         cap = cap_of(src, dst)
@@ -112,7 +130,9 @@ def _draft(cluster: Cluster, op: Collective, capacity: Sequence[float]) -> _Draf
         path, all_links = _path(cluster, vertices[src], vertices[dst], hbm, cap, capacity)
         paths.append(path)
         links.append(all_links)
-    return _Draft(transfers, route, paths, links, _channels(route, transfers, len(paths)), vertices)
+        ends.append((whose[src], whose[dst]))
+    users = _channels(route, transfers, len(paths))
+    return _Draft(transfers, route, paths, links, users, _flows(route, transfers, users), ends, vertices)
 
 
 def _channels(route: npt.NDArray[np.int32], transfers: Transfers, routes: int) -> list[tuple[int, int]]:
@@ -122,6 +142,16 @@ def _channels(route: npt.NDArray[np.int32], transfers: Transfers, routes: int) -
     np.minimum.at(low, route, transfers.channel)
     np.maximum.at(high, route, transfers.channel)
     return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _flows(route: npt.NDArray[np.int32], transfers: Transfers, users: list[tuple[int, int]]) -> list[int]:
+    """For each route how many channels take it; counted only where some have several."""
+    if all(low == high for low, high in users):
+        return [1] * len(users)
+    channels = int(transfers.channel.max()) + 1
+    taken = np.unique(route.astype(np.int64) * channels + transfers.channel) // channels
+    counted: list[int] = np.bincount(taken, minlength=len(users)).tolist()
+    return counted
 
 
 def _path(
@@ -144,7 +174,12 @@ def _useful_links(drafts: list[_Draft], capacity: Sequence[float]) -> set[int]:
             for link, weight in zip(path.links, path.weights, strict=True):
                 users.setdefault(link, set()).update(((op, low), (op, high)))
                 takers.setdefault(link, []).append((path, weight))
-    meeting = {link: takers[link] for link, channels in users.items() if len(channels) > 1}
+    held = _demands(drafts)
+    meeting = {
+        link: takers[link]
+        for link, channels in users.items()
+        if len(channels) > 1 and held[link] > capacity[link] * _FULL
+    }
     useful = set(meeting)
     for link in sorted(meeting, reverse=True):
         if any(
@@ -154,6 +189,30 @@ def _useful_links(drafts: list[_Draft], capacity: Sequence[float]) -> set[int]:
         ):
             useful.discard(link)
     return useful
+
+
+def _demands(drafts: list[_Draft]) -> dict[int, float]:
+    """By link: the most that flows can ask of it at once [B/s].
+
+    A rank's stream carries out one collective at a time, and a flow belongs to that of its source and to that of its
+    destination: of either's collectives only the most demanding counts.
+    """
+    least: dict[int, float] = {}
+    for end in (0, 1):
+        asked: dict[tuple[int, _End], float] = {}
+        for draft in drafts:
+            mine: dict[tuple[int, _End], float] = {}
+            for path, flows, ends in zip(draft.paths, draft.flows, draft.ends, strict=True):
+                for link, weight in zip(path.links, path.weights, strict=True):
+                    key = link, ends[end]
+                    mine[key] = mine.get(key, 0.0) + flows * path.rate * weight
+            for key, demand in mine.items():
+                asked[key] = max(demand, asked.get(key, 0.0))
+        total: dict[int, float] = {}
+        for (link, _), demand in asked.items():
+            total[link] = total.get(link, 0.0) + demand
+        least = {link: min(demand, least.get(link, demand)) for link, demand in total.items()}
+    return least
 
 
 def _rules(other: int, link: int, takers: list[tuple[Path, float]], capacity: Sequence[float]) -> bool:

@@ -13,6 +13,7 @@ from simulator.errors import ScenarioError
 from simulator.fit.ground import ground
 from simulator.fit.records import Fit
 from simulator.fit.refine import Refined, refined
+from simulator.fit.solve import FREE, Fading
 from simulator.fit.sweep import Sweep, read_sweep
 from simulator.fit.trials import Trial, trials
 
@@ -65,10 +66,10 @@ def fit(
     return fit_sweep(sweep, topology=topology, algorithm=algorithm)
 
 
-def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | None = None) -> Fit:
-    """Fit a machine to a sweep; see `fit`."""
+def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | None = None, fading: Fading = FREE) -> Fit:
+    """Fit a machine to a sweep; see `fit`. `fading` bounds how many constants it gets."""
     place = ground(sweep, topology)
-    able, too_slow = trials(place.cluster, sweep, algorithm)
+    able, too_slow = trials(place.cluster, sweep, algorithm, fading)
     if not able:
         raise ScenarioError(_none(sweep, place.cluster.name, algorithm, [slow.told for slow in too_slow]))
     # Sorting keeps the order of preference among equals.

@@ -12,13 +12,17 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
 from simulator.fit.check import left_out, machine_rows, shipped_rows
+from simulator.fit.fitting import fit_sweep
 from simulator.fit.measured import Measured, measured_sweeps
-from simulator.fit.page_text import AFTER, BEFORE, WHY, XLA
+from simulator.fit.page_text import AFTER, BEFORE, RING, RING_WHY, WHY, XLA
 from simulator.fit.records import FitRow, constants, large
-from simulator.fit.shipped import FITTED
+from simulator.fit.shipped import FITTED, RINGS, ring_fading
+from simulator.fit.solve import FREE, Fading
 from simulator.fit.words import written
 from simulator.report import plot_measured, style
 from simulator.units import format_bytes, format_time
@@ -47,6 +51,7 @@ def write(folder: Path) -> None:
         _worst(rows),
         "![Bus bandwidth of six machines over array size, measured and simulated](images/measured.png)\n",
         _left_out(sweeps),
+        _rings(sweeps),
         _others(sweeps),
         AFTER + _sources(sweeps),
     ]
@@ -136,10 +141,32 @@ def _left_out(sweeps: Mapping[str, Measured]) -> str:
     )
 
 
+def _rings(sweeps: Mapping[str, Measured]) -> str:
+    """The operations that have one sweep: with how many constants, and how far off."""
+    told = []
+    for operation, name in RINGS.items():
+        held = sweeps[name]
+        machines = build(held.topology, held.sweep.world_size).collectives
+        given = ring_fading(machines["all_reduce"])
+        for count, fading in ((2, Fading(allowed=False)), (3, given), (4, FREE)):
+            fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
+            taken = constants(fit.machine) == constants(machines[operation])
+            text = written(fit.machine)
+            figures = [text.get(key, "") for key in ("startup", "rate_cap", "half_size", "exponent")]
+            errors = [abs(row.error) for row in fit.large]
+            told.append([
+                operation, f"**{count}**" if taken else str(count), *figures, f"{fit.median:.1%}",
+                f"{np.quantile(errors, 0.9):.1%}", f"{fit.at_largest:+.1%}",
+            ])  # fmt: skip
+    head = ["operation", "constants fitted", "`startup`", "`rate_cap`", "`half_size`", "`exponent`", "median",
+            "90 % below", "at 2 GiB"]  # fmt: skip
+    return RING + _table(head, told) + RING_WHY
+
+
 def _others(sweeps: Mapping[str, Measured]) -> str:
     told = []
     for name, held in sweeps.items():
-        if name in FITTED:
+        if name in FITTED or name in RINGS.values():
             continue
         algorithm, rows = shipped_rows(held.sweep, held.topology)
         signed = median(row.error for row in large(rows))

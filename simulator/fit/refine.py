@@ -40,7 +40,9 @@ def refined(trial: Trial, sweep: Sweep) -> Refined:
     rounds: list[Refined] = []
     for number in range(_ROUNDS):
         if number:
-            found, _ = solve(measured, _Corrected(trial, factor), trial.response.fastest, start=found)
+            found, _ = solve(
+                measured, _Corrected(trial, factor), trial.response.fastest, fading=trial.fading, start=found
+            )
         machine = _machine(trial, found, sweep)
         bare = trial.response.times(measured.sizes, found.caps(measured.sizes), trial.chunks)
         rows = _play(trial, machine, sweep, machine.startup + factor * bare)

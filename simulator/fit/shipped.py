@@ -16,26 +16,47 @@ from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.fit.fitting import fit_sweep
 from simulator.fit.measured import measured_sweep
+from simulator.fit.solve import FREE, Fading
 from simulator.fit.words import section, without_section
 
-# Sweeps that the constants are fitted to; the table's others are only held against them.
+# Sweeps of all_reduce that the constants are fitted to; the table's others are only held against them.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")
+# The only sweeps of these operations over a full box, taken for a ring as NCCL runs it; those over 2 and 4 of its GPUs
+# are held out.
+RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
 _ABSENT: Final = "not measured here"
 
 
 def machines() -> dict[str, MachineCollective]:
-    """Fit every sweep of FITTED."""
-    found = {}
-    for name in FITTED:
-        held = measured_sweep(name)
-        machine = fit_sweep(held.sweep, topology=held.topology).machine
-        source = f"fitted to {held.sweep.world_size} {held.sweep.gpu}: {held.sweep.source}"
-        found[name] = replace(machine, source=source)
+    """Fit every sweep of FITTED, then those of RINGS."""
+    found = {name: _fitted(name) for name in FITTED}
+    fading = ring_fading(found["8_h100"])
+    return found | {name: _fitted(name, "ring", fading) for name in RINGS.values()}
+
+
+def ring_fading(all_reduce: MachineCollective) -> Fading:
+    """The exponent of the all_reduce on the same GPUs: one more constant would explain no more (docs/measured.md)."""
+    return Fading(exponent=all_reduce.exponent)
+
+
+def _fitted(name: str, algorithm: str | None = None, fading: Fading = FREE) -> MachineCollective:
+    held = measured_sweep(name)
+    machine = fit_sweep(held.sweep, topology=held.topology, algorithm=algorithm, fading=fading).machine
+    given = "" if fading.exponent is None else ", exponent as its all_reduce's"
+    return replace(machine, source=f"fitted to {held.sweep.world_size} {held.sweep.gpu}{given}: {held.sweep.source}")
+
+
+def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, MeasuredOperation]]:
+    """What each shipped topology runs by operation, from the fits by sweep."""
+    all_reduces = _all_reduces(fitted)
+    found = {name: {"all_reduce": both} for name, both in all_reduces.items()}
+    for operation, sweep in RINGS.items():
+        for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_box).items():
+            found[name][operation] = MeasuredOperation(ring, _over_boxes(name, ring, all_reduces))
     return found
 
 
-def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredOperation]:
-    """The all_reduce of each shipped topology, from the fits by sweep."""
+def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredOperation]:
     a100, h100, b200 = (fitted[name] for name in ("8_a100", "8_h100", "8_b200"))
     p4de, p5, two_b200 = (fitted[name] for name in ("p4de_16_a100", "p5_16_h100", "16_b200"))
     return {
@@ -45,6 +66,38 @@ def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredOpera
         "aws_p4de": MeasuredOperation(_said(a100, f"{_ABSENT}: as dgx_a100, the same eight GPUs"), p4de),
         "aws_p5": MeasuredOperation(_said(h100, "as dgx_h100, the same eight GPUs"), p5),
     }
+
+
+def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str, MachineCollective]:
+    """A ring in one box of each topology: of H100 as fitted, of A100 as their all_reduce, which is a ring."""
+    if a100 is None or a100.algorithm != "ring":
+        raise ValueError("eight A100 were fitted to no ring")
+    b200 = replace(h100, rate_cap=2 * h100.rate_cap, half_size=2 * h100.half_size)
+    return {
+        "dgx_a100": _said(a100, f"{_ABSENT}: as its all_reduce, a ring too"),
+        "dgx_h100": h100,
+        "dgx_b200": _said(b200, f"{_ABSENT}: as dgx_h100, twice the bytes in the same time over links twice as fast"),
+        "aws_p4de": _said(a100, f"{_ABSENT}: as the all_reduce of dgx_a100, a ring over the same eight GPUs"),
+        "aws_p5": _said(h100, "as dgx_h100, the same eight GPUs"),
+    }
+
+
+def _over_boxes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
+    """Several such rings at once; what the network adds to the start-up, and its cap, as of all_reduces."""
+    own = all_reduces[name]
+    # An all_reduce that its links inside hold back tells no cap between boxes.
+    held_by = {"dgx_h100": "dgx_b200"}.get(name, name)
+    network = all_reduces[held_by].boxes
+    if own.one_box is None or own.boxes is None or network is None:
+        raise ValueError(f"{name} has no all_reduce to take the network's part from")
+    startup = float(f"{ring.startup + own.boxes.startup - own.one_box.startup:.4g}")
+    told = f"{_ABSENT}: rings as in one box, the network's start-up as of its all_reduce, "
+    if network.cross_rate_cap == float("inf"):
+        told += "no cap between boxes but its cards' rating"
+    else:
+        told += f"cap between boxes as of the all_reduce of {held_by}" + (", the same cards" if held_by != name else "")
+    machine = replace(ring, algorithm="multi_ring", startup=startup, cross_rate_cap=network.cross_rate_cap)
+    return _said(machine, told)
 
 
 def _said(machine: MachineCollective, why: str) -> MachineCollective:
@@ -65,9 +118,9 @@ def _two_h100(p5: MachineCollective, two_b200: MachineCollective) -> MachineColl
 
 def write(folder: Path) -> None:
     """Write the sections into a folder's topology files."""
-    for name, operation in sections(machines()).items():
+    for name, operations in sections(machines()).items():
         path = folder / f"{name}.yaml"
-        path.write_text(without_section(path) + section({"all_reduce": operation}), encoding="utf-8")
+        path.write_text(without_section(path) + section(operations), encoding="utf-8")
 
 
 if __name__ == "__main__":

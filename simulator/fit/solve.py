@@ -56,6 +56,24 @@ class Constants:
         return np.asarray(self.cap / (1.0 + (self.half_size / np.maximum(sizes, PACKET)) ** self.exponent))
 
 
+@dataclass(frozen=True, slots=True)
+class Fading:
+    """How the cap may depend on the size, so how many constants there are: 2 without, 3 with a given exponent, else 4.
+
+    Attributes
+    ----------
+    allowed : bool
+        Whether it may at all.
+    exponent : float or None
+        Given, from elsewhere; None to solve for it.
+    """
+
+    allowed: bool = True
+    exponent: float | None = None
+
+
+FREE: Final = Fading()
+
 Times = Callable[[Floats, Floats], Floats]
 """Sizes [B] and caps [B/s] to times without start-up [s]."""
 
@@ -69,7 +87,9 @@ class Data:
     weights: Floats
 
 
-def solve(data: Data, times: Times, fastest: float, *, start: Constants | None = None) -> tuple[Constants, float]:
+def solve(
+    data: Data, times: Times, fastest: float, *, fading: Fading = FREE, start: Constants | None = None
+) -> tuple[Constants, float]:
     """Find the constants that come nearest to the measured times.
 
     Parameters
@@ -78,6 +98,7 @@ def solve(data: Data, times: Times, fastest: float, *, start: Constants | None =
     times : function
     fastest : float
         The cap above which nothing changes any more [B/s].
+    fading : Fading
     start : Constants, optional
         To begin there and nowhere else.
 
@@ -86,11 +107,12 @@ def solve(data: Data, times: Times, fastest: float, *, start: Constants | None =
     tuple of Constants and float
         The loss is for comparing: the weighted mean of the errors, squared up to 2 % and straight beyond.
     """
-    flat = len(data.sizes) < 6  # four constants need some rows more than constants
+    if len(data.sizes) < 6:  # four constants need some rows more than constants
+        fading = Fading(allowed=False)
     firsts = [_packed(start, data, fastest)] if start else _starts(data, fastest)
 
     def constants(theta: Floats) -> Constants:
-        return _unpacked(theta, data, fastest, flat=flat)
+        return _unpacked(theta, data, fastest, fading)
 
     def residuals(theta: Floats) -> Floats:
         found = constants(theta)
@@ -113,11 +135,11 @@ def loss(residuals: Floats, weights: Floats) -> float:
 
 # theta: startup, cap and half size as logarithms of multiples of what the data suggest, the exponent as it is; all 0 at
 # the place where they are held.
-def _unpacked(theta: Floats, data: Data, fastest: float, *, flat: bool) -> Constants:
+def _unpacked(theta: Floats, data: Data, fastest: float, fading: Fading) -> Constants:
     startup = 0.5 * data.times.min() * float(np.exp(np.clip(theta[0], -12, 12)))
     cap = fastest / (1.0 + float(np.exp(np.clip(-theta[1], -30, 30))))
-    half = 0.0 if flat else 4e6 * float(np.exp(np.clip(theta[2], -20, 20)))
-    exponent = float(np.clip(0.6 + 0.15 * theta[3], 0.2, 1.0))
+    half = 4e6 * float(np.exp(np.clip(theta[2], -20, 20))) if fading.allowed else 0.0
+    exponent = float(np.clip(0.6 + 0.15 * theta[3], 0.2, 1.0)) if fading.exponent is None else fading.exponent
     return Constants(startup, cap, half, exponent)
 
 

@@ -6,6 +6,7 @@ Rule: nothing is played at every size here. Like an audition before the concert.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -17,13 +18,13 @@ from simulator.errors import ScenarioError
 from simulator.fit.limits import bounds
 from simulator.fit.records import LARGE, FitRow, Tried, large
 from simulator.fit.response import Response
-from simulator.fit.solve import Constants, Data, solve
+from simulator.fit.solve import FREE, Constants, Data, Fading, solve
 from simulator.fit.sweep import Sweep
 
 # What communication libraries run, nearest first. The switch adds where it can; over boxes stages that overlap come
 # near to what NCCL's trees and rings do there.
 _PREFERRED: Final = ("nvls", "ring", "double_binary_tree", "direct", "tree", "chain", "halving_doubling")
-_OVER_BOXES: Final = ("nvls", "hierarchical", "double_binary_tree", "ring", "direct", "tree", "chain")
+_OVER_BOXES: Final = ("nvls", "hierarchical", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
 # Into how many pieces arrays are tried to be cut, where boxes add up in stages that can overlap.
 _CUTS: Final = (8, 4, 16)
 # An algorithm that needs so much longer without a cap than was measured with the largest array is not it.
@@ -40,9 +41,12 @@ class Trial:
     chunks: int | None
     constants: Constants
     tried: Tried
+    fading: Fading = FREE
 
 
-def trials(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> tuple[list[Trial], list[Tried]]:
+def trials(
+    cluster: Cluster, sweep: Sweep, algorithm: str | None, fading: Fading = FREE
+) -> tuple[list[Trial], list[Tried]]:
     """Solve for every algorithm that can do it here, in the order of preference, and list those that are too slow.
 
     Raises
@@ -65,7 +69,7 @@ def trials(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> tuple[list[
             too_slow.append(Tried(name, None, float("inf"), limits.time / sweep.rows[-1][1] - 1.0, float("inf")))
             continue
         response = Response(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
-        found += [_trial(response, sweep, chunks) for chunks in cuts]
+        found += [_trial(response, sweep, chunks, fading) for chunks in cuts]
     return found, too_slow
 
 
@@ -92,9 +96,10 @@ def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
     return [name for name in wanted if sweep.operation in catalog.find(name).plans]
 
 
-def _trial(response: Response, sweep: Sweep, chunks: int | None) -> Trial:
+def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading) -> Trial:
     measured = data(sweep)
-    constants, loss = solve(measured, lambda sizes, caps: response.times(sizes, caps, chunks), response.fastest)
+    foreseen = partial(response.times, chunks=chunks)
+    constants, loss = solve(measured, foreseen, response.fastest, fading=fading)
     times = constants.startup + response.times(measured.sizes, constants.caps(measured.sizes), chunks)
     rows = tuple(FitRow(size, time, float(x), False) for (size, time), x in zip(sweep.rows, times, strict=True))
-    return Trial(response, chunks, constants, judged(response.algorithm, chunks, rows, loss))
+    return Trial(response, chunks, constants, judged(response.algorithm, chunks, rows, loss), fading)

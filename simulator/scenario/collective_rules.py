@@ -179,13 +179,13 @@ def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) ->
 
 
 def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
-    if shape.algorithm != "hierarchical":
+    if shape.algorithm not in takers("group_size"):
         return
     if shape.group_size is not None and ranks % shape.group_size:
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
         told = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", told, "group", "cluster.world_size")
-    if shape.operation != "all_reduce" and shape.chunks not in (None, 1):
+    if shape.algorithm == "hierarchical" and shape.operation != "all_reduce" and shape.chunks not in (None, 1):
         told = f"got {shape.chunks}; hierarchical {shape.operation} is not cut into pieces; remove it"
         yield _conflict("chunks", told, "operation", "algorithm", of_key=True)
 
@@ -195,7 +195,7 @@ def _boxes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) 
     if name in _IN_SWITCH and not facts.in_switch_reduction:
         told = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
         yield _conflict("algorithm", told, "cluster.topology")
-    elif name in _IN_SWITCH or (name == "hierarchical" and shape.group_size is None):
+    elif name in _IN_SWITCH or (name in takers("group_size") and shape.group_size is None):
         if box_size is None:
             told = f"topology {facts.name} has no boxes of one size; say how many ranks make one: 'group_size: 4'"
             yield _conflict("algorithm", f"got {name!r}; {told}", "group_size", "cluster.topology")

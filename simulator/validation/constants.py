@@ -14,6 +14,8 @@ from simulator.training.kernel_model import kernel_model
 _FRAMEWORK: Final = ("sustained", "attention_masked", "elementwise", "parameter_bytes")
 _PUBLISHED: Final = ("hbm_efficiency", "attention_2_forward", "attention_2_backward", "attention_softmax")
 _COMMUNICATION: Final = ("communication_sms", "communication_hbm")
+# What a sharded step sends.
+_OPERATIONS: Final = ("all_gather", "reduce_scatter")
 _MACHINE: Final = ("startup", "rate_cap", "half_size", "exponent")
 
 
@@ -28,11 +30,20 @@ def counted(framework: Framework, cluster: Cluster, dtype: str = "bfloat16") -> 
     model = kernel_model(cluster.gpus[0])
     matmuls = tuple(name for name in model.constants if name.startswith(f"matmul_{dtype}_"))
     own = tuple(name for name in _FRAMEWORK if getattr(framework, name))
-    machine = "all_reduce" if cluster.collectives else ""
     return {
         "training rows": own,
         "matmul table": matmuls,
         "published figures": tuple(name for name in _PUBLISHED if name in model.constants),
         "guesses": _COMMUNICATION,
-        "collectives": tuple(f"{machine} {name}" for name in _MACHINE) if machine else (),
+        "collectives": _of_collectives(cluster),
     }
+
+
+def _of_collectives(cluster: Cluster) -> tuple[str, ...]:
+    """Constants of the operations of a sharded step; one that two of them have in common counts once."""
+    found: dict[tuple[str, float], str] = {}
+    for operation in _OPERATIONS:
+        machine = cluster.collectives.get(operation)
+        for name in _MACHINE if machine else ():
+            found.setdefault((name, getattr(machine, name)), f"{operation} {name}")
+    return tuple(found.values())

@@ -41,7 +41,7 @@ ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 def variants(algorithm: str, n: int) -> Iterator[tuple[Cluster, dict[str, Any]]]:
     """Where, and with which options, an algorithm can run on n ranks."""
-    if algorithm == "hierarchical":
+    if algorithm in ("hierarchical", "multi_ring"):
         for size in divisors(n):
             yield star(n), {"boxes": equal_boxes(n, size)}
             yield boxes(n, size), {}

@@ -62,9 +62,9 @@ MUTATIONS = (dropped, doubled, with_wrong_chunk, with_wrong_target, flipped)
 
 
 def options(algorithm: str, n: int) -> dict[str, Any]:
-    if algorithm in ("hierarchical", "nvls"):
+    if algorithm in ("hierarchical", "multi_ring", "nvls"):
         size = max(d for d in range(1, n) if n % d == 0) if n > 1 else 1
-        return {"boxes": equal_boxes(n, size), "chunks": None if algorithm == "hierarchical" else 2}
+        return {"boxes": equal_boxes(n, size), "chunks": 2 if algorithm == "nvls" else None}
     if algorithm == "parameter_server":
         return {"servers": 2, "chunks": 2}
     return {"chunks": 4}

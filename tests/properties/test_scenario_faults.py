@@ -116,7 +116,7 @@ def valid(rng: random.Random, algorithm: str | None = None, operation: str | Non
     pairs = [
         (a, o)
         for a, o in catalog.pairs()
-        if a not in ("hierarchical", "nvls") and algorithm in (None, a) and operation in (None, o)
+        if a not in ("hierarchical", "multi_ring", "nvls") and algorithm in (None, a) and operation in (None, o)
     ]
     algorithm, operation = rng.choice(pairs)
     world = rng.choice([2, 4, 8, 16])

@@ -7,12 +7,14 @@ IJHPCA 2005 (trees, halving and doubling); Sanders, Speck & Traff, Parallel Comp
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, floor, log2
 from typing import Any
 
 import pytest
 
 from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from tests.playing import WIDE_GPU, assert_time, boxes, equal_boxes, planned, regular, star, time_of
@@ -145,6 +147,82 @@ def test_hierarchical_with_groups_on_a_star(n: int) -> None:
         assert_time(expected, star(n), "hierarchical", Request("all_reduce", n, ELEMENTS, boxes=equal_boxes(n, g)))
 
 
+def longest_window(steps: int, latencies: list[float], times: list[float]) -> float:
+    """Last end of `steps` rounds of a ring whose hops have a latency and a time for their piece each.
+
+    A piece enters a hop when it has come and the hop is free, so the last end is the largest sum over a window of hops
+    in a row: each one's latency and time once, the slowest one's time again for each round more than it has hops.
+    """
+    n, found = len(times), 0.0
+    for first in range(n):
+        travelled = slowest = 0.0
+        for hops in range(1, steps + 1):
+            at = (first + hops - 1) % n
+            travelled += latencies[at] + times[at]
+            slowest = max(slowest, times[at])
+            found = max(found, travelled + (steps - hops) * slowest)
+    return found
+
+
+def capped(cluster: Cluster, **facts: Any) -> Cluster:
+    return replace(cluster, collectives={"all_reduce": MachineCollective("multi_ring", **facts)})
+
+
+@pytest.mark.parametrize(
+    ("m", "g", "nics"), [(2, 2, 2), (2, 4, 4), (3, 4, 4), (4, 4, 4), (3, 5, 5), (5, 3, 3), (2, 8, 4)]
+)
+@pytest.mark.parametrize("cards", [1e9, 3e9, 12.5e9])
+def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g: int, nics: int, cards: float) -> None:
+    # Inside a box G - 1 rings leave every rank, so each gets that part of the cap; one ring crosses at every rank.
+    n, inside, startup = m * g, 40e9, 20e-6
+    # A number of elements that n g divides, so that all pieces are of one size.
+    elements = 1260 * n * g
+    nbytes = 4.0 * elements
+    alpha1, alpha2 = 2 * 0.5e-6, 2 * (0.25e-6 + 0.25e-6 + 1e-6)
+    piece = nbytes / (n * g)
+    hop = {False: piece / (inside / (g - 1)), True: piece / cards}
+    leaves = [i % g == g - 1 for i in range(n)]
+    latencies, times = [alpha2 if leaves[i] else alpha1 for i in range(n)], [hop[leaves[i]] for i in range(n)]
+    cluster = capped(boxes(n, g, nics), startup=startup, rate_cap=inside, cross_rate_cap=cards)
+    for operation, steps in (("all_gather", n - 1), ("reduce_scatter", n - 1), ("all_reduce", 2 * (n - 1))):
+        expected = startup + longest_window(steps, latencies, times)
+        assert_time(expected, cluster, "multi_ring", Request(operation, n, elements))
+    # Without latencies only the slower of both counts: the bus bandwidth is that of all cards, or that of a port.
+    if cards * (g - 1) < inside:
+        busbw = (n - 1) / n * nbytes / longest_window(n - 1, [0.0] * n, times)
+        assert busbw <= g * cards * (1 + EXACT)
+        assert busbw >= 0.6 * g * cards
+
+
+@pytest.mark.parametrize("elements", [0, 1, 7, 12 * 3, 12 * 4 + 5, 1003])
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_many_rings_have_a_form_for_parts_that_differ_too(operation: str, elements: int) -> None:
+    cluster = capped(boxes(12, 4), rate_cap=40e9, cross_rate_cap=10e9)
+    request = Request(operation, 12, elements)
+    predicted = planned(cluster, "multi_ring", request).predicted
+    assert predicted == pytest.approx(time_of(cluster, "multi_ring", request), rel=EXACT)
+
+
+def test_many_rings_that_can_fill_a_port_together_have_no_form() -> None:
+    # Three rings of a rank share its port of 300 GB/s as they meet, which no formula foresees.
+    assert planned(boxes(8, 4), "multi_ring", Request("all_gather", 8, ELEMENTS)).predicted is None
+    # One ring a port and a card for each rank: nothing meets, with an odd number of boxes either.
+    for n in (6, 8):
+        request = Request("all_gather", n, ELEMENTS)
+        predicted = planned(boxes(n, 2), "multi_ring", request).predicted
+        assert predicted == pytest.approx(time_of(boxes(n, 2), "multi_ring", request), rel=EXACT)
+
+
+def test_many_rings_use_as_many_cards_as_a_box_has() -> None:
+    # Bus bandwidth over boxes of 8 with cards of 25 GB/s: one ring 25, eight rings 200.
+    n, elements = 32, 32 * 8 * 2**17
+    cluster = boxes(n, 8)
+    request = Request("all_gather", n, elements)
+    nbytes = 4 * elements * (n - 1) / n
+    assert nbytes / time_of(cluster, "ring", request) <= 25e9
+    assert 0.97 * 200e9 <= nbytes / time_of(cluster, "multi_ring", request) <= 200e9
+
+
 def test_a_switch_that_adds_beats_the_ring_by_the_ratio_of_their_volumes() -> None:
     # busbw 2(N-1)/(N+1) beta against beta; the filling of the pipeline and latencies cost a tenth at this size.
     n, elements = 8, 64 * 2**20
@@ -226,7 +304,9 @@ def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
     cluster = build(topology, world_size) if isinstance(topology, str) else build(topology, world_size, gpu=WIDE_GPU)
     n = len(group)
     for algorithm, operation in catalog.pairs():
-        if algorithm == "nvls" or (algorithm == "hierarchical" and len({len(b) for b in cluster.boxes}) > 1):
+        if algorithm == "nvls" or (
+            algorithm in ("hierarchical", "multi_ring") and len({len(b) for b in cluster.boxes}) > 1
+        ):
             continue
         request = Request(operation, n, 240 * n * 7, servers=n, servers_on="workers")
         predicted = planned(cluster, algorithm, request, group=group).predicted

@@ -12,9 +12,11 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
 from simulator.document import parse
 from simulator.fit.check import left_out, machine_rows, shipped_rows
+from simulator.fit.fitting import fit_sweep
 from simulator.fit.measured import measured_sweep, measured_sweeps
 from simulator.fit.records import FitRow, constants, large
-from simulator.fit.shipped import FITTED
+from simulator.fit.shipped import FITTED, RINGS, ring_fading, sections
+from simulator.fit.solve import FREE, Fading
 from simulator.fit.words import section
 
 
@@ -58,6 +60,59 @@ def test_what_is_asked_for_as_auto_is_what_the_machine_runs(name: str) -> None:
     algorithm, rows = shipped_rows(largest, held.topology)
     assert algorithm == shipped(name)[1].algorithm
     assert abs(rows[-1].error) <= 0.05
+
+
+@pytest.mark.parametrize("operation", RINGS)
+def test_a_gather_and_a_reduce_scatter_are_within_five_percent_of_the_measured(operation: str) -> None:
+    held = measured_sweep(RINGS[operation])
+    algorithm, rows = shipped_rows(held.sweep, held.topology)
+    assert algorithm == "ring"
+    assert off(rows) <= 0.05
+    assert abs(rows[-1].error) <= 0.05
+
+
+@pytest.mark.parametrize("operation", RINGS)
+def test_a_fourth_constant_of_a_ring_explains_no_more_and_a_third_does(operation: str) -> None:
+    held = measured_sweep(RINGS[operation])
+    given = ring_fading(build(held.topology, 8).collectives["all_reduce"])
+
+    def lost(fading: Fading) -> float:
+        fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
+        assert fit.machine.exponent == (fading.exponent or fit.machine.exponent)
+        return fit.tried[0].loss
+
+    two, three, four = lost(Fading(allowed=False)), lost(given), lost(FREE)
+    assert three < 0.95 * two
+    assert three < 1.1 * four
+
+
+@pytest.mark.parametrize("operation", RINGS)
+def test_the_same_ring_over_four_gpus_was_not_fitted_and_is_within_fifteen_percent(operation: str) -> None:
+    held = measured_sweep(RINGS[operation].replace("_8_", "_4_"))
+    _, rows = shipped_rows(held.sweep, held.topology)
+    assert off(rows) <= 0.15
+
+
+@pytest.mark.parametrize("topology", ["dgx_a100", "dgx_h100", "dgx_b200", "aws_p4de", "aws_p5"])
+@pytest.mark.parametrize("operation", RINGS)
+def test_several_boxes_run_the_ring_of_one_and_pay_the_network_of_the_all_reduce(topology: str, operation: str) -> None:
+    held = load_topology(topology).collectives
+    one, boxes = held[operation].one_box, held[operation].boxes
+    summed_one, summed = held["all_reduce"].one_box, held["all_reduce"].boxes
+    assert None not in (one, boxes, summed_one, summed)
+    assert boxes.startup == pytest.approx(one.startup + summed.startup - summed_one.startup, rel=1e-3)
+    assert (boxes.rate_cap, boxes.half_size, boxes.exponent) == (one.rate_cap, one.half_size, one.exponent)
+    assert boxes.algorithm == "multi_ring"
+    assert one.algorithm == "ring"
+    assert boxes.source.startswith("not measured here: ")
+
+
+def test_every_shipped_section_is_made_from_the_fits_by_sweep() -> None:
+    machines = {name: shipped(name)[1] for name in FITTED}
+    for operation, name in RINGS.items():
+        machines[name] = build("dgx_h100", 8).collectives[operation]
+    for topology, wanted in sections(machines).items():
+        assert load_topology(topology).collectives == wanted
 
 
 def test_bus_bandwidths_that_no_ring_reaches_are_reached_by_the_machines_algorithm() -> None:

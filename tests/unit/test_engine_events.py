@@ -200,3 +200,14 @@ def test_copies_leave_kernels_their_pace(takes_sms: bool) -> None:
     timeline = execute(Program(((Compute("work", 0.1, slowed=0.2), op), (op,))), star(2))
     (work,) = [span for span in timeline.spans if span.name == "work"]
     assert work.end == pytest.approx(0.2 if takes_sms else 0.1)
+
+
+def test_collectives_of_two_streams_share_a_port_that_one_alone_could_not_fill() -> None:
+    # Each flow is capped at 0.6 of a port: one stream's never meet there, two streams' do.
+    n, nbytes, beta = 3, 3000 * 4, 12.5e9
+    one = collective("one", n, nbytes // 4, rate_cap=0.6 * beta, cross_rate_cap=0.6 * beta)
+    two = replace(one, name="two", stream="other")
+    alone = 4 * (10e-6 + nbytes / n / (0.6 * beta))
+    assert execute(Program(((one, replace(two, stream=one.stream)),) * n), star(n)).end == pytest.approx(2 * alone)
+    both = 4 * (10e-6 + nbytes / n / (0.5 * beta))
+    assert execute(Program(((one, two),) * n), star(n)).end == pytest.approx(both, rel=1e-9)

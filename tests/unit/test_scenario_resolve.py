@@ -31,7 +31,7 @@ FACTORS = st.floats(1e-3, 10, allow_nan=False)
 def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     """Valid scenarios with any of the optional keys."""
     world = draw(st.integers(2, 12))
-    pairs = [(a, o) for a, o in catalog.pairs() if a not in ("nvls", "hierarchical")]
+    pairs = [(a, o) for a, o in catalog.pairs() if a not in ("nvls", "hierarchical", "multi_ring")]
     algorithm, operation = draw(st.sampled_from(pairs))
     collective: dict[str, Any] = {"operation": operation, "algorithm": algorithm, "size": draw(SIZES)}
     optional: dict[str, st.SearchStrategy[Any]] = {"payload": st.sampled_from([True, False, "auto"])}

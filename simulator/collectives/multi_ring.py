@@ -1,0 +1,123 @@
+"""Multi ring: over boxes of G ranks, G rings at once, each leaving a box at another rank and so over another card.
+
+Like a housing block with as many mailmen as doors: one ring crosses to the next box over a single card, G of them over
+all. Ring j carries the j-th of G pieces of every rank's part.
+
+In every other box the ranks are visited backwards. Ring j then leaves a box at the place where it enters the next one:
+cards of one place hang on one switch (a rail), so nothing has to change rails (but for an odd number of boxes of two
+ranks, where no order can help). Every card sends for one ring and receives for one, and G - 1 rings leave every rank
+for another one of its box.
+
+References
+----------
+.. [1] NCCL user guide, environment variables, NCCL_CROSS_NIC: rings keep to the same card of each box where they can
+   (recalled; that it turns every other box round to do so is not looked up).
+.. [2] Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from simulator.collectives import ring
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.hierarchical import as_ring, equal_boxes
+from simulator.collectives.idle import IdleNetwork, Link
+from simulator.schedule import Schedule, split
+
+
+def orders(request: Request) -> list[tuple[int, ...]]:
+    """Each ring's order of travel; one ring where there is one box, or boxes of one rank."""
+    boxes = equal_boxes(request)
+    size = len(boxes[0])
+    if len(boxes) == 1 or size == 1:
+        return [tuple(chain(*boxes))]
+    turns = _turns(len(boxes), size)
+    return [
+        tuple(box[(j + i) % size] for box, turn in zip(boxes, turns, strict=True) for i in turn) for j in range(size)
+    ]
+
+
+def _turns(boxes: int, size: int) -> list[list[int]]:
+    """Places of a box that ring 0 visits, box by box (modulo size); ring j's are j further on.
+
+    Examples
+    --------
+    >>> _turns(2, 4)
+    [[0, 1, 2, 3], [3, 2, 1, 0]]
+    >>> _turns(3, 4)
+    [[0, 1, 2, 3], [3, 0, 1, 2], [2, 1, 3, 0]]
+    """
+    forth = list(range(size))
+    turns = [forth, forth[::-1]] * (boxes // 2)
+    if boxes % 2 and size > 2:
+        # The last two boxes of an odd number: in at size - 1 and out at size - 2, in there and out at 0, the first's.
+        turns[-1:] = [[size - 1, *forth[:-1]], [*forth[-2:0:-1], size - 1, 0]]
+    elif boxes % 2:
+        turns.append(forth)
+    return turns
+
+
+def plan(request: Request) -> Schedule:
+    """Rings side by side: N-1 rounds of G N transfers, 2(N-1) for all_reduce."""
+    return ring.side_by_side(request, orders(request), "multi_ring")
+
+
+def flows(request: Request) -> int:
+    """Rings that leave a rank for another one of its box: all but the one that leaves the box."""
+    return max(1, len(orders(request)) - 1)
+
+
+def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
+    """Exact where no link could be filled by all its flows at once, each at the rate that it has alone.
+
+    Then each hop has its own latency and rate at all times, and a piece goes on in step k when it has come in step
+    k - 1 and the hop is free of the piece before.
+    """
+    rings = orders(request)
+    if len(rings) == 1:
+        return ring.closed_form(as_ring(request), sizes, network)
+    ways = [list(zip(order, [*order[1:], order[0]], strict=True)) for order in rings]
+    hops = network.undisturbed(Counter(chain(*ways)), reducing=request.operation != "all_gather")
+    if hops is None:
+        return None
+    n, count = request.world_size, len(rings)
+    parts = [split(int(part), count) for part in split(request.elements, n)]
+    # Rings that are alike in everything end together: one of them is enough.
+    rows = {
+        (tuple(hops[way] for way in own), tuple(int(parts[rank][j]) for rank in order))
+        for j, (order, own) in enumerate(zip(rings, ways, strict=True))
+    }
+    return max(_last_end(request.operation, sizes, network.startup, *row) for row in rows)
+
+
+def _last_end(operation: str, sizes: Sizes, startup: float, hops: Sequence[Link], elements: Sequence[int]) -> float:
+    """Follow all hops of one ring step by step [s].
+
+    With pieces of one size the last end is the largest sum over a window of hops in a row: latency and time of each
+    once, and the time of the slowest for each step more than the window has hops.
+    """
+    latency, rate = np.array([hop.latency for hop in hops]), np.array([hop.rate(1) for hop in hops])
+    carried, end = np.array(elements, np.float64), np.full(len(hops), startup)
+    reducing, copying = operation != "all_gather", operation != "reduce_scatter"
+    if reducing:
+        carried = np.roll(carried, 1)
+    for itemsize in [sizes.reduced] * reducing + [sizes.copied] * copying:
+        for _ in range(len(hops) - 1):
+            end = np.maximum(np.roll(end, 1) + latency, end) + carried * itemsize / rate
+            carried = np.roll(carried, 1)
+    return float(end.max())
+
+
+ALGORITHM = Algorithm(
+    plans={"all_reduce": plan, "reduce_scatter": plan, "all_gather": plan},
+    volume=least_volume,
+    minimal=always,
+    closed_form=closed_form,
+    options=("boxes",),
+    flows=flows,
+)

@@ -1,0 +1,89 @@
+"""Several rings over boxes: who sends over which card, and how a machine's cap is shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.collectives.algorithm import Request
+from simulator.collectives.multi_ring import orders
+from simulator.collectives.ring import ALGORITHM as RING
+from simulator.schedule import chunk_sizes, split, write_out
+from tests.playing import boxes, equal_boxes, planned, time_of
+
+
+def request(m: int, g: int) -> Request:
+    return Request("all_gather", m * g, 1000, boxes=equal_boxes(m * g, g))
+
+
+def hops(order: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(zip(order, [*order[1:], order[0]], strict=True))
+
+
+@pytest.mark.parametrize(("m", "g"), [(2, 2), (2, 8), (3, 2), (3, 3), (3, 4), (4, 5), (5, 8), (7, 3)])
+def test_every_card_sends_for_one_ring_and_receives_for_one(m: int, g: int) -> None:
+    rings = orders(request(m, g))
+    assert len(rings) == g
+    assert all(sorted(ring) == list(range(m * g)) for ring in rings)
+    crossing = [(a, b) for ring in rings for a, b in hops(ring) if a // g != b // g]
+    assert sorted(a for a, _ in crossing) == sorted(b for _, b in crossing) == list(range(m * g))
+    # All other rings that pass a rank stay in its box.
+    inside = Counter(a for ring in rings for a, b in hops(ring) if a // g == b // g)
+    assert set(inside.values()) == {g - 1}
+
+
+@pytest.mark.parametrize(("m", "g"), [(2, 2), (2, 8), (3, 3), (3, 4), (4, 5), (5, 8), (7, 3)])
+def test_a_ring_that_crosses_stays_on_its_rail(m: int, g: int) -> None:
+    crossing = [(a, b) for a, b in chain(*map(hops, orders(request(m, g)))) if a // g != b // g]
+    assert all(a % g == b % g for a, b in crossing)
+
+
+def test_with_one_box_or_boxes_of_one_rank_it_is_the_ring() -> None:
+    for grouped in (equal_boxes(6, 6), equal_boxes(6, 1), ()):
+        wanted = Request("all_reduce", 6, 1003, boxes=grouped)
+        ours = planned(boxes(6, 6), "multi_ring", wanted).program.collectives()["all_reduce"].schedule
+        theirs = RING.plans["all_reduce"](wanted)
+        for name in ("src", "dst", "first", "channel", "waiter", "awaited"):
+            assert getattr(write_out(ours), name).tolist() == getattr(write_out(theirs), name).tolist()
+
+
+@pytest.mark.parametrize("elements", [0, 1, 7, 1003])
+def test_a_part_is_the_same_whether_it_is_cut_or_not(elements: int) -> None:
+    schedule = planned(boxes(8, 4), "multi_ring", Request("all_gather", 8, elements)).program.collectives()
+    sizes = chunk_sizes(schedule["all_gather"].schedule, elements).reshape(8, 4)
+    assert sizes.sum(axis=1).tolist() == split(elements, 8).tolist()
+    assert all(row.tolist() == split(int(row.sum()), 4).tolist() for row in sizes)
+
+
+def with_cap(cluster: Cluster, cap: float) -> Cluster:
+    return replace(cluster, collectives={"all_gather": MachineCollective("multi_ring", rate_cap=cap)})
+
+
+def test_rings_that_leave_a_rank_inside_share_the_cap_and_a_group_of_one_box_has_it_whole() -> None:
+    cluster = with_cap(boxes(8, 4), 30e9)
+    over = planned(cluster, "multi_ring", Request("all_gather", 8, 800)).program.collectives()["all_gather"]
+    one_box = Request("all_gather", 4, 4000)
+    inside = planned(cluster, "multi_ring", one_box, group=(0, 1, 2, 3)).program.collectives()["all_gather"]
+    assert (over.rate_cap, inside.rate_cap) == (10e9, 30e9)
+    expected = 3 * (1e-6 + 4000 / 30e9)
+    assert time_of(cluster, "multi_ring", one_box, group=(0, 1, 2, 3)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("world_size", [16, 24, 64, 512])
+def test_the_shipped_machine_has_a_form_and_comes_near_to_all_its_cards(operation: str, world_size: int) -> None:
+    cluster = build("dgx_h100", world_size)
+    nbytes = 4 * 2**30
+    made = planned(cluster, "auto", Request(operation, world_size, nbytes // 4))
+    assert made.algorithm == "multi_ring"
+    assert made.predicted is not None
+    busbw = nbytes * (world_size - 1) / world_size / made.predicted
+    assert 0.85 * 8 * 50e9 <= busbw <= 8 * 50e9
+    if world_size <= 64:
+        played = time_of(cluster, "auto", Request(operation, world_size, nbytes // 4))
+        assert played == pytest.approx(made.predicted, rel=1e-9)
