@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from simulator import dtypes
 from simulator.cluster.cluster import Gpu
@@ -29,6 +29,17 @@ def _known(name: str) -> str:
 
 
 _Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
+
+
+class _Best(Rate):
+    """[FLOP/s], and the m, n and k at which it was found."""
+
+    shape: tuple[int, int, int] = (8192, 8192, 8192)
+
+    @field_validator("shape", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
 
 class _GpuFile(Strict):
@@ -52,7 +63,7 @@ class _GpuFile(Strict):
     l2_bytes: Memory | None = None
     shared_memory_per_sm: Memory | None = None
     power: Number | None = None
-    best_matmul_flops: _Peaks = Field(default_factory=dict)
+    best_matmul_flops: dict[Annotated[str, AfterValidator(_known)], _Best] = Field(default_factory=dict)
     stream_bandwidth: Speed | None = None
     constants: dict[str, Number] = Field(default_factory=dict)
 
@@ -117,6 +128,7 @@ def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -
         "vector_flops": vector,
         "matrix_flops": matrix,
         "best_matmul_flops": {name: figure.value for name, figure in file.best_matmul_flops.items()},
+        "best_matmul": {name: (best.shape, best.value) for name, best in file.best_matmul_flops.items()},
         "constants": {name: figure.value for name, figure in file.constants.items()},
         "sources": {key: figure.source for key, figure in found.items()},
         "unsure": tuple(key for key, figure in found.items() if not figure.sure),

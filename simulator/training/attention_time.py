@@ -17,11 +17,13 @@ Generation = Literal[1, 2, 3]
 BLOCK: Final = 128
 # Published efficiencies are told for this head_dim.
 _TOLD: Final = 128
+# FLOP of the two matmuls of a score, for each head dimension.
+_OF_A_SCORE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionConstants:
-    """One GPU, dtype, generation and direction.
+    """One GPU, dtype and generation.
 
     Attributes
     ----------
@@ -33,10 +35,9 @@ class AttentionConstants:
     launch : float
         [s]
     efficiency : float
-        Share of the peak at head_dim 128, long sequences, 0 to 1.
-    softmax : float
-        What the softmax of a score costs, told as head dimensions: heads of few dimensions compute less between
-        exponentials.
+        Share of the peak at head_dim 128, long sequences, forward and backward together, 0 to 1.
+    exponentials : float
+        How many the GPU computes [1/s]: each score needs one, however few dimensions a head has.
     generation : {1, 2, 3}
     on_chip : float
         Shared memory of an SM [B].
@@ -49,7 +50,7 @@ class AttentionConstants:
     hbm_bandwidth: float
     launch: float
     efficiency: float
-    softmax: float
+    exponentials: float
     generation: Generation
     on_chip: float
     itemsize: int
@@ -102,7 +103,9 @@ def _flops_of_step(kernel: Attention) -> float:
 
 
 def _sm_rate(c: AttentionConstants, head_dim: int) -> float:
-    share = head_dim / (head_dim + c.softmax) * (_TOLD + c.softmax) / _TOLD
+    """Told for heads of 128; others spend more or less of their time on exponentials, in turn with the matmuls."""
+    exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # told as head dimensions
+    share = head_dim / (head_dim + exponential) * (_TOLD + exponential) / _TOLD
     return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
 
 

@@ -7,11 +7,12 @@ few lengths are taken, and some of the cloth is kept back to see whether it fits
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from simulator.training.kernel_model import KernelModel
 from simulator.training.matmul_time import MatmulConstants, matmul_times
 
 if TYPE_CHECKING:
@@ -20,16 +21,23 @@ if TYPE_CHECKING:
 
 _TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "gemm.csv"
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
-# Where each constant may lie: seconds, shares, B/s, elements.
+# The constants that the table tells, and where each may lie: seconds, exponents, B/s, passes.
 BOUNDS: Final = {
     "launch": (1e-6, 7e-6),
-    "prologue": (0.0, 4e-6),
-    "efficiency": (0.5, 1.0),
-    "operand_rate": (4e12, 60e12),
-    "slicing": (0.0, 12e-6),
-    "slice_traffic": (0.0, 2.0),
-    "shortest_slice": (64.0, 1100.0),
-    "overlap": (1.0, 8.0),
+    "matmul_prologue": (0.0, 4e-6),
+    "matmul_bfloat16_overlap": (1.0, 8.0),
+    "matmul_tf32_overlap": (1.0, 8.0),
+    "matmul_tf32_operand_rate": (4e12, 60e12),
+    "matmul_float8_e4m3fn_copies": (0.0, 4.0),
+}
+# Each of them where a kernel has nothing of the kind; 30 and 1e30 stand for perfect hiding and an endless rate.
+NEUTRAL: Final = {
+    "launch": 0.0,
+    "matmul_prologue": 0.0,
+    "matmul_bfloat16_overlap": 30.0,
+    "matmul_tf32_overlap": 30.0,
+    "matmul_tf32_operand_rate": 1e30,
+    "matmul_float8_e4m3fn_copies": 0.0,
 }
 
 
@@ -108,48 +116,68 @@ def own_spread(rows: Measured) -> Misfit:
     return _summed(np.log([time[one] / time[other] for one, other in pairs if other in time]))
 
 
-def fit(rows: Measured, start: MatmulConstants, *, seed: int = 1, rounds: int = 200) -> MatmulConstants:
-    """Find the constants that lie closest to the rows.
+def fit(
+    tables: Mapping[str, Measured],
+    start: KernelModel,
+    *,
+    fixed: Mapping[str, float] | None = None,
+    seed: int = 3,
+    rounds: int = 120,
+) -> dict[str, float]:
+    """Find the constants that lie closest to the rows of several dtypes together.
 
     Parameters
     ----------
-    rows : Measured
-    start : MatmulConstants
-        Gives the datasheet's figures, which stay; its fitted constants are not looked at.
+    tables : mapping of str to Measured
+        By dtype.
+    start : KernelModel
+        Gives the data sheet's figures and the best matmuls found, which stay.
+    fixed : mapping of str to float, optional
+        Constants that stay at a value.
     seed, rounds : int
         Of the search (differential evolution, Storn & Price 1997).
 
+    Returns
+    -------
+    dict of str to float
+        The fixed ones too.
+
     Notes
     -----
-    Least is median + 0.3 x 90 % quantile + 0.1 x mean of |ln(simulated / measured)|: most shapes well, few badly, and
-    the few whose library picked an odd kernel do not pull the others along.
+    Least is the sum over dtypes of median + 0.8 x 90 % quantile of |ln(simulated / measured)|: most shapes well,
+    few badly, and the few whose library picked an odd kernel do not pull the others along.
     """
     import numpy as np
     from scipy.optimize import differential_evolution  # type: ignore[import-untyped]
 
+    held = dict(fixed or {})
+    used = ("launch", "matmul_prologue", *(f"matmul_{dtype}_" for dtype in tables))
+    free = [name for name in BOUNDS if name not in held and name.startswith(used)]
+
     def loss(values: Sequence[float]) -> float:
-        off = np.abs(errors(_with(start, values), rows))
-        return float(np.median(off) + 0.3 * np.quantile(off, 0.9) + 0.1 * off.mean())
+        model = start.changed(held | dict(zip(free, map(float, values), strict=True)))
+        found = (np.abs(errors(model.matmul(dtype), rows)) for dtype, rows in tables.items())
+        return sum(float(np.median(off) + 0.8 * np.quantile(off, 0.9)) for off in found)
 
-    found = differential_evolution(
-        loss, list(BOUNDS.values()), maxiter=rounds, popsize=10, seed=seed, polish=False, tol=1e-7
-    )
-    return _with(start, found.x)
+    limits = [BOUNDS[name] for name in free]
+    found = differential_evolution(loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6)
+    return held | dict(zip(free, map(float, found.x), strict=True))
 
 
-def left_out(rows: Measured, start: MatmulConstants, *, seed: int = 1, rounds: int = 200) -> tuple[Misfit, Misfit]:
-    """Fit on every second shape drawn at random; the misfit on those, and on the others."""
+def left_out(
+    tables: Mapping[str, Measured], start: KernelModel, *, seed: int = 3, rounds: int = 120
+) -> dict[str, tuple[Misfit, Misfit]]:
+    """Fit on half of each table's shapes, drawn at random; the misfits on those, and on the others."""
     import numpy as np
 
-    half = np.random.default_rng(seed).permutation(len(rows)) < len(rows) // 2
-    seen, unseen = rows.where(half), rows.where(~half)
-    constants = fit(seen, start, seed=seed, rounds=rounds)
-    return misfit(constants, seen), misfit(constants, unseen)
-
-
-def _with(start: MatmulConstants, values: Sequence[float]) -> MatmulConstants:
-    named: dict[str, Any] = dict(zip(BOUNDS, map(float, values), strict=True))
-    return replace(start, **named)
+    draw = np.random.default_rng(seed)
+    halves = {dtype: draw.permutation(len(rows)) < len(rows) // 2 for dtype, rows in tables.items()}
+    seen = {dtype: tables[dtype].where(half) for dtype, half in halves.items()}
+    model = start.changed(fit(seen, start, seed=seed, rounds=rounds))
+    return {
+        dtype: (misfit(model.matmul(dtype), seen[dtype]), misfit(model.matmul(dtype), tables[dtype].where(~half)))
+        for dtype, half in halves.items()
+    }
 
 
 def _summed(off: npt.NDArray[np.float64]) -> Misfit:

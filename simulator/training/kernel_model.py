@@ -1,13 +1,13 @@
 """The constants behind kernel times: what was fitted to a GPU, and what is scaled from one that was.
 
 Rule: every constant stands with its source; what a GPU's catalog file does not hold comes from the reference GPU,
-scaled by peaks, SMs and best matmuls, and says so. Like a recipe written for one oven and adjusted for another.
+scaled by SMs and clock, and says so. Like a recipe written for one oven and adjusted for another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -15,7 +15,7 @@ from simulator import dtypes
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import UnknownNameError
-from simulator.training.matmul_time import MatmulConstants
+from simulator.training.matmul_time import MatmulConstants, efficiency_of
 
 # The GPU with the most public figures; all others lean on it where they have none of their own.
 REFERENCE: Final = "h100_sxm"
@@ -30,6 +30,8 @@ FITTED: Final[Mapping[str, str]] = {
     "float8_e5m2": "float8_e4m3fn",
     "int8": "float8_e4m3fn",
 }
+# What differs by dtype, where a table says so; see MatmulConstants.
+BY_DTYPE: Final = ("overlap", "operand_rate", "copies")
 # Eight-bit inputs leave as wider numbers: fp8 as bfloat16 (as measured), int8 as int32 [B].
 _OUTPUT: Final[Mapping[str, int]] = {"float8_e4m3fn": 2, "float8_e5m2": 2, "int8": 4}
 
@@ -51,7 +53,7 @@ class KernelModel:
     ----------
     gpu : Gpu
     constants : mapping of str to Constant
-        "matmul_bfloat16_efficiency" and the like; times in [s], rates in [B/s], shares 0 to 1.
+        "matmul_bfloat16_overlap" and the like; times in [s], rates in [B/s], shares 0 to 1.
     """
 
     gpu: Gpu
@@ -61,33 +63,65 @@ class KernelModel:
         """A constant's number."""
         return self.constants[name].value
 
-    def matmul(self, dtype: str) -> MatmulConstants:
-        """The constants for matrix multiplications in a dtype.
+    def matmul(self, dtype: str, *, sustained: bool = False) -> MatmulConstants:
+        """The constants for matrix multiplications in a dtype, for a short while or under sustained load.
 
         Raises
         ------
         UnknownNameError
             The GPU has no rate for the dtype.
+
+        Notes
+        -----
+        No matmul exceeds the best that a search found. Where even main loops at the peak stay below that figure at its
+        shape, the table's short runs refute it (they are faster): then it holds under sustained load alone.
         """
-        peak = self.peak_flops(dtype)
-        fitted = f"matmul_{FITTED[dtype]}_"
+        bare, efficiency, best = self._matmul(dtype), self._efficiency(FITTED[dtype]), self._best(FITTED[dtype])
+        if best is None or (efficiency == 1.0 and not sustained):
+            return replace(bare, efficiency=efficiency)
+        _, flops, known = best
+        return replace(bare, efficiency=efficiency, best_flops=flops / self.gpu.peak_flops[known] * bare.peak_flops)
+
+    def _matmul(self, dtype: str) -> MatmulConstants:
+        """The constants with a main loop at the peak."""
+        own = {name: self.constants.get(f"matmul_{FITTED.get(dtype, dtype)}_{name}") for name in BY_DTYPE}
         itemsize = dtypes.find(dtype, stored=False).itemsize
         return MatmulConstants(
-            peak_flops=peak,
-            sustained_flops=peak * best_share(self.gpu, FITTED[dtype]),
+            peak_flops=self.peak_flops(dtype),
             sms=self.gpu.sms,
             hbm_bandwidth=self.gpu.hbm_bandwidth * self.value("hbm_efficiency"),
             itemsize=itemsize,
             output_itemsize=_OUTPUT.get(dtype, itemsize),
-            efficiency=self.value(fitted + "efficiency"),
-            launch=self.value(fitted + "launch"),
-            prologue=self.value(fitted + "prologue"),
-            operand_rate=self.value(fitted + "operand_rate"),
-            slicing=self.value(fitted + "slicing"),
-            slice_traffic=self.value(fitted + "slice_traffic"),
-            shortest_slice=self.value(fitted + "shortest_slice"),
-            overlap=self.value(fitted + "overlap"),
+            launch=self.value("launch"),
+            prologue=self.value("matmul_prologue"),
+            efficiency=1.0,
+            **{name: constant.value for name, constant in own.items() if constant is not None},
         )
+
+    def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
+        """The best matmul found on this GPU: shape, rate [FLOP/s], dtype: this one, or bfloat16 for want of it."""
+        best = self.gpu.facts.get("best_matmul", {})
+        return next(((*best[known], known) for known in (dtype, "bfloat16") if known in best), None)
+
+    def _efficiency(self, dtype: str) -> float:
+        """Share of the peak in a main loop, such that the best matmul found on this GPU takes what it took.
+
+        Where none was looked for in this dtype, the reference's, times what bfloat16's is to the reference's.
+        """
+        found = self._best(dtype)
+        reference = _reference()
+        told = reference.facts["best_matmul"]
+        if found is None or (found[2] != dtype and dtype in told):
+            other = kernel_model(reference)
+            by_bfloat16 = 1.0 if found is None else self._efficiency("bfloat16") / other._efficiency("bfloat16")
+            return min(1.0, other._efficiency(dtype) * by_bfloat16)
+        shape, flops, known = found
+        return efficiency_of(self._matmul(known), shape, flops)
+
+    def changed(self, values: Mapping[str, float]) -> KernelModel:
+        """The same with other numbers."""
+        other = {name: replace(self.constants[name], value=value) for name, value in values.items()}
+        return replace(self, constants={**self.constants, **other})
 
     def peak_flops(self, dtype: str) -> float:
         """The GPU's rate for a dtype in which kernels compute [FLOP/s].
@@ -117,7 +151,7 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     Examples
     --------
     >>> model = kernel_model(load_gpu("a100_sxm_80gb"))
-    >>> model.constants["matmul_bfloat16_efficiency"].sure
+    >>> model.constants["matmul_prologue"].sure
     False
     """
     own = _own(gpu)
@@ -126,7 +160,7 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     apart = any(name.startswith("attention_") for name in own)
     found = dict(own)
     for name in _own(reference):
-        if name not in own and not (apart and name.startswith("attention_") and name != "attention_softmax"):
+        if name not in own and not (apart and name.startswith("attention_")):
             found[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
     return KernelModel(gpu, found)
 
@@ -161,25 +195,11 @@ def _scaled(name: str, gpu: Gpu) -> Constant:
     reference = _reference()
     constant = _own(reference)[name]
     factor, how = 1.0, "as on"
-    if name.startswith("matmul_") and name.endswith("_efficiency"):
-        dtype = name.removeprefix("matmul_").removesuffix("_efficiency")
-        factor, how = best_share(gpu, dtype) / best_share(reference, dtype), "by the best matmul's share of peak, from"
-    elif name.endswith("operand_rate"):
-        factor, how = _sm_rate(gpu) / _sm_rate(reference), "by SMs and clock, from"
-    value = constant.value * factor
-    if name.endswith("_efficiency"):
-        value = min(1.0, value)
-    return Constant(value, f"{how} {REFERENCE}: {constant.source}", sure=False)
+    if name.endswith("operand_rate"):
+        factor, how = sm_rate(gpu) / sm_rate(reference), "by SMs and clock, from"
+    return Constant(constant.value * factor, f"{how} {REFERENCE}: {constant.source}", sure=False)
 
 
-def best_share(gpu: Gpu, dtype: str) -> float:
-    """Share of the peak, 0 to 1, that the best matmul found reaches; bfloat16's or the reference's if none is known."""
-    best = gpu.facts.get("best_matmul_flops", {})
-    for known in (dtype, "bfloat16"):
-        if known in best:
-            return float(best[known] / gpu.peak_flops[known])
-    return best_share(_reference(), dtype)
-
-
-def _sm_rate(gpu: Gpu) -> float:
+def sm_rate(gpu: Gpu) -> float:
+    """Clocks of all SMs together [1/s]; at the reference's clock where none is known."""
     return float(gpu.sms * gpu.facts.get("clock", _reference().facts["clock"]))

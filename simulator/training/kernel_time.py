@@ -14,28 +14,16 @@ from simulator import dtypes
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.training.attention_time import AttentionConstants, Generation, attention_time
-from simulator.training.kernel_model import Constant, KernelModel, kernel_model
+from simulator.training.kernel_model import Constant, KernelModel, kernel_model, sm_rate
 from simulator.training.matmul_time import MatmulConstants, matmul_time
 
-__all__ = ["CommunicationShare", "Constant", "KernelModel", "communication_share", "duration", "kernel_model"]
+__all__ = ["Constant", "KernelModel", "communication_sms", "duration", "kernel_model"]
 
 # For a GPU whose file is silent: an A100's 192 KiB of L1 and shared memory, less what L1 keeps (recalled).
 _ON_CHIP: Final = 164 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class CommunicationShare:
-    """What a collective in flight takes from the kernels beside it.
-
-    Attributes
-    ----------
-    sms_taken : int
-    hbm_share : float
-        Share of HBM bandwidth that is left for kernels.
-    """
-
-    sms_taken: int
-    hbm_share: float
+# Exponentials of an SM in a clock, CUDA C++ Programming Guide, arithmetic instructions: 16 from compute capability 7.0
+# to 9.0. Shah et al., FlashAttention-3, 2024, count 3.9 T/s on an H100, which agrees.
+_EXPONENTIALS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +48,7 @@ def duration(
     hbm_share: float = 1.0,
     attention_generation: int = 2,
     compiled: bool = False,
+    sustained: bool = False,
 ) -> float:
     """Time one kernel.
 
@@ -78,6 +67,8 @@ def duration(
         Of flash attention's kernels.
     compiled : bool
         Whether fusible kernels are merged into their neighbours, and take no time of their own.
+    sustained : bool
+        Whether matmuls follow one another for longer than a chip holds its highest clock.
 
     Returns
     -------
@@ -108,24 +99,22 @@ def duration(
         fused = compiled and kernel.fusible
         return 0.0 if fused else launch + (kernel.read + kernel.written) / (bandwidth * hbm_share)
     if isinstance(kernel, Matmul):
-        constants = _matmul(_Same(gpu), dtype)
+        constants = _matmul(_Same(gpu), dtype, sustained)
         return matmul_time(constants, kernel.m, kernel.n, kernel.k, kernel.batch, sms_taken, hbm_share)
-    attention = _attention(_Same(gpu), dtype, attention_generation, kernel.backward)
+    attention = _attention(_Same(gpu), dtype, attention_generation)
     return attention_time(attention, kernel, sms_taken, hbm_share)
 
 
-def communication_share(gpu: Gpu) -> CommunicationShare:
-    """What a collective in flight takes from the kernels of a GPU.
+def communication_sms(gpu: Gpu) -> int:
+    """SMs that a collective in flight takes from the kernels of a GPU.
 
     Examples
     --------
     >>> from simulator.cluster.gpu_file import load_gpu
-    >>> communication_share(load_gpu("h100_sxm")).sms_taken
+    >>> communication_sms(load_gpu("h100_sxm"))
     20
     """
-    model = _model(_Same(gpu))
-    taken = round(gpu.sms * model.value("communication_sms"))
-    return CommunicationShare(min(taken, gpu.sms - 1), 1.0 - model.value("communication_hbm"))
+    return min(round(gpu.sms * _model(_Same(gpu)).value("communication_sms")), gpu.sms - 1)
 
 
 @lru_cache(maxsize=64)
@@ -141,12 +130,12 @@ def _streaming(same: _Same) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=256)
-def _matmul(same: _Same, dtype: str) -> MatmulConstants:
-    return _model(same).matmul(dtype)
+def _matmul(same: _Same, dtype: str, sustained: bool) -> MatmulConstants:
+    return _model(same).matmul(dtype, sustained=sustained)
 
 
 @lru_cache(maxsize=256)
-def _attention(same: _Same, dtype: str, generation: int, backward: bool) -> AttentionConstants:
+def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
     model = _model(same)
     known = _generation(model, generation)
     launch, bandwidth = _streaming(same)
@@ -155,8 +144,8 @@ def _attention(same: _Same, dtype: str, generation: int, backward: bool) -> Atte
         sms=same.gpu.sms,
         hbm_bandwidth=bandwidth,
         launch=launch,
-        efficiency=model.value(f"attention_{known}_{'backward' if backward else 'forward'}"),
-        softmax=model.value("attention_softmax"),
+        efficiency=model.value(f"attention_{known}"),
+        exponentials=_EXPONENTIALS * sm_rate(same.gpu),
         generation=known,
         on_chip=same.gpu.facts.get("shared_memory_per_sm", _ON_CHIP),
         itemsize=dtypes.find(dtype, stored=False).itemsize,
@@ -165,7 +154,7 @@ def _attention(same: _Same, dtype: str, generation: int, backward: bool) -> Atte
 
 def _generation(model: KernelModel, generation: int) -> Generation:
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
-    having = [known for known in all_of_them if f"attention_{known}_forward" in model.constants]
+    having = [known for known in all_of_them if f"attention_{known}" in model.constants]
     for known in having:
         if known == generation:
             return known

@@ -16,7 +16,7 @@ from simulator.model.layer import Batch, Operation, layer_operations, saved_byte
 from simulator.model.parameters import Module, modules
 from simulator.training.as_run import eight_bit_casts, fused_loss, loss_buffers, second_maps, until_needed
 from simulator.training.checkpointing import Kept, kept
-from simulator.training.kernel_time import communication_share, duration
+from simulator.training.kernel_time import communication_sms, duration
 from simulator.training.spec import TrainingStep
 
 
@@ -92,39 +92,39 @@ class Gauge:
 
     def timed(self, kernels: Iterable[Kernel]) -> Timed:
         """Kernels one after the other."""
-        share = communication_share(self.gpu)
+        taken = communication_sms(self.gpu)
         found = Timed(0.0, 0.0, 0.0, 0.0)
         for kernel in kernels:
-            alone = self._duration(kernel, 0, 1.0)
-            slowed = self._duration(kernel, share.sms_taken, share.hbm_share)
+            alone = self._duration(kernel, 0)
+            slowed = self._duration(kernel, taken)
             size = find(self.step.precision.params).itemsize
             found += Timed(alone, slowed, kernel.flops, kernel.nbytes(size))
         return found
 
-    def _duration(self, kernel: Kernel, sms_taken: int, hbm_share: float) -> float:
+    def _duration(self, kernel: Kernel, sms_taken: int) -> float:
         """A kernel's time with what the framework and the chip's sustained load make of it [s]."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
             if self.step.compiled and kernel.fusible:
-                return framework.compiled * self._bare(replace(kernel, fusible=False), sms_taken, hbm_share)
-            return framework.elementwise * self._bare(kernel, sms_taken, hbm_share)
+                return framework.compiled * self._bare(replace(kernel, fusible=False), sms_taken)
+            return framework.elementwise * self._bare(kernel, sms_taken)
         if isinstance(kernel, Attention):
-            found = self._bare(kernel, sms_taken, hbm_share)
+            found = self._bare(kernel, sms_taken)
             if kernel.causal and framework.attention_masked:
-                whole = self._bare(replace(kernel, causal=False), sms_taken, hbm_share)
+                whole = self._bare(replace(kernel, causal=False), sms_taken)
                 found += framework.attention_masked * (whole - found)
             return found
-        found = framework.matmul_time(self.gpu) * self._bare(kernel, sms_taken, hbm_share)
-        return found + self._casts(kernel, hbm_share)
+        found = framework.matmul_time(self.gpu) * self._bare(kernel, sms_taken)
+        return found + self._casts(kernel)
 
-    def _casts(self, kernel: Matmul, hbm_share: float) -> float:
+    def _casts(self, kernel: Matmul) -> float:
         """Time to bring operands to eight bits, where the matmul takes them so and activations do not [s]."""
         precision = self.step.precision
         if not _is_eight_bit(precision.matmul) or _is_eight_bit(precision.params):
             return 0.0
-        return self._bare(eight_bit_casts(kernel), 0, hbm_share)
+        return self._bare(eight_bit_casts(kernel), 0)
 
-    def _bare(self, kernel: Kernel, sms_taken: int, hbm_share: float) -> float:
+    def _bare(self, kernel: Kernel, sms_taken: int) -> float:
         precision = self.step.precision
         # Eight bits are for the layers' linear maps; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and _is_eight_bit(precision.matmul))
@@ -133,17 +133,16 @@ class Gauge:
             self.gpu,
             precision.params if wide else precision.matmul,
             sms_taken=sms_taken,
-            hbm_share=hbm_share,
             attention_generation=self.step.attention_generation,
             compiled=self.step.compiled,
+            sustained=bool(self.step.framework.sustained),
         )
 
     def copies(self, nbytes: float) -> Timed:
         """Plain copies of so many bytes, read and written together [B]."""
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
-        share = communication_share(self.gpu)
-        alone, slowed = self._bare(kernel, 0, 1.0), self._bare(kernel, 0, share.hbm_share)
-        return Timed(alone, slowed, 0.0, nbytes)
+        alone = self._bare(kernel, 0)
+        return Timed(alone, alone, 0.0, nbytes)
 
     def swept(self, name: str, read: float, written: float) -> Timed:
         """One pass over HBM."""

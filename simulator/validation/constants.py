@@ -5,22 +5,26 @@ Rule: counted from the records that are used, never from memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.training.framework import Framework
-from simulator.training.kernel_model import kernel_model
+from simulator.training.kernel_model import BY_DTYPE, kernel_model
 
 _FRAMEWORK: Final = ("sustained", "attention_masked", "elementwise", "parameter_bytes")
-_PUBLISHED: Final = ("hbm_efficiency", "attention_2_forward", "attention_2_backward", "attention_softmax")
-_COMMUNICATION: Final = ("communication_sms", "communication_hbm")
+_KERNELS: Final = ("launch", "matmul_prologue")
+_PUBLISHED: Final = ("hbm_efficiency", "attention_2")
+_COMMUNICATION: Final = ("communication_sms",)
 # What a sharded step sends.
 _OPERATIONS: Final = ("all_gather", "reduce_scatter")
 _MACHINE: Final = ("startup", "rate_cap", "half_size", "exponent")
 
 
-def counted(framework: Framework, cluster: Cluster, dtype: str = "bfloat16") -> dict[str, tuple[str, ...]]:
-    """Name the constants of one GPU, dtype, machine and framework by origin.
+def counted(
+    framework: Framework, cluster: Cluster, dtypes: Sequence[str] = ("bfloat16",)
+) -> dict[str, tuple[str, ...]]:
+    """Name the constants of one GPU, machine and framework, for matmuls of these dtypes, by origin.
 
     Returns
     -------
@@ -28,12 +32,13 @@ def counted(framework: Framework, cluster: Cluster, dtype: str = "bfloat16") -> 
         "training rows", "matmul table", "published figures", "guesses", "collectives".
     """
     model = kernel_model(cluster.gpus[0])
-    matmuls = tuple(name for name in model.constants if name.startswith(f"matmul_{dtype}_"))
     own = tuple(name for name in _FRAMEWORK if getattr(framework, name))
+    by_dtype = tuple(f"matmul_{dtype}_{name}" for dtype in dtypes for name in BY_DTYPE)
+    best = tuple(f"best_matmul {dtype}" for dtype in dtypes if dtype in model.gpu.facts["best_matmul"])
     return {
         "training rows": own,
-        "matmul table": matmuls,
-        "published figures": tuple(name for name in _PUBLISHED if name in model.constants),
+        "matmul table": (*_KERNELS, *(name for name in by_dtype if name in model.constants)),
+        "published figures": (*best, *(name for name in _PUBLISHED if name in model.constants)),
         "guesses": _COMMUNICATION,
         "collectives": _of_collectives(cluster),
     }

@@ -15,7 +15,7 @@ from simulator.training.framework import Framework
 from simulator.training.states import states
 from simulator.training.work import Gauge, units
 from simulator.validation.playing import Outcome
-from simulator.validation.rows import Row, cluster_of, step_of
+from simulator.validation.rows import Changes, Row, cluster_of, step_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,10 +56,10 @@ def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
     return replace(framework, sustained=sustained, **plain)
 
 
-def kernel_time(row: Row, framework: Framework) -> float:
+def kernel_time(row: Row, framework: Framework, changes: Changes = ()) -> float:
     """Time of a row's kernels one after the other, no communication [s]."""
     step = step_of(row, framework)
-    gpu = cluster_of(row.gpu, row.gpus).gpus[0]
+    gpu = cluster_of(row.gpu, row.gpus, changes).gpus[0]
     parts = units(step, gpu, row.gpus)
     spans = [span for unit in parts for span in (unit.forward, unit.backward, unit.recompute) if span is not None]
     elements = sum(unit.elements for unit in parts)
@@ -105,7 +105,12 @@ class Linear:
         return replace(self, rows=rows, slopes=self.slopes[mask], offset=self.offset[mask])
 
 
-def linear(outcomes: Sequence[Outcome], framework: Framework, names: Sequence[str] = tuple(NEUTRAL)) -> Linear:
+def linear(
+    outcomes: Sequence[Outcome],
+    framework: Framework,
+    names: Sequence[str] = tuple(NEUTRAL),
+    changes: Changes = (),
+) -> Linear:
     """Make the system from rows that were played with this framework."""
     import numpy as np
 
@@ -113,11 +118,11 @@ def linear(outcomes: Sequence[Outcome], framework: Framework, names: Sequence[st
     offset = np.zeros(len(outcomes))
     at = [value(framework, name) for name in names]
     for i, outcome in enumerate(outcomes):
-        base = kernel_time(outcome.row, framework)
+        base = kernel_time(outcome.row, framework, changes)
         for j, name in enumerate(names):
             # Exact but for rounding, since time is linear: half of the constant's number as the distance.
             moved = with_values(framework, {name: at[j] * 0.5})
-            slopes[i, j] = (base - kernel_time(outcome.row, moved)) / (at[j] * 0.5) if at[j] else 0.0
+            slopes[i, j] = (base - kernel_time(outcome.row, moved, changes)) / (at[j] * 0.5) if at[j] else 0.0
         slopes[i] /= outcome.row.step_time
         offset[i] = outcome.step_time / outcome.row.step_time - slopes[i] @ np.array(at)
     return Linear(tuple(outcome.row for outcome in outcomes), tuple(names), slopes, offset)

@@ -12,7 +12,7 @@ from pathlib import Path
 from simulator.report import plot_validation, style
 from simulator.validation import sheets
 from simulator.validation.checks import system
-from simulator.validation.page_text import AIMS, BEFORE, CONSTANTS, KEPT_BACK, MEMORY, REMOVED, SHORT, WORST
+from simulator.validation.page_text import AIMS, BEFORE, CONSTANTS, KEPT_BACK, KERNELS, MEMORY, REMOVED, SHORT, WORST
 from simulator.validation.playing import Outcome, frameworks, play_rows
 from simulator.validation.rows import measured
 from simulator.validation.summary import errors, is_fitted
@@ -35,6 +35,7 @@ def write(folder: Path, jobs: int = 2) -> None:
         CONSTANTS + sheets.constants(known, held).markdown(),
         sheets.counts(known).markdown(),
         REMOVED + sheets.removed(held, outcomes, known["llm_foundry"]).markdown(),
+        KERNELS + sheets.kernels_removed(outcomes, known["llm_foundry"], jobs).markdown(),
         KEPT_BACK + sheets.kept_back(held).markdown(),
         MEMORY + ("" if memory is None else memory.markdown()),
         SHORT,

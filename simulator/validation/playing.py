@@ -13,7 +13,7 @@ from simulator.engine.events import execute
 from simulator.report.training_summary import summarize_step
 from simulator.training.framework import Framework, load_framework
 from simulator.training.step import plan_step
-from simulator.validation.rows import MOST_PLAYED, Row, cluster_of, step_of
+from simulator.validation.rows import MOST_PLAYED, Changes, Row, cluster_of, step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ def frameworks() -> dict[str, Framework]:
     return {name: load_framework(name) for name in ("llm_foundry", "torchtitan")}
 
 
-def play_row(row: Row, known: Mapping[str, Framework]) -> Outcome:
-    """Play one row.
+def play_row(row: Row, known: Mapping[str, Framework], changes: Changes = ()) -> Outcome:
+    """Play one row, with other constants of its GPU where some are changed.
 
     Notes
     -----
     Of many micro-batches three are played; the others take as long as from the second to the third.
     """
-    cluster = cluster_of(row.gpu, row.gpus)
+    cluster = cluster_of(row.gpu, row.gpus, changes)
     framework = known[row.framework]
     accumulation = min(row.accumulation, MOST_PLAYED)
     step = step_of(row, framework, accumulation)
@@ -94,6 +94,7 @@ def play_rows(
     known: Mapping[str, Framework] | None = None,
     jobs: int = 2,
     advance: Callable[[], None] | None = None,
+    changes: Changes = (),
 ) -> tuple[Outcome, ...]:
     """Play rows on so many processes, in their order.
 
@@ -105,8 +106,10 @@ def play_rows(
     jobs : int
     advance : function, optional
         Called after each row.
+    changes : Changes
+        Constants of the GPUs with other values.
     """
-    play = partial(play_row, known=known or frameworks())
+    play = partial(play_row, known=known or frameworks(), changes=changes)
     if jobs == 1 or len(rows) == 1:
         return tuple(_told(map(play, rows), advance))
     from concurrent.futures import ProcessPoolExecutor

@@ -16,6 +16,7 @@ from typing import Any, Final
 from simulator import registry
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
+from simulator.cluster.gpu_file import load_gpu
 from simulator.document import load
 from simulator.errors import UnknownNameError
 from simulator.model.load import load_model
@@ -26,6 +27,8 @@ _TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "trainin
 _GIB: Final = 2**30
 # Beyond this many micro-batches one is like the other; their time is told by the distance between two of them.
 MOST_PLAYED: Final = 3
+# Among changes of a GPU's constants: the best matmul's share of the peak.
+BEST_MATMUL: Final = "best_matmul"
 _TOPOLOGY: Final = {"h100_sxm": "dgx_h100", "h100_hbm2e_500w": "dgx_h100", "a100_sxm_80gb": "dgx_a100"}
 
 
@@ -162,10 +165,24 @@ def step_of(row: Row, framework: Framework, accumulation: int | None = None) -> 
     )
 
 
+Changes = tuple[tuple[str, float], ...]
+
+
 @cache
-def cluster_of(gpu: str, gpus: int) -> Cluster:
-    """The cluster of a row, from what is known of it."""
-    return build(_TOPOLOGY[gpu], gpus, gpu=_gpu(gpu))
+def cluster_of(gpu: str, gpus: int, changes: Changes = ()) -> Cluster:
+    """The cluster of a row, from what is known of it; `changes` are constants of its GPU with other values."""
+    if not changes:
+        return build(_TOPOLOGY[gpu], gpus, gpu=_gpu(gpu))
+    held = _gpu(gpu)
+    data = dict(load(registry.find("gpu", held)).data) if isinstance(held, str) else held
+    other = dict(changes)
+    if BEST_MATMUL in other:
+        share = other.pop(BEST_MATMUL)
+        peak = load_gpu(held).peak_flops
+        data["best_matmul_flops"] = {
+            dtype: f"{share * peak[dtype] / 1e12} TFLOP/s" for dtype in data["best_matmul_flops"]
+        }
+    return build(_TOPOLOGY[gpu], gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}})
 
 
 def _gpu(name: str) -> str | dict[str, Any]:

@@ -12,6 +12,7 @@ from simulator.training.framework import Framework
 from simulator.validation.checks import drift, left_out, without_each, without_facts
 from simulator.validation.constants import counted
 from simulator.validation.fitting import Linear
+from simulator.validation.kernel_checks import without_kernel_constants
 from simulator.validation.playing import Outcome
 from simulator.validation.rows import cluster_of
 from simulator.validation.summary import Errors, by_group, of_memory, worst
@@ -94,13 +95,28 @@ def constants(known: Mapping[str, Framework], held: Linear | None) -> Sheet:
 
 
 def counts(known: Mapping[str, Framework]) -> Sheet:
-    """How many constants stand behind a bfloat16 row, by origin."""
+    """How many constants stand behind a row, by origin, for the dtypes that rows of a GPU use."""
     rows = []
-    for gpu in ("h100_sxm", "a100_sxm_80gb"):
-        found = counted(known["llm_foundry"], cluster_of(gpu, 8))
-        rows.append((gpu, *(str(len(names)) for names in found.values()), str(sum(map(len, found.values())))))
-    head = ("GPU", "training rows", "matmul table", "published", "guessed", "collectives", "together")
-    return Sheet("number of constants behind a bfloat16 row", head, tuple(rows))
+    for gpu, dtypes in (
+        ("h100_sxm", ("bfloat16",)),
+        ("h100_sxm", ("bfloat16", "float8_e4m3fn")),
+        ("a100_sxm_80gb", ("bfloat16",)),
+    ):
+        found = counted(known["llm_foundry"], cluster_of(gpu, 8), dtypes)
+        numbers = (*(str(len(names)) for names in found.values()), str(sum(map(len, found.values()))))
+        rows.append((gpu, ", ".join(dtypes), *numbers))
+    head = ("GPU", "dtypes", "training rows", "matmul table", "published", "guessed", "collectives", "together")
+    return Sheet("number of constants behind a row", head, tuple(rows))
+
+
+def kernels_removed(outcomes: Sequence[Outcome], framework: Framework, jobs: int = 2) -> Sheet:
+    """One constant of the kernels taken away at a time: errors of the matmul table, and of training rows."""
+    rows = []
+    for found in without_kernel_constants(outcomes, framework, jobs):
+        tables = tuple(f"{100 * one.median:.1f}, {100 * one.most:.1f}" for one in found.tables.values())
+        rows.append((found.name, *tables, f"{100 * found.rows.median:.1f}, {100 * found.rows.most:.1f}"))
+    head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
+    return Sheet("each constant of the kernels taken away: median and 90 % of errors, per cent", head, tuple(rows))
 
 
 def kept_back(held: Linear) -> Sheet:

@@ -12,7 +12,17 @@ import simulator
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Matmul
 from simulator.report.plot_kernels import Panel, figure
-from simulator.training.fit_kernels import BOUNDS, DTYPES, left_out, measured, misfit, own_spread, possible
+from simulator.training.fit_kernels import (
+    BOUNDS,
+    DTYPES,
+    Measured,
+    fit,
+    left_out,
+    measured,
+    misfit,
+    own_spread,
+    possible,
+)
 from simulator.training.kernel_time import duration, kernel_model
 from simulator.training.matmul_time import MatmulConstants, matmul_times
 
@@ -75,13 +85,45 @@ def test_the_table_itself_is_not_symmetric(dtype: str, median: float, most: floa
     assert (found.median, found.most) == pytest.approx((median, most), rel=0.01)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_dtype_has_fewer_than_ten_fitted_constants_and_each_has_a_source(dtype: str) -> None:
+def test_six_constants_tell_the_table_of_three_dtypes_and_each_has_a_source() -> None:
     model = kernel_model(H100)
-    own = [name for name in model.constants if name.startswith(f"matmul_{dtype}_")]
-    assert sorted(own) == sorted(f"matmul_{dtype}_{name}" for name in BOUNDS)
-    assert len(own) < 10
+    own = [name for name in model.constants if name == "launch" or name.startswith("matmul_")]
+    assert sorted(own) == sorted(BOUNDS)
+    assert len(own) == 6
     assert all("gemm.csv" in model.constants[name].source for name in own)
+
+
+def test_fp8_rows_that_beat_the_peak_included_nine_in_ten_are_within_forty_per_cent() -> None:
+    rows = measured("float8_e4m3fn")
+    found = misfit(constants("float8_e4m3fn"), rows)
+    assert found.most <= 0.40
+    assert found.median <= 0.11  # a hundredth above what was aimed at
+
+
+def test_fp8_is_slower_where_b_is_large_as_in_the_table() -> None:
+    """cuBLASLt on Hopper takes b only with k along its rows, so XLA transposes it (XLA pull request 59515)."""
+    wide, tall = (np.array(s) for s in zip(*swapped(measured("float8_e4m3fn")), strict=True))
+    assert np.mean(wide > tall) > 0.85
+
+
+def swapped(rows: Measured) -> list[tuple[float, float]]:
+    """Times of (m, n, k) with m < n, and of (n, m, k)."""
+    time = dict(zip(map(tuple, rows.shapes.tolist()), rows.seconds.tolist(), strict=True))
+    return [(t, time[b, n, m, k]) for (b, m, n, k), t in time.items() if m < n and (b, n, m, k) in time]
+
+
+def test_the_best_matmul_of_a_gpu_tells_its_efficiency() -> None:
+    """2048 x 2048 x 13312 at 794.5 TFLOP/s: launch, prologue and idle SMs make the main loop faster than the whole."""
+    assert 794.5 / 989.4 < constants("bfloat16").efficiency < 1.0
+    kernel = Matmul("", 2048, 2048, 13312)
+    assert kernel.flops / duration(kernel, H100, "bfloat16") == pytest.approx(794.5e12, rel=1e-6)
+
+
+def test_a_fit_without_a_constant_keeps_it_away() -> None:
+    rows = {"bfloat16": measured("bfloat16")}
+    found = fit(rows, kernel_model(H100), fixed={"launch": 0.0}, rounds=2)
+    assert set(found) == {"launch", "matmul_prologue", "matmul_bfloat16_overlap"}
+    assert found["launch"] == 0.0
 
 
 def best_matmuls() -> list[dict[str, str]]:
@@ -104,15 +146,15 @@ def test_many_shapes_at_once_take_what_each_takes_alone(dtype: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("dtype", "median", "most"), [("bfloat16", 0.05, 0.15), ("tf32", 0.10, 0.28), ("float8_e4m3fn", 0.13, 0.42)]
-)
-def test_a_fit_on_half_of_the_shapes_holds_on_the_other_half(dtype: str, median: float, most: float) -> None:
-    rows = measured(dtype)
-    chosen = rows.where(possible(rows, constants(dtype), H100.hbm_bandwidth))
-    _, unseen = left_out(chosen, constants(dtype))
-    assert unseen.median <= median
-    assert unseen.most <= most
+def test_a_fit_on_half_of_the_shapes_holds_on_the_other_half() -> None:
+    aims = {"bfloat16": (0.05, 0.15), "tf32": (0.10, 0.28), "float8_e4m3fn": (0.13, 0.42)}
+    tables = {}
+    for dtype in DTYPES:
+        rows = measured(dtype)
+        tables[dtype] = rows.where(possible(rows, constants(dtype), H100.hbm_bandwidth))
+    for dtype, (_, unseen) in left_out(tables, kernel_model(H100)).items():
+        assert unseen.median <= aims[dtype][0], dtype
+        assert unseen.most <= aims[dtype][1], dtype
 
 
 def test_the_picture_has_a_panel_for_each_dtype_and_a_point_for_each_row() -> None:

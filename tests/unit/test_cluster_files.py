@@ -45,6 +45,12 @@ def test_constants_and_measurements_are_kept() -> None:
     assert gpu.facts["stream_bandwidth"] == 450e9
 
 
+def test_the_best_matmul_keeps_its_shape() -> None:
+    best = {"float32": {"value": "9 TFLOP/s", "shape": [1, 2, 3]}, "float16": "9 TFLOP/s"}
+    found = load_gpu(PLAIN | {"best_matmul_flops": best}).facts["best_matmul"]
+    assert found == {"float32": ((1, 2, 3), 9e12), "float16": ((8192, 8192, 8192), 9e12)}
+
+
 def test_gpus_and_links_survive_pickling() -> None:
     for found in (load_gpu("h100_sxm"), load_link("nvlink4")):
         assert pickle.loads(pickle.dumps(found)) == found

@@ -24,10 +24,12 @@ from simulator.training.kernel_time import duration
 from simulator.training.spec import Precision, Sharding, Strategy, TrainingStep
 from simulator.training.work import Gauge, units
 from simulator.training_run import play_step
+from simulator.validation import kernel_checks
 from simulator.validation.checks import FACTS, left_out, with_fact, without_each
+from simulator.validation.constants import counted
 from simulator.validation.fitting import NEUTRAL, Linear, fit, kernel_time, linear, value, with_values
 from simulator.validation.playing import Outcome, frameworks, play_rows
-from simulator.validation.rows import Row, cluster_of, measured, step_of
+from simulator.validation.rows import BEST_MATMUL, Row, cluster_of, measured, step_of
 from simulator.validation.sheets import Sheet
 from simulator.validation.summary import by_group, errors, of_memory, worst
 
@@ -355,6 +357,40 @@ def test_the_linear_system_gives_back_what_was_played() -> None:
     held = linear(played, framework)
     found = held.errors({name: value(framework, name) for name in held.names})
     assert found[0] == pytest.approx(played[0].error)
+
+
+def test_kernels_without_a_constant_are_told_by_the_table_and_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a launch small matmuls are far too fast; attention at the peak shortens a step; others stay."""
+    monkeypatch.setattr(kernel_checks, "KERNELS", {"launch": 0.0})
+    monkeypatch.setattr(kernel_checks, "_OTHERS", {BEST_MATMUL: 1.0, "attention_2": 1.0})
+    monkeypatch.setattr(kernel_checks, "_ROUNDS", 1)
+    framework = frameworks()["llm_foundry"]
+    played = play_rows([replace(small(139), gpus=2)], frameworks(), jobs=1)
+    found = {one.name: one for one in kernel_checks.without_kernel_constants(played, framework, jobs=1)}
+    assert list(found) == [
+        "all constants", "without launch", f"without {BEST_MATMUL}", "without attention_2", "without communication_sms",
+    ]  # fmt: skip
+    medians = {name: one.tables["bfloat16"].median for name, one in found.items()}
+    assert medians["without launch"] > 2 * medians["all constants"]
+    assert medians["without attention_2"] == medians["without communication_sms"] == medians["all constants"]
+
+
+def test_constants_of_a_rows_gpu_can_be_changed() -> None:
+    row = replace(small(), gpus=2, accumulation=1)
+    framework = frameworks()["llm_foundry"]
+    times = [kernel_time(row, framework, changes) for changes in ((), (("launch", 0.0),), (("attention_2", 1.0),))]
+    assert times[0] > times[1] > times[2]
+
+
+def test_constants_are_counted_by_dtype() -> None:
+    framework, cluster = frameworks()["llm_foundry"], cluster_of("h100_sxm", 8)
+    one = counted(framework, cluster)
+    both = counted(framework, cluster, ("bfloat16", "float8_e4m3fn"))
+    assert one["matmul table"] == ("launch", "matmul_prologue", "matmul_bfloat16_overlap")
+    assert one["published figures"] == ("best_matmul bfloat16", "hbm_efficiency", "attention_2")
+    assert set(both["matmul table"]) - set(one["matmul table"]) == {"matmul_float8_e4m3fn_copies"}
+    assert set(both["published figures"]) - set(one["published figures"]) == {"best_matmul float8_e4m3fn"}
+    assert sum(len(names) for origin, names in one.items() if origin != "collectives") == 11
 
 
 def test_a_sheet_is_written_for_a_terminal_and_for_a_page() -> None:
