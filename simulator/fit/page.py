@@ -147,8 +147,10 @@ def _rings(sweeps: Mapping[str, Measured]) -> str:
     for operation, name in RINGS.items():
         held = sweeps[name]
         machines = build(held.topology, held.sweep.world_size).collectives
-        given = ring_fading(machines["all_reduce"])
-        for count, fading in ((2, Fading(allowed=False)), (3, given), (4, FREE)):
+        cases = [(2, Fading(allowed=False)), (3, ring_fading(None)), (4, FREE)]
+        if operation != "all_gather":
+            cases.insert(0, (1, ring_fading(machines["all_gather"])))
+        for count, fading in cases:
             fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
             taken = constants(fit.machine) == constants(machines[operation])
             text = written(fit.machine)

@@ -39,16 +39,17 @@ RING: Final = """## Gathers and reduce-scatters
 
 A sharded training step lives by these two, and one box of 8 H100 is the only place where they were measured: a table
 that the compiler XLA ships. Its times contain the launch, so the start-ups here do too. The machine is taken to run a
-ring, as NCCL does. The rows over 8 GPUs were fitted with two constants (start-up and cap), with three (the exponent is
-that of the all-reduce on the same GPUs) and with four; the topology files have the bold line. Errors from 1 MiB up:
+ring, as NCCL does. The rows over 8 GPUs were fitted with two constants (start-up and cap), with three (the cap fades
+with the root of the size) and with four, those of the reduce-scatter also with one, its cap, and the gather's start-up
+and half size; the topology files have the bold lines. Errors from 1 MiB up:
 
 """
 
 RING_WHY: Final = """
 A cap that fades with the size is needed (two constants are off by 4 to 7 % in the middle, 5 to 6 % at the end), an
-exponent of its own is not. The 90 % are the sweep's own unrest: its reduce-scatter of 1 MiB takes 20 us, that of
-512 KiB 41 us. Over 4 GPUs, held out, the same constants are 5 % too fast for the gather and 13 % for the
-reduce-scatter (table below); over 2, where there is only one neighbour, 18 % and 37 %.
+exponent of its own is not, nor a second start-up and half size: four numbers for both operations. The 90 % are the
+sweep's own unrest: its reduce-scatter of 1 MiB takes 20 us, that of 512 KiB 41 us. Over 4 and 2 GPUs, held out, the
+same constants are too fast (table below); over 2 there is only one neighbour.
 
 Nobody's gathers over several boxes are known here. There `multi_ring` runs, one ring a GPU, each crossing to the next
 box over another card, with the constants of one box, what the network adds to the start-up of the all-reduce, and its

@@ -16,7 +16,7 @@ from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
 from simulator.fit.fitting import fit_sweep
 from simulator.fit.measured import measured_sweep
-from simulator.fit.solve import FREE, Fading
+from simulator.fit.solve import FREE, Constants, Fading
 from simulator.fit.words import section, without_section
 
 # Sweeps of all_reduce that the constants are fitted to; the table's others are only held against them.
@@ -25,24 +25,32 @@ FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16
 # are held out.
 RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
 _ABSENT: Final = "not measured here"
+_ROOT: Final = 0.5
 
 
 def machines() -> dict[str, MachineCollective]:
     """Fit every sweep of FITTED, then those of RINGS."""
     found = {name: _fitted(name) for name in FITTED}
-    fading = ring_fading(found["8_h100"])
-    return found | {name: _fitted(name, "ring", fading) for name in RINGS.values()}
+    for name in RINGS.values():
+        found[name] = _fitted(name, "ring", ring_fading(found.get(RINGS["all_gather"])))
+    return found
 
 
-def ring_fading(all_reduce: MachineCollective) -> Fading:
-    """The exponent of the all_reduce on the same GPUs: one more constant would explain no more (docs/measured.md)."""
-    return Fading(exponent=all_reduce.exponent)
+def ring_fading(gather: MachineCollective | None) -> Fading:
+    """Caps of rings fade with the root of the size, and both operations alike: more would explain no more.
+
+    What more constants explain stands in docs/measured.md. Exponents fitted to all-reduces lie from 0.51 to 0.75.
+    """
+    if gather is None:
+        return Fading(exponent=_ROOT)
+    like = Constants(gather.startup, gather.rate_cap, gather.half_size, _ROOT)
+    return Fading(exponent=_ROOT, like=like)
 
 
 def _fitted(name: str, algorithm: str | None = None, fading: Fading = FREE) -> MachineCollective:
     held = measured_sweep(name)
     machine = fit_sweep(held.sweep, topology=held.topology, algorithm=algorithm, fading=fading).machine
-    given = "" if fading.exponent is None else ", exponent as its all_reduce's"
+    given = "" if fading.like is None else ", start-up and half size as its all_gather's"
     return replace(machine, source=f"fitted to {held.sweep.world_size} {held.sweep.gpu}{given}: {held.sweep.source}")
 
 

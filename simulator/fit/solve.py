@@ -58,18 +58,21 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class Fading:
-    """How the cap may depend on the size, so how many constants there are: 2 without, 3 with a given exponent, else 4.
+    """How the cap may depend on the size, and what is given: so how many constants there are to solve for.
 
     Attributes
     ----------
     allowed : bool
-        Whether it may at all.
+        Whether it may at all: 2 constants where not.
     exponent : float or None
-        Given, from elsewhere; None to solve for it.
+        Given, from elsewhere; None to solve for it. 3 constants or 4.
+    like : Constants or None
+        Whose start-up and half size are taken: 1 constant is left, the cap.
     """
 
     allowed: bool = True
     exponent: float | None = None
+    like: Constants | None = None
 
 
 FREE: Final = Fading()
@@ -136,11 +139,16 @@ def loss(residuals: Floats, weights: Floats) -> float:
 # theta: startup, cap and half size as logarithms of multiples of what the data suggest, the exponent as it is; all 0 at
 # the place where they are held.
 def _unpacked(theta: Floats, data: Data, fastest: float, fading: Fading) -> Constants:
-    startup = 0.5 * data.times.min() * float(np.exp(np.clip(theta[0], -12, 12)))
-    cap = fastest / (1.0 + float(np.exp(np.clip(-theta[1], -30, 30))))
-    half = 4e6 * float(np.exp(np.clip(theta[2], -20, 20))) if fading.allowed else 0.0
     exponent = float(np.clip(0.6 + 0.15 * theta[3], 0.2, 1.0)) if fading.exponent is None else fading.exponent
-    return Constants(startup, cap, half, exponent)
+    if fading.like is not None:
+        return Constants(fading.like.startup, _cap(theta, fastest), fading.like.half_size, exponent)
+    startup = 0.5 * data.times.min() * float(np.exp(np.clip(theta[0], -12, 12)))
+    half = 4e6 * float(np.exp(np.clip(theta[2], -20, 20))) if fading.allowed else 0.0
+    return Constants(startup, _cap(theta, fastest), half, exponent)
+
+
+def _cap(theta: Floats, fastest: float) -> float:
+    return fastest / (1.0 + float(np.exp(np.clip(-theta[1], -30, 30))))
 
 
 def _packed(found: Constants, data: Data, fastest: float) -> Floats:

@@ -71,19 +71,24 @@ def test_a_gather_and_a_reduce_scatter_are_within_five_percent_of_the_measured(o
     assert abs(rows[-1].error) <= 0.05
 
 
+def lost(operation: str, fading: Fading) -> float:
+    held = measured_sweep(RINGS[operation])
+    fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
+    assert fit.machine.exponent == (fading.exponent or fit.machine.exponent)
+    return fit.tried[0].loss
+
+
 @pytest.mark.parametrize("operation", RINGS)
 def test_a_fourth_constant_of_a_ring_explains_no_more_and_a_third_does(operation: str) -> None:
-    held = measured_sweep(RINGS[operation])
-    given = ring_fading(build(held.topology, 8).collectives["all_reduce"])
-
-    def lost(fading: Fading) -> float:
-        fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
-        assert fit.machine.exponent == (fading.exponent or fit.machine.exponent)
-        return fit.tried[0].loss
-
-    two, three, four = lost(Fading(allowed=False)), lost(given), lost(FREE)
+    two, three, four = (lost(operation, f) for f in (Fading(allowed=False), ring_fading(None), FREE))
     assert three < 0.95 * two
     assert three < 1.1 * four
+
+
+def test_a_reduce_scatter_needs_no_start_up_and_half_size_of_its_own() -> None:
+    gather = build("dgx_h100", 8).collectives["all_gather"]
+    shared, own = (lost("reduce_scatter", fading) for fading in (ring_fading(gather), ring_fading(None)))
+    assert shared < 1.1 * own
 
 
 @pytest.mark.parametrize("operation", RINGS)
