@@ -52,18 +52,24 @@ def play_step(
 
 def _advice(cluster: Cluster, step: TrainingStep) -> str:
     """Changes of one setting that fit, each played; where none does, what comes nearest."""
-    needs: list[tuple[int, str]] = []
+    fitting: list[str] = []
+    lacking: list[tuple[int, str]] = []
     for number, (told, changed) in enumerate(alternatives(step, cluster.world_size)):
         if number == _MOST_TRIED:
             break
-        planned = plan_step(cluster, changed)
-        timeline = execute(planned.program, cluster, limit_memory=False)
-        needs.append((max(sample.nbytes for sample in timeline.memory), told))
-    capacity = min(gpu.hbm_bytes for gpu in cluster.gpus)
-    fitting = [f"{told} (needs {need / 1e9:.3g} GB)" for need, told in needs if need <= capacity]
+        program = plan_step(cluster, changed).program
+        timeline = execute(
+            folded(cluster, program) or program, cluster, limit_memory=False, allocator=changed.allocator
+        )
+        need = max(sample.nbytes for sample in timeline.memory)
+        if timeline.short_of_memory:
+            # Where the bytes would fit but not their fragments, what is reserved says what is missing.
+            lacking.append((max([need, *timeline.reserved.values()]), told))
+        else:
+            fitting.append(f"{told} (needs {need / 1e9:.3g} GB)")
     if fitting:
         return "tried, and fits: " + "; ".join(fitting[:3])
-    if needs:
-        need, told = min(needs)
+    if lacking:
+        need, told = min(lacking)
         return f"no single change that was tried fits; nearest: {told} (needs {need / 1e9:.3g} GB)"
     return "nothing smaller is left to try on this GPU"

@@ -13,7 +13,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.program import HOST
 from simulator.report.intervals import Interval, length, outside
 from simulator.report.summary import Bottleneck, bottleneck
-from simulator.timeline import MemorySample, Span, Timeline
+from simulator.timeline import Span, Timeline
 from simulator.training.step import StepPlan
 
 
@@ -115,7 +115,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
-        because=_because(time, kernels, compute, exposed, bubble, peak, capacity),
+        because=_because(time, kernels, compute, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
         exposed_comm_time_by_kind=_by_kind(moving, compute),
         host_memory_bytes=plan.host_bytes,
     )
@@ -146,13 +146,7 @@ def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
 
 
 def _because(
-    time: float,
-    kernels: list[Interval],
-    compute: list[Interval],
-    exposed: float,
-    bubble: float,
-    peak: MemorySample,
-    capacity: int,
+    time: float, kernels: list[Interval], compute: list[Interval], exposed: float, bubble: float, room: str
 ) -> str:
     shares = {
         "kernels": length(kernels) / time,
@@ -161,5 +155,12 @@ def _because(
         "idle": bubble / time,
     }
     told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.005)
-    room = f"memory peaks at {peak.nbytes / capacity:.0%} of the GPU's"
-    return f"{told}; {room}" if peak.nbytes <= capacity else f"{told}; {room}, so it does not fit"
+    return f"{told}; {room}"
+
+
+def _room(timeline: Timeline, share: float) -> str:
+    """Say how full the GPU is; fragments alone can be too much for it."""
+    told = f"memory peaks at {share:.0%} of the GPU's"
+    if not timeline.short_of_memory:
+        return told
+    return f"{told}, so it does not fit" if share > 1 else f"{told} and fragments take the rest, so it does not fit"

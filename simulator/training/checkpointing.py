@@ -62,7 +62,7 @@ def kept(policy: Checkpointing, layer: int, model: Transformer, operations: tupl
         Bytes of the layer's input [B].
     """
     everything = saved_bytes(operations)
-    policy = _of_layer(policy, layer)
+    policy = policy_of(policy, layer)
     if policy == "none":
         return Kept(everything, 0, ())
     if policy == "full":
@@ -80,8 +80,14 @@ def kept(policy: Checkpointing, layer: int, model: Transformer, operations: tupl
     raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
 
 
-def _of_layer(policy: Checkpointing, layer: int) -> str:
-    """The policy's name that holds for one layer."""
+def policy_of(policy: Checkpointing, layer: int) -> str:
+    """The policy's name that holds for one layer.
+
+    Examples
+    --------
+    >>> [policy_of((("full", (0, 1)), ("selective_op", (2,))), layer) for layer in range(4)]
+    ['full', 'full', 'selective_op', 'none']
+    """
     if isinstance(policy, str):
         return policy
     if isinstance(policy, int):

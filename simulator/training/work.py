@@ -15,7 +15,7 @@ from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
 from simulator.model.parameters import Module, modules
 from simulator.training.as_run import eight_bit_casts, fused_loss, loss_buffers, second_maps, until_needed
-from simulator.training.checkpointing import Kept, kept
+from simulator.training.checkpointing import Kept, kept, policy_of
 from simulator.training.kernel_time import communication_sms, duration
 from simulator.training.spec import TrainingStep
 
@@ -180,7 +180,7 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
         again = None
         if keeping.operations and keeping.segment:
             again = _again(gauge, keeping, timed)
-            if framework.split_maps and step.checkpointing == "selective_op":
+            if framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
                 again += gauge.timed(second_maps(step.model, batch))
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         kept_here = (keeping.nbytes, keeping.recomputed, makes)

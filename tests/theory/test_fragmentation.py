@@ -24,6 +24,26 @@ def test_a_step_that_fails_with_caching_fits_with_expandable_segments() -> None:
     assert played_on.peak_memory_bytes == report.peak_memory_bytes  # type: ignore[union-attr]
     assert not played_on.fits  # type: ignore[union-attr]
     assert played_on.peak_reserved_bytes > report.peak_reserved_bytes  # type: ignore[union-attr]
+    # Fewer bytes than the GPU has, and yet too many: whoever reads the share must learn why.
+    assert "fragments take the rest, so it does not fit" in played_on.because
+    assert "does not fit" not in report.because
+
+
+@pytest.mark.parametrize("allocator", ["caching", "expandable_segments"])
+def test_what_is_said_to_fit_fits_with_its_fragments(allocator: str) -> None:
+    # With full checkpointing the bytes themselves fit either way; fragments of a caching allocator are too many.
+    training = {"model": "llama3_8b", "seq_len": 36864, "sharding": "zero3", "allocator": allocator}
+    step = {"name": "long", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": training}
+    with pytest.raises(OutOfMemoryError) as caught:
+        simulate(load_scenario(step))
+    full = load_scenario(step | {"training": training | {"activation_checkpointing": "full"}})
+    report = simulate(full, limit_memory=False).report
+    assert report.peak_memory_bytes < caught.value.capacity  # type: ignore[union-attr]
+    assert report.fits == (allocator == "expandable_segments")  # type: ignore[union-attr]
+    assert ("tried, and fits: activation_checkpointing: full" in str(caught.value)) == report.fits  # type: ignore[union-attr]
+    # What it would take is more than there is, and told so.
+    nearest = f"nearest: activation_checkpointing: full (needs {report.peak_reserved_bytes / 1e9:.3g} GB)"  # type: ignore[union-attr]
+    assert (nearest in str(caught.value)) != report.fits  # type: ignore[union-attr]
 
 
 def test_a_run_leaves_a_snapshot_that_says_what_was_held(tmp_path: Path) -> None:

@@ -187,6 +187,15 @@ def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
     assert split.recompute.flops - plain.recompute.flops == keys.flops + up.flops
 
 
+@pytest.mark.parametrize("policy", ["full", "attention", "selective_op"])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) -> None:
+    llama = load_model("llama3_8b", 8192)
+    given = TrainingStep(llama, 8192, 1, attention="standard", framework=Framework(split_maps=split))
+    listed = ((policy, tuple(range(llama.num_layers))),)
+    assert units(replace(given, checkpointing=listed), H100) == units(replace(given, checkpointing=policy), H100)
+
+
 def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled() -> None:
     batch = Batch(2, 2048)
     elements = batch.tokens * MPT.vocab_size
