@@ -50,6 +50,8 @@ class TrainingReport:
         Parts of exposed_comm_time_s by what ran; where several did, the one that is exposed longest [s].
     host_memory_bytes : int
         Model states that a rank keeps in its host's memory [B].
+    capacity_bytes : int
+        Of the GPU that needs most [B].
     """
 
     step_time_s: float
@@ -74,6 +76,7 @@ class TrainingReport:
     because: str
     exposed_comm_time_by_kind: dict[str, float]
     host_memory_bytes: int
+    capacity_bytes: int
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -118,6 +121,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         because=_because(time, kernels, compute, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
         exposed_comm_time_by_kind=_by_kind(moving, compute),
         host_memory_bytes=plan.host_bytes,
+        capacity_bytes=capacity,
     )
 
 

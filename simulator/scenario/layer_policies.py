@@ -37,9 +37,9 @@ def _by_layer(value: dict[str, Any]) -> Checkpointing:
     named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
     if shape.every and not named:
         return shape.every
-    if shape.every or not named:
+    if shape.every or not value:
         raise ValueError(f"got {', '.join(value) or 'an empty mapping'}; write {{every: 2}}, or {{full: [0, 1]}}")
-    return tuple((name, tuple(layers)) for name, layers in named.items())
+    return tuple((name, tuple(layers)) for name, layers in named.items()) or "none"
 
 
 def checkpointing() -> reading.Read:

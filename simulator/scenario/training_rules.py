@@ -54,6 +54,7 @@ def conflicts(
     except ScenarioError as error:
         yield from _unusable(error, shape)
     yield from _layers(shape, model)
+    yield from _units(shape, model)
 
 
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
@@ -84,8 +85,10 @@ def _mesh(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
     if shape.sharding.strategy != "zero3":
         told = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write zero3"
         yield _conflict("sharding.reshard_after_forward", told, *involved)
-    elif whole % ranks:
-        told = f"got {ranks}; must divide the {whole} ranks that share one copy of the states"
+    elif whole % ranks or ranks == whole:
+        told = (
+            f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and be fewer; or write true"
+        )
         yield _conflict("sharding.reshard_after_forward", told, *involved)
 
 
@@ -133,7 +136,7 @@ def _master(shape: TrainingShape) -> Iterator[Conflict]:
     if master in (None, "auto"):
         return
     if dtypes.find(str(master)).bits <= dtypes.find(params).bits:
-        told = f"got {master!r}, no wider than the parameters' {params}; leave it out, or write null"
+        told = f"got {master!r}, no wider than the parameters' {params}; leave it out for float32, or write null"
         yield _conflict("precision.master", told, "training.precision.params")
 
 
@@ -217,6 +220,13 @@ def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
     if found is None or found[1].split(".")[0] not in model:
         return (), line.removeprefix("model: ")
     return tuple(found[1].split(".")), found[2]
+
+
+def _units(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+    size = shape.sharding.layers_per_unit
+    if model is not None and size > model.num_layers:
+        told = f"got {size}; {model.name} has {model.num_layers} layers"
+        yield _conflict("sharding.layers_per_unit", told, "training.model")
 
 
 def _layers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:

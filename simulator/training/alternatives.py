@@ -1,4 +1,4 @@
-"""What would make a step fit: the next sharding stage, more checkpointing, a smaller micro-batch, the host's memory.
+"""What would make a step fit: no holes, the next stage, checkpointing, a smaller micro-batch, the host's memory.
 
 Rule: names changes; whether one helps is found out by playing it.
 """
@@ -16,6 +16,8 @@ _NEXT: Final[dict[Strategy, Strategy]] = {"ddp": "zero1", "zero1": "zero2", "zer
 
 def alternatives(step: TrainingStep, ranks: int) -> Iterator[tuple[str, TrainingStep]]:
     """Changes of one setting each that need less memory, as text for a user and as a step."""
+    if step.allocator != "expandable_segments":
+        yield "allocator: expandable_segments", replace(step, allocator="expandable_segments")
     following = _NEXT.get(step.sharding.strategy)
     while following is not None and ranks > 1:
         yield f"sharding: {following}", replace(step, sharding=replace(step.sharding, strategy=following))

@@ -5,6 +5,7 @@ Rule: a strategy says what is communicated and when; what a pass computes and ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.dtypes import find
@@ -65,9 +66,10 @@ class Passes:
 
         They are added to those of earlier micro-batches where these are whole, and copied where they are communicated.
         """
+        # What appears without running anything again belongs to the loss.
+        category = "loss buffers" if unit.recompute is None else "recomputed activations"
         for made in unit.makes:
-            nbytes = self.unit(made).recomputed
-            self.score.allocate(f"{made} recomputed {micro}", nbytes, "recomputed activations", after=after)
+            self.score.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
             self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after)
         fresh = self._make_room(micro, unit, after)
@@ -100,10 +102,54 @@ class Passes:
         self.score.allocate(name, unit.elements * computed, "gradients", after=after)
         return name if whole else None
 
-    def drop_gradients(self, unit: Unit, micro: int, after: str) -> None:
-        """Free a unit's whole gradients, once they are reduced and scattered."""
+    def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
+        """Put whole gradients into one buffer of the wire's dtype, and free them.
+
+        Parameters
+        ----------
+        name : str
+        units : sequence of Unit
+        micro : int
+        copies : bool
+            Whether also gradients of that dtype are copied together; otherwise they are made where they are sent from.
+
+        Returns
+        -------
+        str or None
+            The buffer's allocation, for whoever has sent it to free; None where there is none.
+        """
+        computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
+        if self.ranks == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
+            return None
+        buffer = self._buffer(name, units)
+        for unit in units:
+            self._drop_gradients(unit, micro, "compute", [])
+        return buffer
+
+    def cast(self, name: str, units: Sequence[Unit]) -> str | None:
+        """A buffer for gradients that stay, where they travel in another dtype; else they are sent from where they are.
+
+        Returns its allocation, for whoever has sent it to free.
+        """
+        same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
+        return None if same or self.score.communicator.cluster.world_size == 1 else self._buffer(name, units)
+
+    def _buffer(self, name: str, units: Sequence[Unit]) -> str:
+        nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
+        return self.score.allocate(f"{name} buffer", nbytes, "buffers")
+
+    def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str) -> None:
+        """Keep this rank's part of what was sent, and free the rest."""
+        for unit in units:
+            self.keep_gradient_shard(unit, micro, after)
+            if buffer is None:
+                self._drop_gradients(unit, micro, "communication", [after])
+        if buffer is not None:
+            self.score.free(buffer, stream="communication", after=[after])
+
+    def _drop_gradients(self, unit: Unit, micro: int, stream: str, after: list[str]) -> None:
         name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
-        self.score.free(name, stream="communication", after=[after])
+        self.score.free(name, stream=stream, after=after)
         if name in self.gradients:
             self.gradients.remove(name)
 

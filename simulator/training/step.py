@@ -11,6 +11,7 @@ from importlib import import_module
 from simulator.cluster.cluster import Cluster
 from simulator.model.flops import model_flops_per_token
 from simulator.program import Program
+from simulator.training.beside import hbm_left
 from simulator.training.communicator import Communicator
 from simulator.training.groups import Groups, for_every_rank
 from simulator.training.passes import Passes
@@ -62,13 +63,14 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
     score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None))
-    passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size), groups.shard_size)
+    left = hbm_left(cluster)
+    passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size, left), groups.shard_size)
     elements = sum(unit.elements for unit in passes.units)
     held = states(step, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
     score.allocate("parameters", held.parameters, "parameters")
     score.allocate("optimizer states", held.optimizer, "optimizer")
     import_module(f"simulator.training.sharding.{step.sharding.strategy}").plan(score, passes)
-    update(score, passes, Gauge(cluster.gpus[0], step), held)
+    update(score, passes, Gauge(cluster.gpus[0], step, left), held)
     ranks = for_every_rank(score.ops, score.scopes, groups, cluster.hosts)
     timed = sum(op.duration is not None for op in score.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size

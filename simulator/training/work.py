@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from simulator.cluster.cluster import Gpu
 from simulator.dtypes import find
@@ -84,47 +85,67 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a collective in flight takes of SMs and leaves of HBM."""
+
+    sms_taken: int
+    hbm_left: float
+
+
+_ALONE: Final = _Beside(0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Gauge:
-    """Times kernels on one GPU under one step's settings."""
+    """Times kernels on one GPU under one step's settings.
+
+    Attributes
+    ----------
+    gpu : Gpu
+    step : TrainingStep
+    hbm_left : float
+        Share of HBM bandwidth that a collective in flight leaves to kernels.
+    """
 
     gpu: Gpu
     step: TrainingStep
+    hbm_left: float = 1.0
 
     def timed(self, kernels: Iterable[Kernel]) -> Timed:
         """Kernels one after the other."""
-        taken = communication_sms(self.gpu)
+        beside = self._beside()
         found = Timed(0.0, 0.0, 0.0, 0.0)
         for kernel in kernels:
-            alone = self._duration(kernel, 0)
-            slowed = self._duration(kernel, taken)
+            alone = self._duration(kernel, _ALONE)
+            slowed = self._duration(kernel, beside)
             size = find(self.step.precision.params).itemsize
             found += Timed(alone, slowed, kernel.flops, kernel.nbytes(size))
         return found
 
-    def _duration(self, kernel: Kernel, sms_taken: int) -> float:
+    def _duration(self, kernel: Kernel, beside: _Beside) -> float:
         """A kernel's time with what the framework and the chip's sustained load make of it [s]."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
             if self.step.compiled and kernel.fusible:
-                return framework.compiled * self._bare(replace(kernel, fusible=False), sms_taken)
-            return framework.elementwise * self._bare(kernel, sms_taken)
+                return framework.compiled * self._bare(replace(kernel, fusible=False), beside)
+            return framework.elementwise * self._bare(kernel, beside)
         if isinstance(kernel, Attention):
-            found = self._bare(kernel, sms_taken)
+            found = self._bare(kernel, beside)
             if kernel.causal and framework.attention_masked:
-                whole = self._bare(replace(kernel, causal=False), sms_taken)
+                whole = self._bare(replace(kernel, causal=False), beside)
                 found += framework.attention_masked * (whole - found)
             return found
-        found = framework.matmul_time(self.gpu) * self._bare(kernel, sms_taken)
-        return found + self._casts(kernel)
+        found = framework.matmul_time(self.gpu) * self._bare(kernel, beside)
+        return found + self._casts(kernel, beside)
 
-    def _casts(self, kernel: Matmul) -> float:
+    def _casts(self, kernel: Matmul, beside: _Beside) -> float:
         """Time to bring operands to eight bits, where the matmul takes them so and activations do not [s]."""
         precision = self.step.precision
         if not _is_eight_bit(precision.matmul) or _is_eight_bit(precision.params):
             return 0.0
-        return self._bare(eight_bit_casts(kernel), 0)
+        return self._bare(eight_bit_casts(kernel), replace(beside, sms_taken=0))
 
-    def _bare(self, kernel: Kernel, sms_taken: int) -> float:
+    def _bare(self, kernel: Kernel, beside: _Beside) -> float:
         precision = self.step.precision
         # Eight bits are for the layers' linear maps; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and _is_eight_bit(precision.matmul))
@@ -132,7 +153,8 @@ class Gauge:
             kernel,
             self.gpu,
             precision.params if wide else precision.matmul,
-            sms_taken=sms_taken,
+            sms_taken=beside.sms_taken,
+            hbm_share=beside.hbm_left,
             attention_generation=self.step.attention_generation,
             compiled=self.step.compiled,
             sustained=bool(self.step.framework.sustained),
@@ -141,8 +163,11 @@ class Gauge:
     def copies(self, nbytes: float) -> Timed:
         """Plain copies of so many bytes, read and written together [B]."""
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
-        alone = self._bare(kernel, 0)
-        return Timed(alone, alone, 0.0, nbytes)
+        beside = replace(self._beside(), sms_taken=0)
+        return Timed(self._bare(kernel, _ALONE), self._bare(kernel, beside), 0.0, nbytes)
+
+    def _beside(self) -> _Beside:
+        return _Beside(communication_sms(self.gpu), self.hbm_left)
 
     def swept(self, name: str, read: float, written: float) -> Timed:
         """One pass over HBM."""
@@ -153,14 +178,15 @@ def _is_eight_bit(dtype: str) -> bool:
     return find(dtype, stored=False).itemsize == 1
 
 
-def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
+def units(step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0) -> tuple[Unit, ...]:
     """Embedding, layers and head with their work for one micro-batch; several ranks copy what they communicate."""
     framework = step.framework
-    gauge = Gauge(gpu, step)
+    gauge = Gauge(gpu, step, hbm_left)
     # The head and the embedding keep the activations' dtype where layers multiply with eight bits.
     ends = gauge
     if _is_eight_bit(step.precision.matmul):
-        ends = Gauge(gpu, replace(step, precision=replace(step.precision, matmul=step.precision.params)))
+        wide = replace(step, precision=replace(step.precision, matmul=step.precision.params))
+        ends = replace(gauge, step=wide)
     batch = Batch(
         step.micro_batch_size,
         step.seq_len,
@@ -174,7 +200,7 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
     entry = batch.tokens * step.model.hidden_size * batch.itemsize
     forward, backward = _both(gauge, layer)
     found = [_plain("embedding", elements[0], ends, embedding_operations(step.model, batch))]
-    timed: dict[int, Timed] = {}
+    timed: dict[tuple[str, ...], Timed] = {}
     for i in range(step.model.num_layers):
         keeping: Kept = kept(step.checkpointing, i, step.model, layer, entry)
         again = None
@@ -196,18 +222,18 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1) -> tuple[Unit, ...]:
     return tuple(_completed(gauge, unit, module, ranks) for unit, module in zip(found, parts, strict=True))
 
 
-def _again(gauge: Gauge, keeping: Kept, timed: dict[int, Timed]) -> Timed:
+def _again(gauge: Gauge, keeping: Kept, timed: dict[tuple[str, ...], Timed]) -> Timed:
     """What is run again before a layer's backward pass: whole layers, the last of them as far as it is needed."""
-    whole = len(keeping.operations)
-    last = keeping.operations
-    if gauge.step.framework.stops_early:
-        last = until_needed(last)
-    for operations in (keeping.operations, last):
-        if len(operations) not in timed:
-            timed[len(operations)] = gauge.timed(k for op in operations for k in op.forward)
-    again = timed[len(last)]
+
+    def time(operations: tuple[Operation, ...]) -> Timed:
+        names = tuple(op.name for op in operations)
+        if names not in timed:
+            timed[names] = gauge.timed(k for op in operations for k in op.forward)
+        return timed[names]
+
+    again = time(until_needed(keeping.operations) if gauge.step.framework.stops_early else keeping.operations)
     for _ in range(keeping.segment - 1):
-        again += timed[whole]
+        again += time(keeping.operations)
     return again
 
 

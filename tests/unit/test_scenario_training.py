@@ -350,7 +350,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
          "precision.params: got 'tf32', in which only matmuls run; write it at training.precision.matmul"),
         ({"precision": {"reduce": None}}, f"precision.reduce: got nothing; {DTYPES}"),
         ({"precision": {"master": "bfloat16"}},
-         "precision.master: got 'bfloat16', no wider than the parameters' bfloat16; leave it out, or write null"),
+         "precision.master: got 'bfloat16', no wider than the parameters' bfloat16; leave it out for float32, "
+         "or write null"),
         ({"precision": {"matmul": "tf32"}},
          "precision.matmul: got 'tf32', which takes float32 inputs, but params are bfloat16; leave it out, "
          "or write params: float32"),
@@ -522,6 +523,13 @@ SERVER = {"strategy": "parameter_server"}
             {},
             "sharding.gradient_sync: got 'last', but zero2",
         ),
+        (
+            {"sharding": {"reshard_after_forward": 8}},
+            {},
+            "sharding.reshard_after_forward: got 8; must divide the 8 ranks",
+        ),
+        ({"sharding": {"layers_per_unit": 13}}, {}, "sharding.layers_per_unit: got 13; gpt2 has 12 layers"),
+        ({"activation_checkpointing": {}}, {}, "activation_checkpointing: got an empty mapping; write {every: 2}"),
         ({"sharding": {"layers_per_unit": 0}}, {}, "sharding.layers_per_unit: got 0; must be at least 1"),
         ({"sharding": {"keep_below": -1}}, {}, "sharding.keep_below: got -1; must be at least 0"),
         ({"sharding": SERVER}, {"world_size": 1}, "sharding.strategy: got 'parameter_server', which takes at least 2"),
@@ -581,3 +589,7 @@ def test_loss_scaling_follows_the_dtype_of_the_parameters() -> None:
 def test_policies_by_layer_reach_the_step() -> None:
     step = to_step(loaded({"activation_checkpointing": {"attention": [3], "full": [0, 2]}}), 8)
     assert step.checkpointing == (("full", (0, 2)), ("attention", (3,)))
+
+
+def test_no_layers_of_a_policy_are_none() -> None:
+    assert loaded({"activation_checkpointing": {"full": []}}).activation_checkpointing == "none"

@@ -51,15 +51,18 @@ class Bucket:
 def plan(score: Score, passes: Passes) -> None:
     """Note all micro-batches."""
 
-    def summed(bucket: Bucket) -> None:
-        dtype = passes.step.precision.reduce
-        score.communicate(f"all_reduce {bucket.name}", "all_reduce", bucket.elements, dtype, after=[bucket.done])
+    def summed(bucket: Bucket) -> str | None:
+        name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
+        return score.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done])
 
     bucketed(passes, summed)
 
 
-def bucketed(passes: Passes, send: Callable[[Bucket], None], *, each: bool = False) -> None:
-    """All micro-batches, with gradients sent in buckets: in each of them, or in the last one alone."""
+def bucketed(passes: Passes, send: Callable[[Bucket], str | None], *, each: bool = False) -> None:
+    """All micro-batches, with gradients sent in buckets: in each of them, or in the last one alone.
+
+    `send` names the operation after which a bucket has left.
+    """
     for micro in range(passes.step.accumulation):
         for unit in passes.units:
             passes.forward(micro, unit, [])
@@ -72,5 +75,12 @@ def bucketed(passes: Passes, send: Callable[[Bucket], None], *, each: bool = Fal
             filled.append(unit)
             full = bucket.elements * passes.gradient_itemsize >= passes.step.sharding.bucket_size
             if sends and (full or unit is passes.units[0]):
-                send(bucket)
+                _sent(passes, bucket, send)
                 filled, number = [], number + 1
+
+
+def _sent(passes: Passes, bucket: Bucket, send: Callable[[Bucket], str | None]) -> None:
+    buffer = passes.cast(bucket.name, bucket.units) if passes.keeps_whole_gradients else None
+    sent = send(bucket)
+    if buffer is not None:
+        passes.score.free(buffer, stream="communication", after=[sent or bucket.done])

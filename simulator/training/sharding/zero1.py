@@ -12,11 +12,12 @@ from simulator.training.states import shard
 def plan(score: Score, passes: Passes) -> None:
     """Note all micro-batches; only the last one communicates gradients."""
 
-    def scattered(bucket: Bucket) -> None:
+    def scattered(bucket: Bucket) -> str:
         reduced = scatter(score, passes, bucket)
         if passes.step.offload is not None:
             nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
             passes.hand_over(bucket.name, nbytes, reduced, add=False)
+        return reduced
 
     bucketed(passes, scattered)
 

@@ -11,10 +11,10 @@ from simulator.training.sharding.zero1 import scatter
 def plan(score: Score, passes: Passes) -> None:
     """Note all micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
 
-    def scattered(bucket: Bucket) -> None:
+    def scattered(bucket: Bucket) -> str:
+        buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
         reduced = scatter(score, passes, bucket)
-        for unit in bucket.units:
-            passes.keep_gradient_shard(unit, bucket.micro, reduced)
-            passes.drop_gradients(unit, bucket.micro, reduced)
+        passes.unpack(buffer, bucket.units, bucket.micro, reduced)
+        return reduced
 
     bucketed(passes, scattered, each=True)

@@ -46,12 +46,11 @@ class _Micro:
         self.last = micro == passes.step.accumulation - 1
         self.sums = self.last or self.sharding.gradient_sync != "last"
         self.ready: dict[str, str | None] = {}
-        self.freed: list[str | None] = []
+        self.room: str | None = None
 
     def note(self) -> None:
         ahead = self.sharding.prefetch + 1
         self._gather_root()
-        self.freed = [None] * ahead
         for i in range(min(ahead, len(self.blocks))):
             self._gather("forward", i)
         self.passes.forward(self.micro, self.passes.units[0], [self.ready["root"]])
@@ -59,7 +58,7 @@ class _Micro:
             for unit in block:
                 done = self.passes.forward(self.micro, unit, [self.ready[f"forward {i}"]])
             last = i == len(self.blocks) - 1
-            self.freed.append(done if last or not self.sharding.reshard_after_forward else self._reshard(i, done))
+            self.room = done if last or not self.sharding.reshard_after_forward else self._reshard(i, done)
             if i + ahead < len(self.blocks):
                 self._gather("forward", i + ahead)
         self.passes.forward(self.micro, self.passes.units[-1], [])
@@ -68,7 +67,7 @@ class _Micro:
     def _backward(self) -> None:
         prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
         done = self._pass_back(self.passes.units[-1], [])
-        self.freed = [None] * (prefetch + 1)
+        self.room = None
         order = list(range(last, -1, -1))
         # The last block is still there from the forward pass.
         held = {last} if self.sharding.reshard_after_forward else set(order)
@@ -80,7 +79,7 @@ class _Micro:
             way = "forward" if i in held else "backward"
             for unit in reversed(self.blocks[i]):
                 done = self._pass_back(unit, [self.ready[f"{way} {i}"]])
-            self.freed.append(self._free(way, i, done))
+            self.room = self._free(way, i, done)
             if i not in held and self.sharding.mesh:
                 self._free("between", i, done)
             if following:
@@ -100,11 +99,10 @@ class _Micro:
         self.ready["root"] = self._all_gather(f"gather root {self.micro}", root, "shard")
 
     def _gather(self, way: str, i: int) -> None:
-        """Bring a block together, after the one that must have made room for it."""
+        """Bring a block together, once the last one that was at work has made room for it."""
         block = self.blocks[i]
-        room = self.freed[-(self.sharding.prefetch + 1)]
         name = f"{_name(block)} parameters {way} {self.micro}"
-        self.score.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[room])
+        self.score.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
         scope: Scope = "mesh" if way == "backward" and self.sharding.mesh else "shard"
         gather = f"gather {_name(block)} {way} {self.micro}"
         self.ready[f"{way} {i}"] = self._all_gather(gather, _gathered(block), scope) or name
@@ -136,11 +134,10 @@ class _Micro:
         if not self.sums:
             return
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
+        buffer = self.passes.pack(name, units, self.micro, copies=True)
         reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, after=[done], scope="shard")
         self._sum_copies(units, reduced or done)
-        for unit in units:
-            self.passes.keep_gradient_shard(unit, self.micro, reduced or done)
-            self.passes.drop_gradients(unit, self.micro, reduced or done)
+        self.passes.unpack(buffer, units, self.micro, reduced or done)
 
 
 def _name(units: Sequence[Unit]) -> str:
