@@ -28,7 +28,9 @@ def show(table: str | None, jobs: int, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_document(outcomes, held), indent=2))
         return
-    parts = [sheets.groups(outcomes), sheets.memory(outcomes), sheets.worst_rows(outcomes)]
+    tables = dict.fromkeys(row.table for row in rows)
+    parts = [sheets.groups(outcomes), *(sheets.memory(outcomes, name) for name in tables)]
+    parts += [sheets.worst_rows(outcomes)]
     parts += [sheets.constants(known, held), sheets.counts(known)]
     if held is not None:
         parts += [sheets.kept_back(held), sheets.removed(held, outcomes, known["llm_foundry"])]

@@ -59,7 +59,7 @@ def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
 def kernel_time(row: Row, framework: Framework, changes: Changes = ()) -> float:
     """Time of a row's kernels one after the other, no communication [s]."""
     step = step_of(row, framework)
-    gpu = cluster_of(row.gpu, row.gpus, changes).gpus[0]
+    gpu = cluster_of(row.gpu, row.gpus, changes, row.topology).gpus[0]
     parts = units(step, gpu, row.gpus)
     kinds = [span for unit in parts for span in (unit.forward, unit.backward, unit.recompute, unit.copies)]
     spans = [span for span in kinds if span is not None]

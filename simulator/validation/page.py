@@ -12,7 +12,18 @@ from pathlib import Path
 from simulator.report import plot_validation, style
 from simulator.validation import sheets
 from simulator.validation.checks import system
-from simulator.validation.page_text import AIMS, BEFORE, CONSTANTS, KEPT_BACK, KERNELS, MEMORY, REMOVED, SHORT, WORST
+from simulator.validation.page_text import (
+    AIMS,
+    BEFORE,
+    CONSTANTS,
+    KEPT_BACK,
+    KERNELS,
+    MEMORY,
+    REMOVED,
+    SHORT,
+    UNSEEN,
+    WORST,
+)
 from simulator.validation.playing import Outcome, frameworks, play_rows
 from simulator.validation.rows import measured
 from simulator.validation.summary import errors, is_fitted
@@ -25,7 +36,8 @@ def write(folder: Path, jobs: int = 2) -> None:
     held = system(outcomes, known["llm_foundry"])
     drawn = plot_validation.figure(_groups(outcomes), _finding(outcomes))
     style.save(drawn, folder / "images", "validation")
-    memory = sheets.memory(outcomes)
+    memory = sheets.memory(outcomes, "torchtitan")
+    other = sheets.memory(outcomes, "nanotron")
     parts = [
         BEFORE,
         sheets.groups(outcomes).markdown(),
@@ -38,6 +50,8 @@ def write(folder: Path, jobs: int = 2) -> None:
         KERNELS + sheets.kernels_removed(outcomes, known["llm_foundry"], jobs).markdown(),
         KEPT_BACK + sheets.kept_back(held).markdown(),
         MEMORY + ("" if memory is None else memory.markdown()),
+        UNSEEN + sheets.steps(outcomes, "nanotron").markdown(),
+        "" if other is None else other.markdown(),
         SHORT,
     ]
     (folder / "validation.md").write_text("\n".join(parts), encoding="utf-8")

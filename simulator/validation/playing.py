@@ -72,7 +72,7 @@ def play_row(row: Row, known: Mapping[str, Framework], changes: Changes = ()) ->
     -----
     Of many micro-batches three are played; the others take as long as from the second to the third.
     """
-    cluster = cluster_of(row.gpu, row.gpus, changes)
+    cluster = cluster_of(row.gpu, row.gpus, changes, row.topology)
     framework = known[row.framework]
     accumulation = min(row.accumulation, MOST_PLAYED)
     step = step_of(row, framework, accumulation)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from simulator import registry
 from simulator.cluster.build import build
@@ -21,7 +21,7 @@ from simulator.document import load
 from simulator.errors import UnknownNameError
 from simulator.model.load import load_model
 from simulator.training.framework import Framework
-from simulator.training.spec import Precision, Sharding, TrainingStep
+from simulator.training.spec import Precision, Sharding, Strategy, TrainingStep
 
 _TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "training.csv"
 _GIB: Final = 2**30
@@ -29,7 +29,6 @@ _GIB: Final = 2**30
 MOST_PLAYED: Final = 3
 # Among changes of a GPU's constants: the best matmul's share of the peak.
 BEST_MATMUL: Final = "best_matmul"
-_TOPOLOGY: Final = {"h100_sxm": "dgx_h100", "h100_hbm2e_500w": "dgx_h100", "a100_sxm_80gb": "dgx_a100"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,15 @@ class Row:
     Attributes
     ----------
     table : str
-        "foundry" or "torchtitan".
+        "foundry", "torchtitan" or "nanotron".
     line : int
         Its line in the source, or its number there.
-    framework, model, gpu : str
-        Catalog names.
+    framework, model, gpu, topology : str
+        Catalog names: of the constants that it is played with, and of the machine that comes nearest.
     seq_len, gpus, micro_batch_size, accumulation : int
     matmul, reduce : str
         Dtypes of matmuls' inputs and of gradients on the wire.
+    sharding : str
     reshard : bool
     checkpointing : str or int
     compiled : bool
@@ -62,12 +62,14 @@ class Row:
     framework: str
     model: str
     gpu: str
+    topology: str
     seq_len: int
     gpus: int
     micro_batch_size: int
     accumulation: int
     matmul: str
     reduce: str
+    sharding: Strategy
     reshard: bool
     checkpointing: str | int
     compiled: bool
@@ -100,9 +102,10 @@ class Row:
         compiled = " compiled" if self.compiled else ""
         chip = self.gpu.split("_")[0]
         dtype = " fp8" if self.eight_bit else ""
+        sharding = "" if self.sharding == "zero3" else f" {self.sharding}"
         return (
             f"{self.model} {chip} x{self.gpus} seq {self.seq_len} mb {self.micro_batch_size}x{self.accumulation}"
-            f"{policy}{compiled}{dtype}"
+            f"{sharding}{policy}{compiled}{dtype}"
         )
 
 
@@ -135,12 +138,14 @@ def _row(row: Mapping[str, str]) -> Row:
         framework=row["framework"],
         model=row["model"],
         gpu=row["gpu"],
+        topology=row["topology"],
         seq_len=int(row["seq_len"]),
         gpus=int(row["gpus"]),
         micro_batch_size=int(row["micro_batch_size"]),
         accumulation=int(row["accumulation"]),
         matmul=row["matmul"],
         reduce=row["reduce"],
+        sharding=cast(Strategy, row["sharding"]),
         reshard=row["reshard"] == "true",
         checkpointing=int(policy) if policy.isdigit() else policy,
         compiled=row["compiled"] == "true",
@@ -157,7 +162,7 @@ def step_of(row: Row, framework: Framework, accumulation: int | None = None) -> 
         seq_len=row.seq_len,
         micro_batch_size=row.micro_batch_size,
         accumulation=row.accumulation if accumulation is None else accumulation,
-        sharding=Sharding("zero3", reshard_after_forward=row.reshard),
+        sharding=Sharding(row.sharding, reshard_after_forward=row.reshard),
         precision=Precision(grads="float32", reduce=row.reduce, matmul=row.matmul),
         checkpointing=row.checkpointing,
         compiled=row.compiled,
@@ -169,10 +174,11 @@ Changes = tuple[tuple[str, float], ...]
 
 
 @cache
-def cluster_of(gpu: str, gpus: int, changes: Changes = ()) -> Cluster:
+def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -> Cluster:
     """The cluster of a row, from what is known of it; `changes` are constants of its GPU with other values."""
+    topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:
-        return build(_TOPOLOGY[gpu], gpus, gpu=_gpu(gpu))
+        return build(topology, gpus, gpu=_gpu(gpu))
     held = _gpu(gpu)
     data = dict(load(registry.find("gpu", held)).data) if isinstance(held, str) else held
     other = dict(changes)
@@ -182,7 +188,7 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = ()) -> Cluster:
         data["best_matmul_flops"] = {
             dtype: f"{share * peak[dtype] / 1e12} TFLOP/s" for dtype in data["best_matmul_flops"]
         }
-    return build(_TOPOLOGY[gpu], gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}})
+    return build(topology, gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}})
 
 
 def _gpu(name: str) -> str | dict[str, Any]:

@@ -60,17 +60,29 @@ def _row(found: Errors) -> tuple[str, ...]:
     )
 
 
-def memory(outcomes: Sequence[Outcome]) -> Sheet | None:
-    """Peak memory where it was printed."""
-    summary = of_memory(outcomes)
+def memory(outcomes: Sequence[Outcome], table: str) -> Sheet | None:
+    """Peak memory where a part of the table has it."""
+    summary = of_memory(outcomes, table)
     if summary is None:
         return None
     rows = [
         (o.row.name, f"{o.row.peak / 2**30:.1f} GiB", f"{o.peak / 2**30:.1f} GiB", f"{o.memory_error:+.1%}")
         for o in outcomes
-        if o.row.peak is not None and o.memory_error is not None
+        if o.row.table == table and o.row.peak is not None and o.memory_error is not None
     ]
-    return Sheet(f"peak memory: bias {summary.bias:+.1%}", ("row", "measured", "simulated", "error"), tuple(rows))
+    return Sheet(
+        f"peak memory under {table}: bias {summary.bias:+.1%}", ("row", "measured", "simulated", "error"), tuple(rows)
+    )
+
+
+def steps(outcomes: Sequence[Outcome], table: str) -> Sheet:
+    """Every row of a part of the table."""
+    rows = [
+        (o.row.name, f"{o.row.tokens_per_s:,.0f}", f"{o.tokens_per_s:,.0f}", f"{o.error:+.1%}")
+        for o in outcomes
+        if o.row.table == table
+    ]
+    return Sheet(f"tokens/s under {table}", ("row", "measured", "simulated", "error"), tuple(rows))
 
 
 def worst_rows(outcomes: Sequence[Outcome]) -> Sheet:

@@ -71,10 +71,10 @@ def is_fitted(row: Row) -> bool:
     return row.table == "foundry" and not row.eight_bit
 
 
-def of_memory(outcomes: Sequence[Outcome]) -> Errors | None:
-    """Errors of peak memory, where any was printed."""
-    found = [o.memory_error for o in outcomes if o.memory_error is not None]
-    return errors("peak memory", found) if found else None
+def of_memory(outcomes: Sequence[Outcome], table: str) -> Errors | None:
+    """Errors of peak memory in a part of the table, where any was printed."""
+    found = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
+    return errors(table, found) if found else None
 
 
 def worst(outcomes: Sequence[Outcome], count: int = 10) -> tuple[tuple[Outcome, str], ...]:
@@ -93,6 +93,8 @@ def reason(outcome: Outcome, rows: Sequence[Row]) -> str:
         return f"measured slower than sequence {seq}, which is more work a token; the source does not say why"
     if outcome.error > 0 and outcome.peak > _NEARLY_FULL * outcome.capacity:
         return "memory is nearly full: perhaps an allocator that gives blocks back and asks again, which is not played"
+    if row.table == "nanotron" and row.gpus > 8:
+        return "nanotron gathers and scatters after its passes, not beside them; a noisy cluster, says its source"
     if row.eight_bit:
         return "every cast to eight bits is played as a pass of its own; the library joins some with norms"
     if row.table == "torchtitan" and row.gpus > 8:

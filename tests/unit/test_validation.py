@@ -43,7 +43,7 @@ def step(framework: Framework = BARE, **facts: object) -> TrainingStep:
 
 def test_every_row_names_its_source_and_recomputes_its_step_time() -> None:
     rows = measured()
-    assert len(rows) == 120 + 9
+    assert len(rows) == 120 + 9 + 13
     for row in rows:
         assert row.source
         tokens = row.seq_len * row.micro_batch_size * row.accumulation * row.gpus
@@ -280,7 +280,7 @@ def test_groups_tell_boxes_and_dtypes_apart_and_the_fitted_rows_together() -> No
 def test_no_error_cannot_be_summarised() -> None:
     with pytest.raises(ValueError, match="no error"):
         errors("none", [])
-    assert of_memory([outcome(0.1)]) is None
+    assert of_memory([outcome(0.1)], "foundry") is None
 
 
 @pytest.mark.parametrize(
@@ -400,6 +400,11 @@ def test_constants_are_counted_by_dtype() -> None:
     assert set(both["matmul table"]) - set(one["matmul table"]) == {"matmul_float8_e4m3fn_copies"}
     assert set(both["published figures"]) - set(one["published figures"]) == {"best_matmul float8_e4m3fn"}
     assert sum(len(names) for origin, names in one.items() if origin != "collectives") == 11
+
+
+@pytest.mark.parametrize("gpu", ["h100_sxm", "a100_sxm_80gb"])
+def test_at_most_fifteen_constants_stand_behind_a_row(gpu: str) -> None:
+    assert sum(map(len, counted(frameworks()["llm_foundry"], cluster_of(gpu, 8)).values())) <= 15
 
 
 def test_a_sheet_is_written_for_a_terminal_and_for_a_page() -> None:
