@@ -59,7 +59,7 @@ WRONG_COMMANDS = [
         "greater than or equal to 1",
     ),
     (("sweep", "small.yaml", "--jobs", "x"), "simulator sweep: Invalid value for '--jobs'", "valid integer"),
-    (("run", "nosuch"), "scenario: got 'nosuch'; one of ", "ring_vs_parameter_server"),
+    (("run", "nosuch"), "scenario: got 'nosuch'; one of ", "all_to_all_direct"),
     (("run", "stragler"), "scenario: got 'stragler'", "did you mean 'straggler'?"),
     (("run", "gone.yaml"), "gone.yaml: no such scenario file", "give an existing path"),
     (("run", "."), "scenario: got '.'", "one of "),
