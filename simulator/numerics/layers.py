@@ -1,0 +1,90 @@
+"""The layers of a GPT as pairs of functions: forward gives a result and what backward will need, backward takes it.
+
+Rule: a cache holds arrays as they are stored, nothing else; every function is pure. Weights lie (out, in), as PyTorch
+has them. Like taking notes: only what cannot be worked out again is written down.
+
+Shapes: x is (tokens, width) unless said otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from simulator.numerics.arithmetic import Arithmetic, Array
+
+EPSILON: Final = 1e-5
+_ROOT: Final = float(np.sqrt(2.0 / np.pi))
+# GELU's tanh form (Hendrycks & Gimpel, arXiv:1606.08415).
+_CUBIC: Final = 0.044715
+
+
+def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
+    """x weight^T + bias; keeps x."""
+    y = a.operand(x) @ a.operand(a.load(weight)).T
+    if bias is not None:
+        y = y + a.load(bias)
+    return a.rounded(y), a.store(x)
+
+
+def linear_backward(a: Arithmetic, dy: Array, kept: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Gradients of x, weight and bias."""
+    x = a.load(kept)
+    return a.product(dy, a.load(weight)), a.product(dy.T, x), a.rounded(dy.sum(axis=0))
+
+
+def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    """Rows of mean 0 and variance 1, scaled; keeps x, its means and inverse deviations (float32 or wider)."""
+    mean = x.mean(axis=1, keepdims=True)
+    centred = x - mean
+    inverse = 1.0 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + x.dtype.type(EPSILON))
+    y = centred * inverse * a.load(weight) + a.load(bias)
+    return a.rounded(y), (a.store(x), mean, inverse)
+
+
+def layer_norm_backward(
+    a: Arithmetic, dy: Array, kept: tuple[Array, Array, Array], weight: Array
+) -> tuple[Array, Array, Array]:
+    """Gradients of x, weight and bias."""
+    x, mean, inverse = kept
+    normed = (a.load(x) - mean) * inverse
+    scaled = dy * a.load(weight)
+    dx = scaled - scaled.mean(axis=1, keepdims=True) - normed * (scaled * normed).mean(axis=1, keepdims=True)
+    return a.rounded(dx * inverse), a.rounded((dy * normed).sum(axis=0)), a.rounded(dy.sum(axis=0))
+
+
+def gelu(a: Arithmetic, x: Array) -> tuple[Array, Array]:
+    """The tanh form; keeps x."""
+    inner = _ROOT * (x + _CUBIC * x * x * x)
+    return a.rounded(0.5 * x * (1.0 + np.tanh(inner))), a.store(x)
+
+
+def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
+    """Gradient of x."""
+    x = a.load(kept)
+    t = np.tanh(_ROOT * (x + _CUBIC * x * x * x))
+    slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * _ROOT * (1.0 + 3.0 * _CUBIC * x * x)
+    return a.rounded(dy * slope)
+
+
+def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
+    """Mean over tokens of -log softmax at the target, in the logits' own dtype; keeps log-probabilities.
+
+    Parameters
+    ----------
+    logits : float array, shape (tokens, vocabulary)
+    targets : int array, shape (tokens,)
+    """
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    chosen = log_probabilities[np.arange(len(targets)), targets]
+    return float(-chosen.mean(dtype=np.float64 if logits.dtype == np.float64 else np.float32)), log_probabilities
+
+
+def cross_entropy_backward(log_probabilities: Array, targets: Array, scale: float = 1.0) -> Array:
+    """Gradient of the logits, times a loss scale."""
+    gradient: Array = np.exp(log_probabilities)
+    gradient[np.arange(len(targets)), targets] -= 1.0
+    gradient *= log_probabilities.dtype.type(scale / len(targets))
+    return gradient
