@@ -16,6 +16,25 @@ HOST: Final = "host"
 
 
 @dataclass(frozen=True, slots=True)
+class Act:
+    """What an operation of a training step does with numbers, for whoever carries them; times do not depend on it.
+
+    Attributes
+    ----------
+    what : str
+        "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "all_gather", "update", "gather updated".
+    units : tuple of str
+        Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
+    micro : int
+        Of which micro-batch.
+    """
+
+    what: str
+    units: tuple[str, ...] = ()
+    micro: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """Kernels on the compute stream.
 
@@ -34,6 +53,7 @@ class Compute:
     stream : str
     after : tuple of str
         Names of operations of the same rank, on other streams, that must have ended.
+    act : Act or None
     """
 
     name: str
@@ -44,6 +64,7 @@ class Compute:
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +106,7 @@ class Collective:
         Names of operations of the same rank that must have ended.
     why : str
         Why this algorithm.
+    act : Act or None
     """
 
     name: str
@@ -106,6 +128,7 @@ class Collective:
     after: tuple[str, ...] = ()
     why: str = ""
     takes_sms: bool = True
+    act: Act | None = None
 
     @property
     def nbytes(self) -> int:

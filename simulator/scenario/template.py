@@ -60,6 +60,7 @@ training:
   attention_generation: 2       # of flash attention's kernels: 1 2 3
   optimizer: adam               # sgd momentum adam adafactor
   collectives: auto             # auto played closed_form
+  algorithm: auto               # of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
   dropout: false
   framework: torchtitan          # torchtitan llm_foundry bare: whose fitted constants slow kernels down

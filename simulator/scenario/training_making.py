@@ -30,6 +30,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         sharding=ShardingSpec(**shape.sharding.model_dump()),
         offload=OffloadSpec(**shape.offload.model_dump()),
         loss_scaling=cast(Any, shape.loss_scaling),
+        algorithm=shape.algorithm,
         precision=PrecisionSpec(**shape.precision.model_dump()),
         activation_checkpointing=shape.activation_checkpointing,
         attention=cast(Any, shape.attention),
@@ -92,6 +93,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         allocator=spec.allocator,
         framework=BARE if spec.framework == "bare" else load_framework(spec.framework),
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
+        algorithm=spec.algorithm,
         loss_scaling=spec.loss_scaling == "dynamic"
         or (spec.loss_scaling == "auto" and spec.precision.params == "float16"),
     )

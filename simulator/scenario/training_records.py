@@ -117,6 +117,8 @@ class TrainingSpec:
     offload : OffloadSpec
     loss_scaling : {"auto", "none", "dynamic"}
         auto: dynamic where parameters are float16.
+    algorithm : str
+        Of all collectives.
     """
 
     model: str | Mapping[str, Any]
@@ -137,3 +139,4 @@ class TrainingSpec:
     allocator: Literal["caching", "expandable_segments"] = "caching"
     offload: OffloadSpec = OffloadSpec()
     loss_scaling: Literal["auto", "none", "dynamic"] = "auto"
+    algorithm: str = "auto"

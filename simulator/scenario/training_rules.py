@@ -43,6 +43,7 @@ def conflicts(
     yield from _shard_size(shape, cluster.world_size)
     yield from _mesh(shape, cluster.world_size)
     yield from _gradient_sync(shape)
+    yield from _algorithm(shape)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
     yield from _master(shape)
@@ -90,6 +91,21 @@ def _mesh(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
             f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and be fewer; or write true"
         )
         yield _conflict("sharding.reshard_after_forward", told, *involved)
+
+
+def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
+    """What a strategy sends must be what the algorithm can carry out; each sums the gradient's norm besides."""
+    from simulator.collectives import catalog
+
+    if shape.algorithm == "auto":
+        return
+    sharded = shape.sharding.strategy in ("zero1", "zero2", "zero3")
+    needed = ("all_reduce", "reduce_scatter", "all_gather") if sharded else ("all_reduce",)
+    able = catalog.operations(shape.algorithm)
+    missing = [operation for operation in needed if operation not in able]
+    if missing:
+        told = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs it"
+        yield _conflict("algorithm", told, "training.sharding.strategy")
 
 
 def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:

@@ -26,6 +26,12 @@ def frameworks() -> tuple[str, ...]:
     return ("bare", *registry.names("framework"))
 
 
+def _algorithms() -> tuple[str, ...]:
+    from simulator.collectives import catalog
+
+    return ("auto", *catalog.names())
+
+
 ALLOCATORS: Final = ("caching", "expandable_segments")
 STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
 # What others call these (ZeRO's paper, section 5; PyTorch's ShardingStrategy), so that their names find home.
@@ -260,6 +266,9 @@ class TrainingShape(Shape):
     )
     collectives: Annotated[str, reading.choice(("auto", "played", "closed_form"))] = Field(
         default="auto", description="Whether collectives are played, or taken by their closed form where it is exact."
+    )
+    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+        default="auto", description="Of all collectives; auto: what the machine would take."
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool, YES_NO] = Field(default=False, description="Whether there is dropout.")

@@ -33,6 +33,8 @@ class Communicator:
         Whether all ranks reach a collective together: no stragglers, no jitter.
     offloads : bool
         Whether ranks also copy to their hosts.
+    algorithm : str
+        A name of the catalog, or "auto".
     """
 
     cluster: Cluster
@@ -40,6 +42,7 @@ class Communicator:
     mode: Literal["auto", "played", "closed_form"]
     steady: bool
     offloads: bool = False
+    algorithm: str = "auto"
     _planned: dict[tuple[str, int, str, Scope], Collective] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all") -> Collective | None:
@@ -57,7 +60,7 @@ class Communicator:
         return self._planned[key]
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        task = Task(Request(operation, len(group), elements), "auto", group, dtype)
+        task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
         made = plan(self.cluster, task)
         op = next(iter(made.program.collectives().values()))
         stands = made.predicted is not None and self.alone

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.dtypes import find
+from simulator.program import Act
 from simulator.training.score import Score
 from simulator.training.spec import TrainingStep
 from simulator.training.states import shard
@@ -31,6 +32,8 @@ class Passes:
         Allocations that live until the optimizer has stepped.
     handed_over : str or None
         The last of what the host must have before it updates.
+    parts : list of tuple of Unit
+        What was cut up among the ranks together, in the order of the last micro-batch.
     """
 
     score: Score
@@ -39,6 +42,7 @@ class Passes:
     ranks: int
     gradients: list[str] = field(default_factory=list)
     handed_over: str | None = None
+    parts: list[tuple[Unit, ...]] = field(default_factory=list)
 
     @property
     def keeps_whole_gradients(self) -> bool:
@@ -59,7 +63,8 @@ class Passes:
         """A forward pass; what it keeps lives until the backward pass has used it."""
         if unit.kept:
             self.score.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
-        return self.score.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after)
+        act = Act("forward", (unit.name,), micro)
+        return self.score.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
 
     def backward(self, micro: int, unit: Unit, after: list[str | None], *, communicates: bool = True) -> str:
         """A backward pass: what was not kept is made again first, and gradients appear.
@@ -71,9 +76,11 @@ class Passes:
         for made in unit.makes:
             self.score.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
-            self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after)
+            act = Act("recompute", unit.makes, micro)
+            self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
         fresh = self._make_room(micro, unit, after)
-        done = self.score.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after)
+        act = Act("backward", (unit.name,), micro)
+        done = self.score.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
         for held, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
                 self.score.free(f"{unit.name} {held} {micro}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from simulator.program import HOST, Allocate, Collective, Compute, Free, Op
+from simulator.program import HOST, Act, Allocate, Collective, Compute, Free, Op
 from simulator.training.communicator import Communicator
 from simulator.training.groups import Scope
 from simulator.training.host import Way, host_rate
@@ -36,9 +36,12 @@ class Score:
     scopes: dict[str, Scope] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
 
-    def compute(self, name: str, timed: Timed, kind: str, after: Iterable[str | None] = ()) -> str:
+    def compute(
+        self, name: str, timed: Timed, kind: str, after: Iterable[str | None] = (), act: Act | None = None
+    ) -> str:
         """Kernels on the compute stream; returns their name, for others to wait for."""
-        self._note(Compute(name, timed.alone, timed.flops, timed.nbytes, timed.slowed, kind, after=_given(after)))
+        work = (timed.alone, timed.flops, timed.nbytes, timed.slowed)
+        self._note(Compute(name, *work, kind, after=_given(after), act=act))
         return name
 
     def communicate(
@@ -49,11 +52,12 @@ class Score:
         dtype: str,
         after: Iterable[str | None] = (),
         scope: Scope = "all",
+        act: Act | None = None,
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
         template = self.communicator.plan(operation, elements, dtype, scope)
         stream = "communication replicate" if scope == "replicate" else "communication"
-        return self._named(template and replace(template, stream=stream), name, after, scope)
+        return self._named(template and replace(template, stream=stream, act=act), name, after, scope)
 
     def serve(
         self,

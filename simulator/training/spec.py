@@ -141,6 +141,8 @@ class TrainingStep:
         Of flash attention's kernels: 1, 2 or 3.
     optimizer : Optimizer
     collectives : {"auto", "played", "closed_form"}
+    algorithm : str
+        Of all collectives; "auto" for what the machine would take.
     compiled : bool
         Whether a compiler merges fusible kernels.
     dropout : bool
@@ -171,3 +173,4 @@ class TrainingStep:
     framework: Framework = BARE
     offload: Offload | None = None
     loss_scaling: bool = False
+    algorithm: str = "auto"

@@ -62,7 +62,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
-    score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None))
+    score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm))
     left = hbm_left(cluster)
     passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size, left), groups.shard_size)
     elements = sum(unit.elements for unit in passes.units)

@@ -7,6 +7,7 @@ shop, with an accountant across the street, or at the bank.
 from __future__ import annotations
 
 from simulator.dtypes import find
+from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.spec import Offload
@@ -37,7 +38,7 @@ def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States) -> str:
     norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last)
     total = score.communicate("sum gradient norm", "all_reduce", 1, "float32", after=[norm])
     done = gauge.swept("update", held.update_read, held.update_written)
-    return score.compute("optimizer step", done, "optimizer", [total])
+    return score.compute("optimizer step", done, "optimizer", [total], Act("update"))
 
 
 def _on_host(score: Score, passes: Passes, offload: Offload, held: States) -> str:
@@ -66,8 +67,10 @@ def _checked(score: Score, done: str) -> str:
 def _hand_out(score: Score, passes: Passes, done: str) -> None:
     step = passes.step
     if step.sharding.strategy in ("zero1", "zero2"):
-        elements = sum(unit.elements for unit in passes.units)
-        score.communicate("gather parameters", "all_gather", elements, step.precision.params, after=[done])
+        # Every bucket was padded when it was cut up.
+        elements = passes.ranks * sum(shard(sum(unit.elements for unit in part), passes.ranks) for part in passes.parts)
+        act = Act("gather updated")
+        score.communicate("gather parameters", "all_gather", elements, step.precision.params, [done], act=act)
     resident = sum(unit.resident for unit in passes.units)
     if resident:
         dtype = step.precision.params

@@ -191,6 +191,7 @@ def test_everything_is_written_out() -> None:
         "allocator": "caching",
         "offload": {"what": "none", "host_rate": "50 GB/s"},
         "loss_scaling": "auto",
+        "algorithm": "auto",
     }  # fmt: skip
 
 
@@ -551,6 +552,7 @@ SERVER = {"strategy": "parameter_server"}
             {},
             "offload.host_rate: got 50, which has no unit; write",
         ),
+        ({"algorithm": "tree"}, {}, "algorithm: got 'tree', which has no reduce_scatter; zero3 needs it"),
         ({"loss_scaling": "static"}, {}, "loss_scaling: got 'static'; one of auto, dynamic, none"),
         ({"activation_checkpointing": {"full": [12]}}, {}, "activation_checkpointing.full.0: got layer 12; gpt2 has"),
         (

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.work import Unit
@@ -43,6 +44,11 @@ class Bucket:
         return f"bucket {self.number} {self.micro}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of its units."""
+        return tuple(unit.name for unit in self.units)
+
+    @property
     def elements(self) -> int:
         """Of all its gradients."""
         return sum(unit.elements for unit in self.units)
@@ -53,7 +59,8 @@ def plan(score: Score, passes: Passes) -> None:
 
     def summed(bucket: Bucket) -> str | None:
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
-        return score.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done])
+        act = Act("all_reduce", bucket.names, bucket.micro)
+        return score.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done], act=act)
 
     bucketed(passes, summed)
 

@@ -3,6 +3,7 @@ update."""
 
 from __future__ import annotations
 
+from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.sharding.ddp import Bucket, bucketed
@@ -25,4 +26,7 @@ def plan(score: Score, passes: Passes) -> None:
 def scatter(score: Score, passes: Passes, bucket: Bucket) -> str:
     """Reduce and scatter a bucket; the operation after which this rank's part is there."""
     name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
-    return score.communicate(name, "reduce_scatter", bucket.elements, dtype, after=[bucket.done]) or bucket.done
+    if bucket.micro == passes.step.accumulation - 1:
+        passes.parts.append(bucket.units)
+    act = Act("reduce_scatter", bucket.names, bucket.micro)
+    return score.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.dtypes import find
+from simulator.program import Act
 from simulator.training.groups import Scope
 from simulator.training.passes import Passes
 from simulator.training.score import Score
@@ -87,16 +88,19 @@ class _Micro:
             self._reduce(self.blocks[i], done)
         done = self._pass_back(self.passes.units[0], [])
         self.score.free(f"root parameters {self.micro}", after=[done])
-        self._reduce(self.passes.units[:1], done)
-        self._reduce(self.passes.units[-1:], done)
+        self._reduce(self._root, done)
 
     def _pass_back(self, unit: Unit, after: list[str | None]) -> str:
         return self.passes.backward(self.micro, unit, after, communicates=self.sums)
 
+    @property
+    def _root(self) -> tuple[Unit, ...]:
+        return self.passes.units[0], self.passes.units[-1]
+
     def _gather_root(self) -> None:
-        root = _gathered((self.passes.units[0], self.passes.units[-1]))
+        root = _gathered(self._root)
         self.score.allocate(f"root parameters {self.micro}", root * self.itemsize, "gathered", stream=STREAM)
-        self.ready["root"] = self._all_gather(f"gather root {self.micro}", root, "shard")
+        self.ready["root"] = self._all_gather(f"gather root {self.micro}", self._root, "shard")
 
     def _gather(self, way: str, i: int) -> None:
         """Bring a block together, once the last one that was at work has made room for it."""
@@ -105,10 +109,14 @@ class _Micro:
         self.score.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
         scope: Scope = "mesh" if way == "backward" and self.sharding.mesh else "shard"
         gather = f"gather {_name(block)} {way} {self.micro}"
-        self.ready[f"{way} {i}"] = self._all_gather(gather, _gathered(block), scope) or name
+        self.ready[f"{way} {i}"] = self._all_gather(gather, block, scope) or name
 
-    def _all_gather(self, name: str, elements: int, scope: Scope) -> str | None:
-        return self.score.communicate(name, "all_gather", elements, self.passes.step.precision.params, scope=scope)
+    def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
+        dtype, act = self.passes.step.precision.params, self._act("all_gather", units)
+        return self.score.communicate(name, "all_gather", _gathered(units), dtype, scope=scope, act=act)
+
+    def _act(self, what: str, units: Sequence[Unit]) -> Act:
+        return Act(what, tuple(unit.name for unit in units), self.micro)
 
     def _reshard(self, i: int, done: str) -> str:
         """Free a block after its forward pass, but for this rank's part of the mesh."""
@@ -135,7 +143,8 @@ class _Micro:
             return
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         buffer = self.passes.pack(name, units, self.micro, copies=True)
-        reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, after=[done], scope="shard")
+        act = self._act("reduce_scatter", units)
+        reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
         self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done)
 
@@ -143,6 +152,8 @@ class _Micro:
 def _name(units: Sequence[Unit]) -> str:
     """layer 3, or layers 3-5."""
     first, last = units[0].name, units[-1].name
+    if first == "embedding":
+        return "root"
     return first if first == last else f"layers {first.split()[-1]}-{last.split()[-1]}"
 
 
