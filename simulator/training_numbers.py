@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,39 +17,14 @@ from simulator.dtypes import find
 from simulator.engine.payload import Payload, carry, ended_order
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Array
+from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
-from simulator.numerics.optimizer import Adam, AdamState, fresh, step
+from simulator.numerics.optimizer import Adam, fresh, step
+from simulator.numerics.scaling import Scale, static_scaler, unscaled
+from simulator.numerics.state import Parameters, Rank, Spoil, Told
 from simulator.program import Act, Collective, Compute
 from simulator.timeline import Timeline, TransferLog
 from simulator.training.step import StepPlan
-
-Parameters = dict[str, Array]
-
-
-@dataclass(slots=True)
-class Rank:
-    """What one rank holds.
-
-    Attributes
-    ----------
-    working : dict of unit to parameters
-        As they are computed with; a sharded step has only what is gathered.
-    parts : dict of units to array
-        Its part of parameters that are cut up, by what was cut up together.
-    states : dict of units or unit to AdamState
-    summed : dict of units to array
-        Gradients that all ranks have added up: whole, or this rank's part.
-    """
-
-    working: dict[str, Parameters]
-    parts: dict[tuple[str, ...], Array] = field(default_factory=dict)
-    states: dict[tuple[str, ...], AdamState] = field(default_factory=dict)
-    summed: dict[tuple[str, ...], Array] = field(default_factory=dict)
-    gradients: dict[str, Parameters] = field(default_factory=dict)
-    caches: dict[tuple[str, int], Any] = field(default_factory=dict)
-    inputs: dict[tuple[str, int], Array] = field(default_factory=dict)
-    flowing: dict[int, Array] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -65,6 +39,8 @@ class Training:
     timeline : Timeline
         Of all ranks.
     adam : Adam
+    scale : Scale
+        Of the loss.
     ranks : list of Rank
     """
 
@@ -72,31 +48,29 @@ class Training:
     plan: StepPlan
     timeline: Timeline
     adam: Adam
+    scale: Scale
     ranks: list[Rank]
     _logs: dict[str, TransferLog] = field(default_factory=dict)
-    _collectives: dict[str, Collective] = field(default_factory=dict)
+    _spoil: Spoil | None = None
 
     def __post_init__(self) -> None:
         self._logs = {log.collective: log for log in self.timeline.logs}
-        self._collectives = self.plan.program.collectives()
 
-    def step(self, tokens: Array) -> tuple[float, float]:
+    def step(self, tokens: Array, spoil: Spoil | None = None) -> Told:
         """Train on some sequences.
 
         Parameters
         ----------
         tokens : int array, shape (ranks x micro-batches x sequences, seq_len + 1)
             Rank r has the r-th part, a micro-batch the m-th part of that.
-
-        Returns
-        -------
-        tuple of float
-            Mean loss, and the norm of the gradient that was applied.
+        spoil : function (rank, unit, gradients), optional
+            May change a unit's gradients in place before they are sent.
         """
+        self._spoil = spoil
         parts = np.split(tokens, len(self.ranks))
         batches = [np.split(part, self.plan.step.accumulation) for part in parts]
         for rank in self.ranks:
-            rank.losses, rank.gradients, rank.summed = [], {}, {}
+            rank.losses, rank.gradients, rank.summed, rank.overflowed = [], {}, {}, False
         results: dict[str, list[Array]] = {}
         for number, op in self._ended():
             if op.act is None:
@@ -107,7 +81,11 @@ class Training:
                 self._received(number, op.act, results[op.name][op.group.index(number)])
             else:
                 self._computed(number, op.act, batches[number])
-        return float(np.mean([loss for rank in self.ranks for loss in rank.losses])), self._norm()
+        loss = float(np.mean([loss for rank in self.ranks for loss in rank.losses]))
+        skipped = any(rank.overflowed for rank in self.ranks)
+        told = Told(loss, self._norm(), self.scale.value, skipped)
+        self.scale = self.scale.after(overflow=skipped)
+        return told
 
     def _ended(self) -> Iterator[tuple[int, Compute | Collective]]:
         """Every rank's operations in the order in which they ended."""
@@ -119,8 +97,11 @@ class Training:
 
     def _computed(self, number: int, act: Act, batches: Sequence[Array]) -> None:
         rank = self.ranks[number]
-        if act.what == "update":
+        if act.what == "update" and not rank.overflowed:
             self._update(rank)
+        elif act.what == "check":
+            self._unscale(rank)
+            rank.overflowed = any(not np.isfinite(part).all() for part in rank.summed.values())
         elif act.what == "forward":
             self._forward(rank, act.units[0], act.micro, batches[act.micro])
         elif act.what == "recompute":
@@ -142,7 +123,8 @@ class Training:
             targets = rows[:, 1:].ravel()
             loss, kept = layers.cross_entropy(logits.reshape(-1, self.gpt.vocabulary), targets)
             rank.losses.append(loss)
-            rank.flowing[micro] = layers.cross_entropy_backward(kept, targets).reshape(logits.shape)
+            gradient = layers.cross_entropy_backward(kept, targets, self.scale.value)
+            rank.flowing[micro] = self.gpt.arithmetic.rounded(gradient).reshape(logits.shape)
         cache = rank.caches.pop((unit, micro))
         del rank.inputs[unit, micro]
         dx, found = self.gpt.backward(unit, rank.working[unit], cache, rank.flowing.pop(micro))
@@ -153,6 +135,8 @@ class Training:
         for name, gradient in found.items():
             part = gradient / gradient.dtype.type(share)
             own[name] = own[name] + part if name in own else part
+        if self._spoil is not None:
+            self._spoil(self.ranks.index(rank), unit, own)
 
     def _moved(self, op: Collective, act: Act) -> list[Array]:
         """Carry a collective's arrays by the transfers that were played; what each rank of the group has then."""
@@ -166,10 +150,12 @@ class Training:
     def _sent(self, number: int, op: Collective, act: Act) -> Array:
         rank = self.ranks[number]
         if act.what in ("all_reduce", "reduce_scatter"):
-            flat = np.concatenate([rank.gradients[u][n].ravel() for u in act.units for n in self.gpt.shapes(u)])
+            packed = flat(self.gpt, rank.gradients, act.units, op.elements)
             for unit in act.units:
                 del rank.gradients[unit]
-            return np.pad(flat, (0, op.elements - len(flat)))
+            return packed
+        if act.what == "flag":
+            return np.array([rank.overflowed] + [False] * (op.elements - 1))
         own = rank.parts[act.units] if act.what == "all_gather" else np.concatenate(list(rank.parts.values()))
         place = op.group.index(number)
         buffer = np.zeros(op.elements, own.dtype)
@@ -183,18 +169,16 @@ class Training:
             rank.summed[act.units] = array if held is None else held + array
         elif act.what == "all_gather":
             self._spread(rank, act.units, array)
+        elif act.what == "flag":
+            rank.overflowed = bool(array.any())
         elif act.what == "gather updated":
             self._spread_all(rank, array)
 
     def _spread(self, rank: Rank, units: Sequence[str], array: Array) -> None:
         """Cut a flat array into the working parameters of some units."""
-        at = 0
-        for unit in units:
-            own = rank.working.setdefault(unit, {})
-            for name, shape in self.gpt.shapes(unit).items():
-                size = int(np.prod(shape))
-                own[name] = array[at : at + size].reshape(shape).astype(self.gpt.arithmetic.stored)
-                at += size
+        stored = self.gpt.arithmetic.stored
+        for unit, own in unpacked(self.gpt, array, units).items():
+            rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
     def _spread_all(self, rank: Rank, array: Array) -> None:
         """What all ranks sent, their parts of everything one behind the other."""
@@ -207,37 +191,45 @@ class Training:
 
     def _update(self, rank: Rank) -> None:
         for units, gradient in rank.summed.items():
+            part = rank.parts[units]
             if units not in rank.states:
-                rank.states[units] = fresh(gradient)
-            if self.plan.step.sharding.strategy == "ddp":
-                whole = self._whole(rank, units, len(gradient))
-                step(self.adam, whole, gradient, rank.states[units])
-                self._spread(rank, units, whole)
-            else:
-                step(self.adam, rank.parts[units], gradient, rank.states[units])
+                rank.states[units] = fresh(part)
+            step(self.adam, part, gradient.astype(part.dtype), rank.states[units])
+            if self._whole:
+                self._spread(rank, units, part)
 
-    def _whole(self, rank: Rank, units: Sequence[str], length: int) -> Array:
-        flat = np.concatenate([rank.working[u][n].ravel() for u in units for n in self.gpt.shapes(u)])
-        return np.pad(flat, (0, length - len(flat)))
+    def _unscale(self, rank: Rank) -> None:
+        for units, gradient in rank.summed.items():
+            rank.summed[units] = unscaled(gradient, self.scale.value, rank.parts[units].dtype)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether every rank updates everything."""
+        return self.plan.step.sharding.strategy == "ddp"
 
     def _norm(self) -> float:
         """Of the summed gradient: every rank's part once."""
-        alike = self.plan.step.sharding.strategy == "ddp"
-        parts = [part for rank in (self.ranks[:1] if alike else self.ranks) for part in rank.summed.values()]
+        parts = [part for rank in (self.ranks[:1] if self._whole else self.ranks) for part in rank.summed.values()]
         return float(np.sqrt(sum((part.astype(np.float64) ** 2).sum() for part in parts)))
 
     def parameters(self) -> Parameters:
-        """Whole, by name, put together from all ranks."""
-        if self.plan.step.sharding.strategy != "zero3":
-            return {name: value for unit in self.gpt.units for name, value in self.ranks[0].working[unit].items()}
-        gathered = Rank({})
+        """As they are updated, whole, by name: put together from all ranks."""
+        found: Parameters = {}
         for units in self.ranks[0].parts:
-            self._spread(gathered, units, np.concatenate([rank.parts[units] for rank in self.ranks]))
-        return {name: value for unit in self.gpt.units for name, value in gathered.working[unit].items()}
+            ranks = self.ranks[:1] if self._whole else self.ranks
+            whole = np.concatenate([rank.parts[units] for rank in ranks])
+            for own in unpacked(self.gpt, whole, units).values():
+                found |= own
+        return found
 
 
 def start(
-    gpt: Gpt, plan: StepPlan, timeline: Timeline, initial: Mapping[str, Parameters], adam: Adam | None = None
+    gpt: Gpt,
+    plan: StepPlan,
+    timeline: Timeline,
+    initial: Mapping[str, Parameters],
+    adam: Adam | None = None,
+    scale: Scale | None = None,
 ) -> Training:
     """Give every rank what it holds before the first step.
 
@@ -250,33 +242,39 @@ def start(
         What was played.
     initial : mapping of unit to parameters
     adam : Adam, optional
+    scale : Scale, optional
+        Of the loss; 1 where it is left out.
 
     Raises
     ------
     ValueError
         A step whose numbers cannot be carried yet.
     """
-    step_, count = plan.step, len(plan.program.ranks)
     _refuse(plan, timeline)
-    training = Training(gpt, plan, timeline, adam or Adam(), [])
-    cut = _cut_together(plan)
+    count, precision = len(plan.program.ranks), plan.step.precision
+    wide = find(precision.master or precision.params).numpy
+    whole = plan.step.sharding.strategy == "ddp"
+    training = Training(gpt, plan, timeline, adam or Adam(), scale or static_scaler(1.0), [])
+    stored = gpt.arithmetic.stored
     for number in range(count):
-        rank = Rank({unit: {name: value.copy() for name, value in own.items()} for unit, own in initial.items()})
-        for units in cut:
-            flat = np.concatenate([initial[u][n].ravel() for u in units for n in gpt.shapes(u)])
-            padded = np.pad(flat, (0, -len(flat) % count))
-            rank.parts[units] = np.split(padded, count)[number].copy()
-        if step_.sharding.strategy == "zero3":
+        rank = Rank(
+            {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
+        )
+        for units in _summed_together(plan):
+            packed = flat(gpt, initial, units).astype(wide)
+            padded = np.pad(packed, (0, -len(packed) % count))
+            rank.parts[units] = padded if whole else np.split(padded, count)[number].copy()
+        if plan.step.sharding.strategy == "zero3":
             rank.working.clear()
         training.ranks.append(rank)
     return training
 
 
-def _cut_together(plan: StepPlan) -> list[tuple[str, ...]]:
-    """Units that are reduced and scattered together, in the order of the last micro-batch."""
+def _summed_together(plan: StepPlan) -> list[tuple[str, ...]]:
+    """Units whose gradients travel together, in the order of the last micro-batch."""
     last = plan.step.accumulation - 1
     acts = [op.act for op in plan.program.collectives().values() if op.act is not None]
-    return [act.units for act in acts if act.what == "reduce_scatter" and act.micro == last]
+    return [act.units for act in acts if act.what in ("all_reduce", "reduce_scatter") and act.micro == last]
 
 
 def _refuse(plan: StepPlan, timeline: Timeline) -> None:
@@ -285,9 +283,7 @@ def _refuse(plan: StepPlan, timeline: Timeline) -> None:
         raise ValueError(
             "numbers are carried under ddp, zero1, zero2 and zero3 over all ranks; the rest is not built yet"
         )
-    if sharding.keep_below or sharding.gradient_sync != "every" or step_.precision.master:
-        raise ValueError(
-            "numbers are carried without kept tensors, late sums and master copies; these are not built yet"
-        )
+    if sharding.keep_below or sharding.gradient_sync != "every":
+        raise ValueError("numbers are carried without kept tensors and late sums; these are not built yet")
     if plan.closed_forms or len(timeline.logs) != plan.played:
         raise ValueError("numbers are carried by played transfers alone; write collectives: played")

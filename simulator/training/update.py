@@ -34,7 +34,7 @@ def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States) -> str:
     grads = held.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = gauge.swept("unscale", grads, grads)
-        last = [_checked(score, score.compute("unscale and check gradients", unscale, "optimizer", last))]
+        last = [_checked(score, score.compute("unscale and check gradients", unscale, "optimizer", last, Act("check")))]
     norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last)
     total = score.communicate("sum gradient norm", "all_reduce", 1, "float32", after=[norm])
     done = gauge.swept("update", held.update_read, held.update_written)
@@ -61,7 +61,7 @@ def _on_host(score: Score, passes: Passes, offload: Offload, held: States) -> st
 
 def _checked(score: Score, done: str) -> str:
     """All ranks learn of an overflow on any of them, before anybody updates."""
-    return score.communicate("any overflow", "all_reduce", 1, "float32", after=[done]) or done
+    return score.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act("flag")) or done
 
 
 def _hand_out(score: Score, passes: Passes, done: str) -> None:

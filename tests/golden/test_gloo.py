@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.collectives.algorithm import Request
+from tests.golden.gpt import gradients, initial, model, tokens
 from tests.playing import Array, played, same_bits, star
 
 GOLDEN = Path(__file__).parent / "gloo_allreduce_shared.npz"
@@ -55,3 +56,23 @@ def test_another_order_gives_other_bits(golden: dict[str, Array], short: str) ->
     for order in ((0, 1, 2, 3), (0, 2, 1, 3)):
         results = ring("all_reduce", list(golden[f"W4_{short}_in"]), DTYPES[short], order)
         assert not same_bits(results[0], golden[f"W4_{short}_out"])
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_gradients_in_a_bucket_are_summed_in_gloos_order(kind: str) -> None:
+    """Chunk c starts with rank c - 1, then c - 2, ..., its own last: a ring whose ranks are reversed, bit for bit."""
+    gpt, dtype = model("float32"), DTYPES[kind]
+    parts = [gradients(gpt, initial(gpt), rows)[1] for rows in np.split(tokens(0), 4)]
+    names = [name for unit in gpt.units for name in gpt.shapes(unit)]
+    packed = [np.concatenate([part[n].ravel() for n in reversed(names)]) / np.float32(4) for part in parts]
+    sent = [array.astype(dtype) for array in packed]
+    assert len(sent[0]) % 4 == 0
+    request = Request("all_reduce", 4, len(sent[0]), rank_order=(0, 3, 2, 1))
+    carried = played(star(4), "ring", request, dtype=dtype, start=[array.copy() for array in sent]).results
+    chunks = np.split(np.arange(len(sent[0])), 4)
+    for c, chunk in enumerate(chunks):
+        total = sent[(c - 1) % 4][chunk].copy()
+        for back in (2, 3, 4):
+            total = total + sent[(c - back) % 4][chunk]
+        for array in carried:
+            np.testing.assert_array_equal(array[chunk], total)

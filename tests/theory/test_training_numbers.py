@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator import training_numbers
 from simulator.model.shape import Transformer
 from simulator.numerics.arithmetic import Array
+from simulator.numerics.flat import unpacked
+from simulator.numerics.optimizer import Adam
+from simulator.numerics.optimizer import step as adam_step
+from simulator.numerics.scaling import Scale, grad_scaler
+from simulator.numerics.state import Told
 from simulator.training.spec import Precision
 from simulator.training_numbers import Training, start
 from tests.golden.gpt import farthest, golden, initial, model, tokens
@@ -21,7 +27,7 @@ STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 def training(
     strategy: str, ranks: int = 4, dtype: str = "float32", topology: str = "star_100g", **facts: Any
 ) -> Training:
-    precision = Precision(params=dtype, grads=dtype, reduce=dtype, master=None, matmul=dtype)
+    precision = Precision(dtype, dtype, facts.pop("reduce", dtype), None, dtype)
     batch = 16 // ranks // facts.get("accumulation", 1)
     made = step(strategy, SHAPE, precision=precision, seq_len=32, micro_batch_size=batch, **facts)
     played = play(made, ranks, topology)
@@ -32,7 +38,7 @@ def training(
 def trained(strategy: str, steps: int = 20, **facts: Any) -> tuple[list[float], list[float], dict[str, Array]]:
     made = training(strategy, **facts)
     told = [made.step(tokens(number)) for number in range(steps)]
-    return [loss for loss, _ in told], [norm for _, norm in told], made.parameters()
+    return [one.loss for one in told], [one.norm for one in told], made.parameters()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -48,8 +54,8 @@ def test_one_rank_in_float64_is_pytorch_to_the_last_digits() -> None:
     made = training("zero3", 2, "float64")
     told = [made.step(tokens(number)) for number in range(20)]
     reference = golden("fp64_single")
-    np.testing.assert_allclose([loss for loss, _ in told], reference["loss"], rtol=1e-12)
-    np.testing.assert_allclose([norm for _, norm in told], reference["gnorm"], rtol=1e-12)
+    np.testing.assert_allclose([one.loss for one in told], reference["loss"], rtol=1e-12)
+    np.testing.assert_allclose([one.norm for one in told], reference["gnorm"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("checkpointing", ["full", 2, (1,)])
@@ -101,6 +107,182 @@ def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
     alone, crowded = (trained("zero3", 3, algorithm="ring", topology=t) for t in ("star_100g", "h100_ethernet_100g"))
     assert alone[0] == crowded[0]
     assert all((alone[2][name] == crowded[2][name]).all() for name in alone[2])
+
+
+def passes_the_gate(made: Training, spoil: Any = None) -> bool:
+    """What sound programs differ by, and a little more (tests/golden/README.md)."""
+    told = [made.step(tokens(n), spoil) for n in range(20)]
+    reference = golden("fp32_ddp")
+    near = np.abs(np.array([one.loss for one in told]) - reference["loss"]).max() <= 3e-6
+    norms = np.allclose([one.norm for one in told], reference["gnorm"], rtol=1e-6, atol=0)
+    return bool(near and norms and farthest(made.parameters(), reference) <= 1e-5)
+
+
+def multiplied(factor: float) -> Any:
+    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+        for name in gradients:
+            gradients[name] = gradients[name] * np.float32(factor)
+
+    return spoil
+
+
+def zeroed_once() -> Any:
+    seen: list[int] = []
+
+    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+        if rank == 1 and unit == "layer 0":
+            seen.append(rank)
+            if len(seen) == 6:
+                gradient = gradients["blocks.0.fc1.weight"]
+                gradient.flat[np.abs(gradient).argmax()] = 0.0
+
+    return spoil
+
+
+def not_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bias of one norm keeps each rank's own gradient."""
+    sent, received = Training._sent, Training._received
+    own: dict[tuple[int, Any], Array] = {}
+    name = "blocks.1.ln2.bias"
+
+    def sending(self: Training, number: int, op: Any, act: Any) -> Array:
+        array = sent(self, number, op, act)
+        own[number, act] = array.copy()
+        return array
+
+    def receiving(self: Training, number: int, act: Any, array: Array) -> None:
+        if act.what == "all_reduce":
+            there, here = (unpacked(self.gpt, x, act.units)["layer 1"][name] for x in (array, own[number, act]))
+            there[...] = here * np.float32(4)
+        received(self, number, act, array)
+
+    monkeypatch.setattr(Training, "_sent", sending)
+    monkeypatch.setattr(Training, "_received", receiving)
+
+
+def reduced_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    received = Training._received
+
+    def receiving(self: Training, number: int, act: Any, array: Array) -> None:
+        twice = act.what == "all_reduce" and "layer 1" in act.units
+        received(self, number, act, array * np.float32(4) if twice else array)
+
+    monkeypatch.setattr(Training, "_received", receiving)
+
+
+def decays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decaying(adam: Adam, parameters: Array, gradient: Array, state: Any) -> None:
+        parameters *= np.float32(1 - adam.rate * 0.01)
+        adam_step(adam, parameters, gradient, state)
+
+    monkeypatch.setattr(training_numbers, "step", decaying)
+
+
+def test_the_gate_lets_a_right_one_pass() -> None:
+    assert passes_the_gate(training("ddp", bucket_size=2**30))
+    assert passes_the_gate(training("ddp", accumulation=4))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    ["sum for mean", "norm's bias not reduced", "one element zeroed once", "float16 on the wire", "epsilon 1e-6",
+     "weight decay", "bucket reduced twice", "accumulation not divided"],
+)  # fmt: skip
+def test_the_gate_stops_a_wrong_one(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts: dict[str, Any] = {"bucket_size": 2**30}
+    spoil = None
+    if mutant == "sum for mean":
+        spoil = multiplied(4)
+    elif mutant == "norm's bias not reduced":
+        not_reduced(monkeypatch)
+    elif mutant == "one element zeroed once":
+        spoil = zeroed_once()
+    elif mutant == "float16 on the wire":
+        facts["reduce"] = "float16"
+    elif mutant == "weight decay":
+        decays(monkeypatch)
+    elif mutant == "bucket reduced twice":
+        reduced_twice(monkeypatch)
+    elif mutant == "accumulation not divided":
+        facts["accumulation"], spoil = 4, last_multiplied(4)
+    made = training("ddp", **facts)
+    if mutant == "epsilon 1e-6":
+        made.adam = Adam(epsilon=1e-6)
+    assert not passes_the_gate(made, spoil)
+
+
+def last_multiplied(factor: float) -> Any:
+    """After the last micro-batch, for each backward pass adds to what is there."""
+    seen: dict[tuple[int, str], int] = {}
+
+    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+        seen[rank, unit] = seen.get((rank, unit), 0) + 1
+        if seen[rank, unit] % 4 == 0:
+            multiplied(factor)(rank, unit, gradients)
+
+    return spoil
+
+
+def half(strategy: str, spoils: bool = True, scale: Scale | None = None) -> tuple[Training, list[Told]]:
+    """As fp16_A was made: infinity in one gradient of rank 2 at step 7."""
+    precision = Precision("float16", "float16", "float16", "float32", "float16")
+    made = step(strategy, SHAPE, precision=precision, seq_len=32, micro_batch_size=4, loss_scaling=True)
+    played, gpt = play(made, 4), model("float16")
+    begun = {u: {name: golden("init")[name] for name in gpt.shapes(u)} for u in gpt.units}
+    training = start(gpt, played.plan, played.timeline, begun, scale=scale or grad_scaler())
+
+    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+        if rank == 2 and unit == "head":
+            gradients["head.weight"][3, 5] = np.inf
+
+    told = [training.step(tokens(n), spoil if spoils and n == 7 else None) for n in range(20)]
+    return training, told
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_float16_scales_skips_and_learns_as_pytorch_does(strategy: str) -> None:
+    training, told = half(strategy)
+    reference = golden("fp16_A")
+    assert [one.scale for one in told] == reference["scale"].tolist()
+    assert [one.skipped for one in told] == reference["skipped"].astype(bool).tolist()
+    assert training.scale.value == float(reference["final_scale"])
+    assert {state.steps for rank in training.ranks for state in rank.states.values()} == {
+        int(reference["adam_step"][-1])
+    }
+    assert np.abs(np.array([one.loss for one in told]) - reference["loss"]).max() <= 2e-4
+    kept = [n for n, one in enumerate(told) if not one.skipped]
+    np.testing.assert_allclose([told[n].norm for n in kept], reference["gnorm"][kept], rtol=2e-3)
+    assert update_difference(training.parameters(), reference) <= 0.02
+
+
+def update_difference(final: dict[str, Array], reference: dict[str, Array]) -> float:
+    """Root mean square of how updates differ, over that of the updates; the key bias apart."""
+    apart, moved = [], []
+    for name, value in final.items():
+        update, expected = value - golden("init")[name], reference[f"master/{name}"] - golden("init")[name]
+        keep = np.delete(np.arange(update.size), np.s_[64:128]) if name.endswith("qkv.bias") else slice(None)
+        apart.append((update - expected).ravel()[keep])
+        moved.append(expected.ravel()[keep])
+    return float(np.sqrt((np.concatenate(apart) ** 2).mean() / (np.concatenate(moved) ** 2).mean()))
+
+
+@pytest.mark.parametrize("mutant", ["backoff by four", "infinity made zero", "not unscaled"])
+def test_a_wrong_scaler_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = golden("fp16_A")
+    scale = Scale(backoff=0.25) if mutant == "backoff by four" else grad_scaler()
+    if mutant == "infinity made zero":
+        _, told = half("ddp", spoils=False)
+        assert [one.skipped for one in told] != reference["skipped"].astype(bool).tolist()
+        return
+    if mutant == "not unscaled":
+        monkeypatch.setattr(training_numbers, "unscaled", lambda gradient, scale, dtype: gradient.astype(dtype))
+    training, told = half("ddp", scale=scale)
+    same_scales = [one.scale for one in told] == reference["scale"].tolist()
+    near = update_difference(training.parameters(), reference) <= 0.02
+    close = np.abs(np.array([one.loss for one in told]) - reference["loss"]).max() <= 2e-4
+    kept = [n for n, one in enumerate(told) if not one.skipped]
+    norms = np.allclose([told[n].norm for n in kept], reference["gnorm"][kept], rtol=2e-3)
+    assert not (same_scales and near and close and norms)
 
 
 def test_what_cannot_be_carried_yet_is_refused() -> None:
