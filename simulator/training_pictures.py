@@ -6,6 +6,7 @@ Rule: chooses and names, as pictures.py does for collectives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.run import Run, build_cluster, simulate
@@ -22,7 +23,14 @@ _CLOSE_UPS = 8
 
 def figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Figure]]:
     """Each picture with its file's name."""
-    from simulator.report import plot_bandwidth, plot_breakdown, plot_memory, plot_timeline, plot_training_scaling
+    from simulator.report import (
+        plot_bandwidth,
+        plot_breakdown,
+        plot_loss,
+        plot_memory,
+        plot_timeline,
+        plot_training_scaling,
+    )
 
     rows = [
         (labelled(outcome.settings) or scenario.name, outcome.report)
@@ -33,6 +41,9 @@ def figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[s
         yield "breakdown", plot_breakdown.figure(rows)
     if "scaling" in scenario.plots and "cluster.world_size" in {*scenario.compare, *scenario.sweep}:
         yield "scaling", plot_training_scaling.figure(_scaled(scenario, outcomes))
+    learned = [row for row in rows if row[1]["learning"]]
+    if "loss" in scenario.plots and learned:
+        yield "loss", plot_loss.figure(learned)
     wanted = {"timeline", "memory", "bandwidth_utilization"} & set(scenario.plots)
     for name, run in _close_ups(scenario) if wanted else ():
         if "memory" in wanted:
@@ -66,7 +77,14 @@ def _close_ups(scenario: Scenario) -> Iterator[tuple[str, Run]]:
             groups[key] = point
     for name, point in list(groups.items())[:_CLOSE_UPS]:
         suffix = "".join(c if c.isalnum() or c in "._" else "-" for c in name).strip("-")
-        yield f"_{suffix}" if suffix else "", simulate(point.scenario, limit_memory=False)
+        yield f"_{suffix}" if suffix else "", simulate(_without_numbers(point.scenario), limit_memory=False)
+
+
+def _without_numbers(scenario: Scenario) -> Scenario:
+    """The same step; what it learns is known already."""
+    if scenario.training is None or not scenario.training.numerics:
+        return scenario
+    return replace(scenario, training=replace(scenario.training, numerics=False, collectives="played"))
 
 
 def conclusion(outcomes: Sequence[Outcome]) -> str:

@@ -5,6 +5,8 @@ Rule: the training half of run.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import Jitter, execute
 from simulator.errors import OutOfMemoryError, ScenarioError
@@ -15,6 +17,7 @@ from simulator.training.alternatives import alternatives
 from simulator.training.spec import TrainingStep
 from simulator.training.step import StepPlan, plan_step
 from simulator.training_fold import expanded, folded
+from simulator.training_learning import learn
 
 # Trying is playing: more than a few changes would make a user wait for an error.
 _MOST_TRIED = 6
@@ -23,7 +26,7 @@ _MOST_TRIED = 6
 def play_step(
     cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool
 ) -> tuple[StepPlan, Timeline, TrainingReport]:
-    """Play one step.
+    """Play one step; where numbers are asked for, train on it.
 
     Raises
     ------
@@ -47,7 +50,10 @@ def play_step(
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise
-    return planned, timeline, summarize_step(planned, cluster, timeline)
+    report = summarize_step(planned, cluster, timeline)
+    if step.steps:
+        report = replace(report, learning=learn(planned, timeline, jitter.seed))
+    return planned, timeline, report
 
 
 def _advice(cluster: Cluster, step: TrainingStep) -> str:

@@ -18,6 +18,23 @@ from simulator.training.step import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
+class Learning:
+    """What a real training told, a number a step.
+
+    Attributes
+    ----------
+    losses, gradient_norms, loss_scales : tuple of float
+    skipped : tuple of int
+        Steps that were not taken for an overflow.
+    """
+
+    losses: tuple[float, ...]
+    gradient_norms: tuple[float, ...]
+    loss_scales: tuple[float, ...]
+    skipped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingReport:
     """What came out of a training step.
 
@@ -52,6 +69,8 @@ class TrainingReport:
         Model states that a rank keeps in its host's memory [B].
     capacity_bytes : int
         Of the GPU that needs most [B].
+    learning : Learning or None
+        Of a real training.
     """
 
     step_time_s: float
@@ -77,6 +96,7 @@ class TrainingReport:
     exposed_comm_time_by_kind: dict[str, float]
     host_memory_bytes: int
     capacity_bytes: int
+    learning: Learning | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -162,7 +162,7 @@ class CollectiveSpec:
 
 
 PLOTS = ("scaling", "bandwidth_utilization", "timeline", "steps")
-TRAINING_PLOTS = ("timeline", "memory", "breakdown", "scaling", "bandwidth_utilization")
+TRAINING_PLOTS = ("timeline", "memory", "breakdown", "scaling", "bandwidth_utilization", "loss")
 ALL_PLOTS = tuple(dict.fromkeys((*PLOTS, *TRAINING_PLOTS)))
 
 

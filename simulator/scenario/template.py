@@ -67,6 +67,8 @@ training:
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
   loss_scaling: auto            # auto none dynamic
+  numerics: false               # true: a small GPT-2 really trains, for so many
+  steps: 20
   # parallelism: {dp: 8}        # left out: all ranks are data parallel
 
 engine: auto                    # auto events
@@ -78,7 +80,7 @@ sweep:                          # gone through; all axes are multiplied out
   cluster.world_size: [2, 4, 8]
   training.micro_batch_size: [1, 4]
 
-plots: [timeline, memory, breakdown, scaling, bandwidth_utilization]
+plots: [timeline, memory, breakdown, scaling, bandwidth_utilization, loss]
 """
 
 

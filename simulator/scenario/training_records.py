@@ -119,6 +119,10 @@ class TrainingSpec:
         auto: dynamic where parameters are float16.
     algorithm : str
         Of all collectives.
+    numerics : bool
+        Whether a real model trains.
+    steps : int
+        For so many steps.
     """
 
     model: str | Mapping[str, Any]
@@ -140,3 +144,5 @@ class TrainingSpec:
     offload: OffloadSpec = OffloadSpec()
     loss_scaling: Literal["auto", "none", "dynamic"] = "auto"
     algorithm: str = "auto"
+    numerics: bool = False
+    steps: int = 20

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simulator import dtypes, registry
 from simulator.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
+from simulator.scenario import numbers_rules
 from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
@@ -56,6 +57,7 @@ def conflicts(
         yield from _unusable(error, shape)
     yield from _layers(shape, model)
     yield from _units(shape, model)
+    yield from numbers_rules.conflicts(shape, cluster, model)
 
 
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:

@@ -284,3 +284,7 @@ class TrainingShape(Shape):
     loss_scaling: Annotated[str, reading.choice(("auto", "none", "dynamic"))] = Field(
         default="auto", description="Whether gradients are unscaled and checked; auto: where parameters are float16."
     )
+    numerics: Annotated[bool, YES_NO] = Field(
+        default=False, description="Whether a real model trains, whose arrays the played step carries."
+    )
+    steps: Annotated[int, reading.whole(1, 100_000)] = Field(default=20, description="numerics: of training.")

@@ -154,6 +154,8 @@ class TrainingStep:
         Where optimizer states live: with the host, or on the GPU.
     loss_scaling : bool
         Whether gradients are unscaled and checked for overflow before the update.
+    steps : int
+        Of real training, whose arrays the program carries; 0: times alone.
     """
 
     model: Transformer
@@ -174,3 +176,4 @@ class TrainingStep:
     offload: Offload | None = None
     loss_scaling: bool = False
     algorithm: str = "auto"
+    steps: int = 0

@@ -15,6 +15,8 @@ from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.numerics.state import Told
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
 from simulator.training.spec import Precision
 from simulator.training_numbers import Training, start
 from tests.golden.gpt import farthest, golden, initial, model, tokens
@@ -290,3 +292,30 @@ def test_what_cannot_be_carried_yet_is_refused() -> None:
         training("zero3", collectives="auto")
     with pytest.raises(ValueError, match="not built yet"):
         training("zero3", shard_size=2)
+
+
+def learned(**changed: Any) -> Any:
+    model_ = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16, "vocab_size": 64}
+    training_ = {"model": {**model_, "tie_word_embeddings": False}, "seq_len": 16, "micro_batch_size": 8}
+    training_ |= {"numerics": True, "steps": 30, "precision": "fp32", "algorithm": "direct"} | changed
+    cluster = {"topology": "star_100g", "world_size": 4}
+    return simulate(load_scenario({"name": "x", "seed": 3, "cluster": cluster, "training": training_})).report.learning
+
+
+def test_a_scenario_learns_from_its_seed_and_tells_a_number_a_step() -> None:
+    told = learned()
+    assert len(told.losses) == len(told.gradient_norms) == 30
+    # Nobody knows anything at first: ln 64; strides are learned from then on.
+    assert told.losses[0] == pytest.approx(np.log(64), rel=0.02)
+    assert told.losses[-1] < told.losses[0] - 0.1
+    assert told == learned()
+    whole = learned(sharding="ddp")
+    assert whole.losses == told.losses
+    assert whole.gradient_norms == pytest.approx(told.gradient_norms, rel=1e-6)  # squares are summed part by part
+    assert told.skipped == ()
+
+
+def test_half_precision_scales_its_loss_and_learns_as_well() -> None:
+    half_, single = learned(precision="fp16"), learned()
+    assert set(half_.loss_scales) <= {65536.0, 32768.0, 16384.0}
+    assert half_.losses[-1] == pytest.approx(single.losses[-1], rel=0.02)

@@ -192,6 +192,8 @@ def test_everything_is_written_out() -> None:
         "offload": {"what": "none", "host_rate": "50 GB/s"},
         "loss_scaling": "auto",
         "algorithm": "auto",
+        "numerics": False,
+        "steps": 20,
     }  # fmt: skip
 
 
@@ -595,3 +597,37 @@ def test_policies_by_layer_reach_the_step() -> None:
 
 def test_no_layers_of_a_policy_are_none() -> None:
     assert loaded({"activation_checkpointing": {"full": []}}).activation_checkpointing == "none"
+
+
+SMALL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numerics": True, "precision": "fp32"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"model": SMALL}, "model: a tied head is not trained yet; write tie_word_embeddings: false"),
+        ({"model": "llama3_8b"}, "model: got llama3_8b; real numbers are those of a GPT-2"),
+        ({"sharding": {"shard_size": 2}}, "sharding.shard_size: got 2, of which numbers are not carried yet"),
+        ({"sharding": {"reshard_after_forward": 2}}, "sharding.reshard_after_forward: a number of ranks, but"),
+        ({"sharding": SERVER}, "sharding.strategy: got 'parameter_server', whose numbers are not carried yet"),
+        ({"sharding": {"gradient_sync": "last"}}, "sharding.gradient_sync: got 'last', for which numbers"),
+        ({"offload": "optimizer"}, "offload: got 'optimizer', for which numbers are not carried yet"),
+        ({"optimizer": "sgd"}, "optimizer: got 'sgd'; numbers are updated by adam alone yet"),
+        ({"dropout": True}, "dropout: got true, but numbers are carried without dropout yet"),
+        ({"precision": "fp8"}, "precision.matmul: got 'float8_e4m3fn', in which numbers are not multiplied yet"),
+        ({"steps": 0}, "steps: got 0; must be at least 1"),
+    ],
+)
+def test_numbers_that_cannot_be_carried_are_told(changed: dict[str, Any], line: str) -> None:
+    cluster = {"topology": "star_100g", "world_size": 4}
+    found = told({"name": "x", "cluster": cluster, "training": LEARNS | changed})
+    assert [text for text in found if text.startswith(f"training.{line}")], found
+
+
+def test_numbers_are_carried_by_played_collectives() -> None:
+    scenario = load_scenario({"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": LEARNS})
+    assert scenario.training is not None
+    step = to_step(scenario.training, 4)
+    assert (step.steps, step.collectives) == (20, "played")
+    assert to_step(loaded({}), 8).steps == 0

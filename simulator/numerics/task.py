@@ -1,0 +1,54 @@
+"""Something to learn, from a seed alone: numbers that go up by a stride of their own, with slips in between.
+
+Rule: the sequences of a step depend on the seed and the step, not on how many ranks share them. Like reciting tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.gpt import Gpt
+
+_STRIDES: Final = 8
+_SLIPS: Final = 0.05
+# GPT-2's (Radford et al. 2019): normal with this deviation.
+_DEVIATION: Final = 0.02
+
+
+def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) -> Array:
+    """Tokens of one step.
+
+    Returns
+    -------
+    int array, shape (count, length)
+
+    Examples
+    --------
+    >>> sequences(0, 0, 2, 5, 100).shape
+    (2, 5)
+    """
+    generator = np.random.default_rng([seed, step])
+    first = generator.integers(0, vocabulary, (count, 1))
+    stride = generator.integers(1, _STRIDES + 1, (count, 1))
+    told = (first + stride * np.arange(length)) % vocabulary
+    slips = generator.random((count, length)) < _SLIPS
+    return np.where(slips, generator.integers(0, vocabulary, (count, length)), told)
+
+
+def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
+    """Parameters before the first step, in float64: normal weights, norms of one, no biases."""
+    generator = np.random.default_rng([seed, 2**31])
+    found: dict[str, dict[str, Array]] = {}
+    for unit in gpt.units:
+        found[unit] = {}
+        for name, shape in gpt.shapes(unit).items():
+            if len(shape) > 1:
+                found[unit][name] = generator.standard_normal(shape) * _DEVIATION
+            else:
+                scales = name.endswith("weight")  # of a norm: what has one dimension and is no bias
+                found[unit][name] = np.full(shape, 1.0 if scales else 0.0)
+    return found
