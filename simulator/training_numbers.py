@@ -21,9 +21,10 @@ from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.numerics.scaling import Scale, static_scaler, unscaled
-from simulator.numerics.state import Parameters, Rank, Spoil, Told
+from simulator.numerics.state import Parameters, Rank, Spoil, Told, nbytes_of
 from simulator.program import Act, Collective, Compute
 from simulator.timeline import Timeline, TransferLog
+from simulator.training.carried import refuse_uncarried, summed_together
 from simulator.training.step import StepPlan
 
 
@@ -52,9 +53,20 @@ class Training:
     ranks: list[Rank]
     _logs: dict[str, TransferLog] = field(default_factory=dict)
     _spoil: Spoil | None = None
+    _run_again: frozenset[str] = frozenset()
+    _run_from: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._logs = {log.collective: log for log in self.timeline.logs}
+        acts = [op.act for op in self.plan.program.ranks[0] if isinstance(op, Compute) and op.act is not None]
+        again = [act.units for act in acts if act.what == "recompute"]
+        self._run_again = frozenset(unit for units in again for unit in units)
+        self._run_from = frozenset(units[0] for units in again)
+
+    def held(self, number: int) -> int:
+        """Bytes that a rank keeps for its backward passes [B]."""
+        rank = self.ranks[number]
+        return nbytes_of((*rank.caches.values(), *rank.inputs.values()))
 
     def step(self, tokens: Array, spoil: Spoil | None = None) -> Told:
         """Train on some sequences.
@@ -105,29 +117,35 @@ class Training:
         elif act.what == "forward":
             self._forward(rank, act.units[0], act.micro, batches[act.micro])
         elif act.what == "recompute":
+            x = self.gpt.arithmetic.load(rank.inputs.pop((act.units[0], act.micro)))
             for unit in act.units:
-                _, rank.caches[unit, act.micro] = self.gpt.forward(
-                    unit, rank.working[unit], rank.inputs[unit, act.micro]
-                )
+                x, rank.caches[unit, act.micro] = self.gpt.forward(unit, rank.working[unit], x)
         elif act.what == "backward":
-            self._backward(rank, act.units[0], act.micro, batches[act.micro])
+            self._backward(rank, act.units[0], act.micro)
 
     def _forward(self, rank: Rank, unit: str, micro: int, rows: Array) -> None:
+        """Run a unit, and keep what its backward pass needs, or what it can be run again from."""
         x = rows[:, :-1] if unit == self.gpt.units[0] else rank.flowing[micro]
-        rank.inputs[unit, micro] = x
-        rank.flowing[micro], rank.caches[unit, micro] = self.gpt.forward(unit, rank.working[unit], x)
-
-    def _backward(self, rank: Rank, unit: str, micro: int, rows: Array) -> None:
+        out, cache = self.gpt.forward(unit, rank.working[unit], x)
         if unit == self.gpt.units[-1]:
-            logits = rank.flowing[micro]
             targets = rows[:, 1:].ravel()
-            loss, kept = layers.cross_entropy(logits.reshape(-1, self.gpt.vocabulary), targets)
+            loss, kept = layers.cross_entropy(out.reshape(-1, self.gpt.vocabulary), targets)
             rank.losses.append(loss)
-            gradient = layers.cross_entropy_backward(kept, targets, self.scale.value)
-            rank.flowing[micro] = self.gpt.arithmetic.rounded(gradient).reshape(logits.shape)
+            cache = (cache, kept, targets)
+        if unit in self._run_from:
+            rank.inputs[unit, micro] = self.gpt.arithmetic.store(x)
+        if unit not in self._run_again:
+            rank.caches[unit, micro] = cache
+        rank.flowing[micro] = out
+
+    def _backward(self, rank: Rank, unit: str, micro: int) -> None:
+        dy = rank.flowing.pop(micro)
         cache = rank.caches.pop((unit, micro))
-        del rank.inputs[unit, micro]
-        dx, found = self.gpt.backward(unit, rank.working[unit], cache, rank.flowing.pop(micro))
+        if unit == self.gpt.units[-1]:
+            cache, kept, targets = cache
+            gradient = layers.cross_entropy_backward(kept, targets, self.scale.value)
+            dy = self.gpt.arithmetic.rounded(gradient).reshape(dy.shape)
+        dx, found = self.gpt.backward(unit, rank.working[unit], cache, dy)
         if dx is not None:
             rank.flowing[micro] = dx
         share = len(self.ranks) * self.plan.step.accumulation
@@ -250,7 +268,9 @@ def start(
     ValueError
         A step whose numbers cannot be carried yet.
     """
-    _refuse(plan, timeline)
+    refuse_uncarried(plan)
+    if plan.closed_forms or len(timeline.logs) != plan.played:
+        raise ValueError("numbers are carried by played transfers alone; write collectives: played")
     count, precision = len(plan.program.ranks), plan.step.precision
     wide = find(precision.master or precision.params).numpy
     whole = plan.step.sharding.strategy == "ddp"
@@ -260,7 +280,7 @@ def start(
         rank = Rank(
             {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
         )
-        for units in _summed_together(plan):
+        for units in summed_together(plan):
             packed = flat(gpt, initial, units).astype(wide)
             padded = np.pad(packed, (0, -len(packed) % count))
             rank.parts[units] = padded if whole else np.split(padded, count)[number].copy()
@@ -268,22 +288,3 @@ def start(
             rank.working.clear()
         training.ranks.append(rank)
     return training
-
-
-def _summed_together(plan: StepPlan) -> list[tuple[str, ...]]:
-    """Units whose gradients travel together, in the order of the last micro-batch."""
-    last = plan.step.accumulation - 1
-    acts = [op.act for op in plan.program.collectives().values() if op.act is not None]
-    return [act.units for act in acts if act.what in ("all_reduce", "reduce_scatter") and act.micro == last]
-
-
-def _refuse(plan: StepPlan, timeline: Timeline) -> None:
-    step_, sharding = plan.step, plan.step.sharding
-    if sharding.strategy == "parameter_server" or step_.offload or sharding.shard_size or sharding.mesh:
-        raise ValueError(
-            "numbers are carried under ddp, zero1, zero2 and zero3 over all ranks; the rest is not built yet"
-        )
-    if sharding.keep_below or sharding.gradient_sync != "every":
-        raise ValueError("numbers are carried without kept tensors and late sums; these are not built yet")
-    if plan.closed_forms or len(timeline.logs) != plan.played:
-        raise ValueError("numbers are carried by played transfers alone; write collectives: played")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import AdamState
 
@@ -62,3 +64,8 @@ class Rank:
     flowing: dict[int, Array] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     overflowed: bool = False
+
+
+def nbytes_of(kept: Any) -> int:
+    """Bytes of all arrays in what is kept, however it is nested [B]."""
+    return kept.nbytes if isinstance(kept, np.ndarray) else sum(nbytes_of(part) for part in kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,18 +10,22 @@ import pytest
 
 from simulator import training_numbers
 from simulator.model.shape import Transformer
-from simulator.numerics.arithmetic import Array
+from simulator.numerics import task
+from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.flat import unpacked
+from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.numerics.state import Told
+from simulator.program import Act
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
+from simulator.timeline import Span
 from simulator.training.spec import Precision
 from simulator.training_numbers import Training, start
 from tests.golden.gpt import farthest, golden, initial, model, tokens
-from tests.training import play, step
+from tests.training import Played, play, step
 
 SHAPE = Transformer("golden", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
@@ -109,6 +114,45 @@ def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
     alone, crowded = (trained("zero3", 3, algorithm="ring", topology=t) for t in ("star_100g", "h100_ethernet_100g"))
     assert alone[0] == crowded[0]
     assert all((alone[2][name] == crowded[2][name]).all() for name in alone[2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("checkpointing", ["none", "full", 2, (1,), "sqrt"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
+    strategy: str, checkpointing: object, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two programs that never import each other: one counts tensors of a shape, the other holds arrays."""
+    shape = replace(SHAPE, num_layers=4)
+    precision = Precision(dtype, "float32", "float32", None if dtype == "float32" else "float32", dtype)
+    facts: dict[str, Any] = {"precision": precision, "attention": "standard", "accumulation": 2}
+    played = play(step(strategy, shape, checkpointing=checkpointing, seq_len=24, micro_batch_size=3, **facts), 2)
+    gpt = Gpt(128, 64, 4, 32, 4, arithmetic(dtype))
+    made = start(gpt, played.plan, played.timeline, task.initial(gpt, 0))
+    kept: dict[tuple[int, str], int] = {}
+    computed = Training._computed
+
+    def computing(self: Training, number: int, act: Act, batches: Any) -> None:
+        name = f"{act.units[0] if act.units else ''} {act.what} {act.micro}"
+        if act.what == "backward":
+            kept[number, name] = self.held(number)
+        computed(self, number, act, batches)
+        if act.what == "forward":
+            kept[number, name] = self.held(number)
+
+    monkeypatch.setattr(Training, "_computed", computing)
+    made.step(task.sequences(0, 0, 12, 25, 128))
+    spans = {(s.rank, s.name): s for s in played.timeline.spans}
+    assert len(kept) == 2 * 2 * 2 * 6
+    for (rank, name), nbytes in kept.items():
+        assert activations(played, spans[rank, name]) == nbytes, name
+
+
+def activations(played: Played, span: Span) -> int:
+    """Of a rank while one of its spans lasts [B]."""
+    samples = [m for m in played.timeline.memory if m.rank == span.rank and m.time <= span.start]
+    held = dict(samples[-1].by_category)
+    return held.get("activations", 0) + held.get("recomputed activations", 0)
 
 
 def passes_the_gate(made: Training, spoil: Any = None) -> bool:
