@@ -22,8 +22,8 @@ class Act:
     Attributes
     ----------
     what : str
-        "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "all_gather", "check" and "flag" for
-        overflow, "update", "gather updated".
+        "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "sum copies", "all_gather", "check" and
+        "flag" for overflow, "update", "gather updated".
     units : tuple of str
         Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
     micro : int

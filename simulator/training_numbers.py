@@ -7,7 +7,7 @@ it rehearsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,11 +20,10 @@ from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
-from simulator.numerics.scaling import Scale, static_scaler, unscaled
+from simulator.numerics.scaling import Scale, unscaled
 from simulator.numerics.state import Parameters, Rank, Spoil, Told, nbytes_of
 from simulator.program import Act, Collective, Compute
 from simulator.timeline import Timeline, TransferLog
-from simulator.training.carried import refuse_uncarried, summed_together
 from simulator.training.step import StepPlan
 
 
@@ -82,7 +81,8 @@ class Training:
         parts = np.split(tokens, len(self.ranks))
         batches = [np.split(part, self.plan.step.accumulation) for part in parts]
         for rank in self.ranks:
-            rank.losses, rank.gradients, rank.summed, rank.overflowed = [], {}, {}, False
+            rank.losses, rank.gradients, rank.summed, rank.scattered = [], {}, {}, {}
+            rank.overflowed = False
         results: dict[str, list[Array]] = {}
         for number, op in self._ended():
             if op.act is None:
@@ -174,17 +174,36 @@ class Training:
             return packed
         if act.what == "flag":
             return np.array([rank.overflowed] + [False] * (op.elements - 1))
-        own = rank.parts[act.units] if act.what == "all_gather" else np.concatenate(list(rank.parts.values()))
+        if act.what == "sum copies":
+            part = rank.scattered.pop(act.units)
+            return np.pad(part, (0, op.elements - len(part)))
         place = op.group.index(number)
+        if act.what != "all_gather":
+            own = np.concatenate(list(rank.parts.values()))
+        elif len(op.group) == self._cut:
+            own = rank.parts[act.units]
+        else:  # from a smaller mesh, over which what was gathered has been spread meanwhile
+            own = np.split(flat(self.gpt, rank.working, act.units, op.elements), len(op.group))[place]
         buffer = np.zeros(op.elements, own.dtype)
         buffer[place * len(own) : (place + 1) * len(own)] = own
         return buffer
 
+    @property
+    def _cut(self) -> int:
+        """Among how many ranks one copy of the states is cut up."""
+        return self.plan.step.sharding.shard_size or len(self.ranks)
+
+    @property
+    def _copies(self) -> int:
+        return len(self.ranks) // self._cut
+
     def _received(self, number: int, act: Act, array: Array) -> None:
         rank = self.ranks[number]
-        if act.what in ("all_reduce", "reduce_scatter"):
-            held = rank.summed.get(act.units)
-            rank.summed[act.units] = array if held is None else held + array
+        if act.what in ("all_reduce", "reduce_scatter", "sum copies"):
+            # With several copies a part is not whole before these are added up.
+            into = rank.scattered if act.what == "reduce_scatter" and self._copies > 1 else rank.summed
+            held = into.get(act.units)
+            into[act.units] = array if held is None else held + array
         elif act.what == "all_gather":
             self._spread(rank, act.units, array)
         elif act.what == "flag":
@@ -225,66 +244,20 @@ class Training:
         """Whether every rank updates everything."""
         return self.plan.step.sharding.strategy == "ddp"
 
+    @property
+    def _first_copy(self) -> list[Rank]:
+        return self.ranks[: 1 if self._whole else self._cut]
+
     def _norm(self) -> float:
-        """Of the summed gradient: every rank's part once."""
-        parts = [part for rank in (self.ranks[:1] if self._whole else self.ranks) for part in rank.summed.values()]
+        """Of the summed gradient: every part once."""
+        parts = [part for rank in self._first_copy for part in rank.summed.values()]
         return float(np.sqrt(sum((part.astype(np.float64) ** 2).sum() for part in parts)))
 
     def parameters(self) -> Parameters:
         """As they are updated, whole, by name: put together from all ranks."""
         found: Parameters = {}
         for units in self.ranks[0].parts:
-            ranks = self.ranks[:1] if self._whole else self.ranks
-            whole = np.concatenate([rank.parts[units] for rank in ranks])
+            whole = np.concatenate([rank.parts[units] for rank in self._first_copy])
             for own in unpacked(self.gpt, whole, units).values():
                 found |= own
         return found
-
-
-def start(
-    gpt: Gpt,
-    plan: StepPlan,
-    timeline: Timeline,
-    initial: Mapping[str, Parameters],
-    adam: Adam | None = None,
-    scale: Scale | None = None,
-) -> Training:
-    """Give every rank what it holds before the first step.
-
-    Parameters
-    ----------
-    gpt : Gpt
-        As deep as the planned model.
-    plan : StepPlan
-    timeline : Timeline
-        What was played.
-    initial : mapping of unit to parameters
-    adam : Adam, optional
-    scale : Scale, optional
-        Of the loss; 1 where it is left out.
-
-    Raises
-    ------
-    ValueError
-        A step whose numbers cannot be carried yet.
-    """
-    refuse_uncarried(plan)
-    if plan.closed_forms or len(timeline.logs) != plan.played:
-        raise ValueError("numbers are carried by played transfers alone; write collectives: played")
-    count, precision = len(plan.program.ranks), plan.step.precision
-    wide = find(precision.master or precision.params).numpy
-    whole = plan.step.sharding.strategy == "ddp"
-    training = Training(gpt, plan, timeline, adam or Adam(), scale or static_scaler(1.0), [])
-    stored = gpt.arithmetic.stored
-    for number in range(count):
-        rank = Rank(
-            {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
-        )
-        for units in summed_together(plan):
-            packed = flat(gpt, initial, units).astype(wide)
-            padded = np.pad(packed, (0, -len(packed) % count))
-            rank.parts[units] = padded if whole else np.split(padded, count)[number].copy()
-        if plan.step.sharding.strategy == "zero3":
-            rank.working.clear()
-        training.ranks.append(rank)
-    return training

@@ -52,12 +52,15 @@ class Rank:
     states : dict of units or unit to AdamState
     summed : dict of units to array
         Gradients that all ranks have added up: whole, or this rank's part.
+    scattered : dict of units to array
+        This rank's part of gradients that its own group has added up, where there are several copies of the states.
     """
 
     working: dict[str, Parameters]
     parts: dict[tuple[str, ...], Array] = field(default_factory=dict)
     states: dict[tuple[str, ...], AdamState] = field(default_factory=dict)
     summed: dict[tuple[str, ...], Array] = field(default_factory=dict)
+    scattered: dict[tuple[str, ...], Array] = field(default_factory=dict)
     gradients: dict[str, Parameters] = field(default_factory=dict)
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
     inputs: dict[tuple[str, int], Array] = field(default_factory=dict)

@@ -30,16 +30,9 @@ def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | 
     sharding = shape.sharding
     if sharding.strategy == "parameter_server":
         yield _conflict("sharding.strategy", "got 'parameter_server', whose numbers are not carried yet; write ddp")
-    for name in ("shard_size", "keep_below"):
-        if getattr(sharding, name):
-            told = f"got {getattr(sharding, name)}, of which numbers are not carried yet; leave it out"
-            yield _conflict(f"sharding.{name}", told, "training.sharding.strategy")
-    if not isinstance(sharding.reshard_after_forward, bool):
-        told = "a number of ranks, but numbers are not carried over a mesh yet; write true or false"
-        yield _conflict("sharding.reshard_after_forward", told)
-    if sharding.gradient_sync != "every":
-        told = f"got {sharding.gradient_sync!r}, for which numbers are not carried yet; write every"
-        yield _conflict("sharding.gradient_sync", told)
+    if sharding.keep_below:
+        told = f"got {sharding.keep_below}, of which numbers are not carried yet; leave it out"
+        yield _conflict("sharding.keep_below", told)
     if shape.offload.what != "none":
         yield _conflict("offload", f"got {shape.offload.what!r}, for which numbers are not carried yet; write none")
     if shape.dropout:

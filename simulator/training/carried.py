@@ -12,15 +12,14 @@ def summed_together(plan: StepPlan) -> list[tuple[str, ...]]:
     """Units whose gradients travel together, in the order of the last micro-batch."""
     last = plan.step.accumulation - 1
     acts = [op.act for op in plan.program.collectives().values() if op.act is not None]
-    return [act.units for act in acts if act.what in ("all_reduce", "reduce_scatter") and act.micro == last]
+    summing = ("all_reduce", "reduce_scatter")
+    return list(dict.fromkeys(act.units for act in acts if act.what in summing and act.micro == last))
 
 
 def refuse_uncarried(plan: StepPlan) -> None:
     """ValueError for a step whose numbers cannot be carried yet."""
     step_, sharding = plan.step, plan.step.sharding
-    if sharding.strategy == "parameter_server" or step_.offload or sharding.shard_size or sharding.mesh:
-        raise ValueError(
-            "numbers are carried under ddp, zero1, zero2 and zero3 over all ranks; the rest is not built yet"
-        )
-    if sharding.keep_below or sharding.gradient_sync != "every":
-        raise ValueError("numbers are carried without kept tensors and late sums; these are not built yet")
+    if sharding.strategy == "parameter_server" or step_.offload:
+        raise ValueError("numbers are carried under ddp, zero1, zero2 and zero3 on GPUs; the rest is not built yet")
+    if sharding.keep_below:
+        raise ValueError("numbers are carried without kept tensors; these are not built yet")

@@ -23,7 +23,8 @@ from simulator.run import simulate
 from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
 from simulator.training.spec import Precision
-from simulator.training_numbers import Training, start
+from simulator.training_learning import start
+from simulator.training_numbers import Training
 from tests.golden.gpt import farthest, golden, initial, model, tokens
 from tests.training import Played, play, step
 
@@ -32,7 +33,7 @@ STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 
 
 def training(
-    strategy: str, ranks: int = 4, dtype: str = "float32", topology: str = "star_100g", **facts: Any
+    strategy: str, ranks: int = 4, dtype: str = "float32", topology: Any = "star_100g", **facts: Any
 ) -> Training:
     precision = Precision(dtype, dtype, facts.pop("reduce", dtype), None, dtype)
     batch = 16 // ranks // facts.get("accumulation", 1)
@@ -107,6 +108,45 @@ def test_every_algorithm_trains_alike_but_for_rounding(algorithm: str) -> None:
     loss, norm, _ = trained("ddp", 5, algorithm=algorithm)
     assert np.abs(np.array(loss) - golden("fp32_ddp")["loss"][:5]).max() <= 3e-6
     np.testing.assert_allclose(norm, golden("fp32_ddp")["gnorm"][:5], rtol=1e-6)
+
+
+BOXES_OF_TWO = {
+    "builder": "boxes",
+    "options": {
+        "gpus": 2, "inside": "nvswitch", "link_bandwidth": "300 GB/s", "hosts": 1, "pcie_bandwidth": "63 GB/s",
+        "pcie_latency": "1 us", "nics": 2, "nic_bandwidth": "25 GB/s", "nic_latency": "1 us",
+    },
+    "gpu": "a100_sxm_80gb",
+}  # fmt: skip
+
+
+def test_copies_of_the_states_in_boxes_give_the_bits_of_sums_that_go_through_boxes() -> None:
+    """Hybrid sharding in boxes against ddp under `hierarchical`: first inside, then across."""
+    facts: dict[str, Any] = {"algorithm": "hierarchical", "topology": BOXES_OF_TWO}
+    whole, hybrid = trained("ddp", 5, **facts), trained("zero3", 5, shard_size=2, **facts)
+    assert whole[0] == hybrid[0]
+    assert all((whole[2][name] == hybrid[2][name]).all() for name in whole[2])
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"shard_size": 2},
+        {"shard_size": 2, "gradient_sync": "shard", "accumulation": 2},
+        {"gradient_sync": "last", "accumulation": 2},
+        {"reshard_after_forward": 2},
+        {"reshard_after_forward": False},
+        {"layers_per_unit": 2},
+        {"prefetch": 0},
+    ],
+    ids=str,
+)
+def test_finer_sharding_trains_as_ddp_does(facts: dict[str, Any]) -> None:
+    loss, norm, final = trained("zero3", **facts)
+    reference = golden("fp32_ddp")
+    assert np.abs(np.array(loss) - reference["loss"]).max() <= 3e-6
+    np.testing.assert_allclose(norm, reference["gnorm"], rtol=1e-6)
+    assert farthest(final, reference) <= 1e-5
 
 
 def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
@@ -335,7 +375,7 @@ def test_what_cannot_be_carried_yet_is_refused() -> None:
     with pytest.raises(ValueError, match="write collectives: played"):
         training("zero3", collectives="auto")
     with pytest.raises(ValueError, match="not built yet"):
-        training("zero3", shard_size=2)
+        training("zero3", keep_below=100)
 
 
 def learned(**changed: Any) -> Any:

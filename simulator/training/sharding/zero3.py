@@ -135,7 +135,8 @@ class _Micro:
         part = shard(_all(units), self.passes.ranks)
         name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
-        self.score.communicate(name, "all_reduce", part, reduce, after=[scattered], scope="replicate")
+        act = self._act("sum copies", units)
+        self.score.communicate(name, "all_reduce", part, reduce, after=[scattered], scope="replicate", act=act)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
         """Reduce and scatter a block's gradients; what is left is this rank's part."""
