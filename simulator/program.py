@@ -23,7 +23,7 @@ class Act:
     ----------
     what : str
         "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "sum copies", "all_gather", "check" and
-        "flag" for overflow, "update", "gather updated".
+        "flag" for overflow, "update", "gather updated", "push", "pull".
     units : tuple of str
         Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
     micro : int

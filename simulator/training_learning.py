@@ -18,6 +18,7 @@ from simulator.numerics.flat import flat
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.scaling import Scale, grad_scaler, static_scaler
+from simulator.numerics.server import Server
 from simulator.numerics.state import Parameters, Rank
 from simulator.report.training_summary import Learning
 from simulator.timeline import Timeline
@@ -90,12 +91,17 @@ def start(
     wide = find(precision.master or precision.params).numpy
     whole = plan.step.sharding.strategy == "ddp"
     training = Training(gpt, plan, timeline, adam or Adam(), scale or static_scaler(1.0), [])
+    if plan.step.sharding.strategy == "parameter_server":
+        servers = plan.step.sharding.servers
+        for units in summed_together(plan):
+            packed = flat(gpt, initial, units).astype(wide)
+            training.servers[units] = Server(np.pad(packed, (0, -len(packed) % servers)))
     stored = gpt.arithmetic.stored
     for number in range(count):
         rank = Rank(
             {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
         )
-        for units in summed_together(plan):
+        for units in () if training.servers else summed_together(plan):
             packed = flat(gpt, initial, units).astype(wide)
             padded = np.pad(packed, (0, -len(packed) % cut))
             rank.parts[units] = padded if whole else np.split(padded, cut)[number % cut].copy()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.collectives.inputs import result
 from simulator.dtypes import find
@@ -21,8 +23,10 @@ from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.numerics.scaling import Scale, unscaled
+from simulator.numerics.server import Server
 from simulator.numerics.state import Parameters, Rank, Spoil, Told, nbytes_of
 from simulator.program import Act, Collective, Compute
+from simulator.schedule import chunk_sizes
 from simulator.timeline import Timeline, TransferLog
 from simulator.training.step import StepPlan
 
@@ -42,6 +46,8 @@ class Training:
     scale : Scale
         Of the loss.
     ranks : list of Rank
+    servers : dict of units to Server
+        Of a step with parameter servers.
     """
 
     gpt: Gpt
@@ -50,6 +56,7 @@ class Training:
     adam: Adam
     scale: Scale
     ranks: list[Rank]
+    servers: dict[tuple[str, ...], Server] = field(default_factory=dict)
     _logs: dict[str, TransferLog] = field(default_factory=dict)
     _spoil: Spoil | None = None
     _run_again: frozenset[str] = frozenset()
@@ -158,16 +165,21 @@ class Training:
 
     def _moved(self, op: Collective, act: Act) -> list[Array]:
         """Carry a collective's arrays by the transfers that were played; what each rank of the group has then."""
+        if act.what == "pull":
+            return [self.servers[act.units].update(self.adam)] * len(op.group)
         kind = find(op.dtype)
         buffers = [self._sent(number, op, act).astype(kind.numpy) for number in op.group]
         log = self._logs[op.name]
         order = ended_order(log.transfers, log.end)
+        if act.what == "push":
+            self.servers[act.units].add(_arrived(op, log, order, buffers))
+            return buffers
         carry(op.schedule, log.transfers, order, Payload(buffers, kind, "sum", kind.numpy))
         return [result(op.schedule, buffer, place, op.elements) for place, buffer in enumerate(buffers)]
 
     def _sent(self, number: int, op: Collective, act: Act) -> Array:
         rank = self.ranks[number]
-        if act.what in ("all_reduce", "reduce_scatter"):
+        if act.what in ("all_reduce", "reduce_scatter", "push"):
             packed = flat(self.gpt, rank.gradients, act.units, op.elements)
             for unit in act.units:
                 del rank.gradients[unit]
@@ -204,7 +216,7 @@ class Training:
             into = rank.scattered if act.what == "reduce_scatter" and self._copies > 1 else rank.summed
             held = into.get(act.units)
             into[act.units] = array if held is None else held + array
-        elif act.what == "all_gather":
+        elif act.what in ("all_gather", "pull"):
             self._spread(rank, act.units, array)
         elif act.what == "flag":
             rank.overflowed = bool(array.any())
@@ -250,14 +262,30 @@ class Training:
 
     def _norm(self) -> float:
         """Of the summed gradient: every part once."""
+        if self.servers:
+            return float(np.sqrt(sum(server.squares for server in self.servers.values())))
         parts = [part for rank in self._first_copy for part in rank.summed.values()]
         return float(np.sqrt(sum((part.astype(np.float64) ** 2).sum() for part in parts)))
 
     def parameters(self) -> Parameters:
         """As they are updated, whole, by name: put together from all ranks."""
         found: Parameters = {}
-        for units in self.ranks[0].parts:
-            whole = np.concatenate([rank.parts[units] for rank in self._first_copy])
+        for units in self.servers or self.ranks[0].parts:
+            held = [self.servers[units].parameters] if self.servers else [r.parts[units] for r in self._first_copy]
+            whole = np.concatenate(held)
             for own in unpacked(self.gpt, whole, units).values():
                 found |= own
         return found
+
+
+def _arrived(
+    op: Collective, log: TransferLog, order: npt.NDArray[np.int64], buffers: Sequence[Array]
+) -> list[tuple[slice, Array]]:
+    """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
+    starts = np.concatenate([[0], np.cumsum(chunk_sizes(op.schedule, op.elements))])
+    places = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+    found = [] if op.extras else [(place, buffers[host][place]) for host, place in enumerate(places)]
+    for number in order.tolist():
+        place = places[int(log.transfers.first[number])]
+        found.append((place, buffers[int(log.transfers.src[number])][place]))
+    return found

@@ -28,8 +28,6 @@ def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | 
     if model is not None:
         yield from _model(model)
     sharding = shape.sharding
-    if sharding.strategy == "parameter_server":
-        yield _conflict("sharding.strategy", "got 'parameter_server', whose numbers are not carried yet; write ddp")
     if sharding.keep_below:
         told = f"got {sharding.keep_below}, of which numbers are not carried yet; leave it out"
         yield _conflict("sharding.keep_below", told)

@@ -67,9 +67,11 @@ class Score:
         dtype: str,
         sharding: Sharding,
         after: Iterable[str | None] = (),
+        act: Act | None = None,
     ) -> str | None:
         """To the parameter servers or back, on a stream of its own; nothing for one worker."""
-        return self._named(self.communicator.serve(way, elements, dtype, sharding), name, after, "all")
+        template = self.communicator.serve(way, elements, dtype, sharding)
+        return self._named(template and replace(template, act=act), name, after, "all")
 
     def copy(self, name: str, nbytes: int, way: Way, after: Iterable[str | None] = ()) -> str:
         """Bytes to the host or back, on the stream of that way."""

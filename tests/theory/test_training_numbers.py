@@ -149,6 +149,21 @@ def test_finer_sharding_trains_as_ddp_does(facts: dict[str, Any]) -> None:
     assert farthest(final, reference) <= 1e-5
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [{}, {"servers": 3}, {"servers": 2, "servers_on": "workers"}, {"accumulation": 2, "bucket_size": 2**16}],
+    ids=str,
+)
+def test_servers_train_as_ddp_does(facts: dict[str, Any]) -> None:
+    """Gradients are added as they arrive; parameters after every step are the servers'."""
+    made = training("parameter_server", **facts)
+    told = [made.step(tokens(number)) for number in range(20)]
+    reference = golden("fp32_ddp")
+    assert np.abs(np.array([one.loss for one in told]) - reference["loss"]).max() <= 3e-6
+    np.testing.assert_allclose([one.norm for one in told], reference["gnorm"], rtol=1e-6)
+    assert farthest(made.parameters(), reference) <= 1e-5
+
+
 def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
     """Two topologies, of which one makes all ranks share a link."""
     alone, crowded = (trained("zero3", 3, algorithm="ring", topology=t) for t in ("star_100g", "h100_ethernet_100g"))

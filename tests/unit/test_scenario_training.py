@@ -609,7 +609,6 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
         ({"model": SMALL}, "model: a tied head is not trained yet; write tie_word_embeddings: false"),
         ({"model": "llama3_8b"}, "model: got llama3_8b; real numbers are those of a GPT-2"),
         ({"sharding": {"keep_below": 9}}, "sharding.keep_below: got 9, of which numbers are not carried yet"),
-        ({"sharding": SERVER}, "sharding.strategy: got 'parameter_server', whose numbers are not carried yet"),
         ({"offload": "optimizer"}, "offload: got 'optimizer', for which numbers are not carried yet"),
         ({"optimizer": "sgd"}, "optimizer: got 'sgd'; numbers are updated by adam alone yet"),
         ({"dropout": True}, "dropout: got true, but numbers are carried without dropout yet"),

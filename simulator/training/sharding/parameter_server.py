@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 from simulator.dtypes import find
+from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.sharding.ddp import Bucket, bucketed
@@ -26,11 +27,13 @@ def plan(score: Score, passes: Passes) -> None:
 
     def exchanged(bucket: Bucket) -> str | None:
         elements, name = bucket.elements, bucket.name
-        pushed = score.serve(f"push {name}", "push", elements, step.precision.reduce, step.sharding, [bucket.done])
+        to, fro = (Act(what, bucket.names, bucket.micro) for what in ("push", "pull"))
+        dtype, sharding = step.precision.reduce, step.sharding
+        pushed = score.serve(f"push {name}", "push", elements, dtype, sharding, [bucket.done], to)
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
         seconds = elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
         new = score.at_server(f"update {name}", seconds, after=[pushed or bucket.done])
-        score.serve(f"pull {name}", "pull", elements, step.precision.params, step.sharding, [new])
+        score.serve(f"pull {name}", "pull", elements, step.precision.params, sharding, [new], fro)
         return pushed
 
     bucketed(passes, exchanged)
