@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.model.parameters import modules, total
+from simulator.report.plot_breakdown import parts
 from simulator.training.spec import Offload, Precision
 from tests.training import TINY, Played, play, step
 
@@ -100,3 +101,17 @@ def test_gradients_leave_while_the_backward_pass_goes_on() -> None:
     assert spans["hand over layer 3 0"].start < spans["layer 0 backward 0"].end
     # Parameters come back while others are still updated.
     assert spans["return layer 0"].start < spans["update layer 3"].end
+
+
+def test_what_the_host_adds_beside_the_passes_takes_nothing_from_them_in_the_breakdown() -> None:
+    """A host that is slower than the passes adds up gradients through all of the second micro-batch."""
+    slow = step("zero3", precision=BF16, offload=Offload(1e7), accumulation=2, checkpointing="full")
+    played = play(slow, 4, "dgx_h100")
+    passes = sum(
+        span.end - span.start
+        for span in played.timeline.spans
+        if span.rank == 0 and span.stream == "compute" and span.kind != "recompute"
+    )
+    bars = parts(played.report.to_dict())
+    assert bars["forward and backward"] == pytest.approx(passes, rel=1e-9)
+    assert sum(bars.values()) == pytest.approx(played.report.step_time_s, rel=1e-9)
