@@ -115,3 +115,19 @@ def test_what_the_host_adds_beside_the_passes_takes_nothing_from_them_in_the_bre
     bars = parts(played.report.to_dict())
     assert bars["forward and backward"] == pytest.approx(passes, rel=1e-9)
     assert sum(bars.values()) == pytest.approx(played.report.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("sync", "copies"), [("every", 2), ("shard", 1), ("last", 1)])
+def test_what_the_host_updates_with_is_summed_over_all_copies_of_the_states(sync: str, copies: int) -> None:
+    """The host adds up micro-batches, but only GPUs can sum over copies: nothing leaves before that is done."""
+    played = offloaded("zero3", 8, shard_size=4, gradient_sync=sync, accumulation=2)
+    spans = {s.name.rpartition(" (")[0]: s for s in played.timeline.spans if s.rank == 0}
+    handed = [name for name in spans if name.startswith("hand over")]
+    assert len(handed) == copies * len(UNITS)
+    for name in handed:
+        unit, micro = name.removeprefix("hand over ").rsplit(" ", 1)
+        assert spans[name].start >= spans[f"sum {unit} over copies {micro}"].end
+    own = 2 * sum(shard(elements, 4) for elements in UNITS)
+    assert moved(played, "to host") == copies * own
+    held = dict(played.timeline.memory[-1].by_category)
+    assert not held.get("gradients")
