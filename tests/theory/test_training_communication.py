@@ -185,3 +185,14 @@ def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() 
     assert over[1] == 2 * over[0]
     assert over[2] == over[0]
     assert sum(sent(every)) - sum(sent(shard)) == pytest.approx(over[0])
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(12, 6), (24, 12)])
+def test_copies_across_boxes_are_summed_in_the_switches_of_their_own_boxes(ranks: int, size: int) -> None:
+    """Of 6 and 6 ranks in boxes of 8, ranks 0 and 6 share a box, 2 and 8 do not: no group can do as the first does."""
+    played = play(step("zero3", shard_size=size), ranks, "dgx_h100")
+    switches = dict(zip(played.cluster.boxes, played.cluster.reducing_switches, strict=True))
+    sums = [op for name, op in played.plan.program.collectives().items() if name.startswith("sum layer 0 over copies")]
+    assert len(sums) == size
+    for op in sums:
+        assert op.extras == tuple(switches[box] for box in switches if set(box) & set(op.group))
