@@ -551,6 +551,7 @@ SERVER = {"strategy": "parameter_server"}
             {},
             "offload.host_rate: got 50, which has no unit; write",
         ),
+        ({"offload": {"host_rate": "0 GB/s"}}, {}, "offload.host_rate: got '0 GB/s'; must be above 0"),
         ({"loss_scaling": "static"}, {}, "loss_scaling: got 'static'; one of auto, dynamic, none"),
         ({"activation_checkpointing": {"full": [12]}}, {}, "activation_checkpointing.full.0: got layer 12; gpt2 has"),
         (
