@@ -122,8 +122,7 @@ class Passes:
         if self.ranks == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
         buffer = self._buffer(name, units)
-        for unit in units:
-            self._drop_gradients(unit, micro, "compute", [])
+        self.drop_gradients(units, micro, "compute", [])
         return buffer
 
     def cast(self, name: str, units: Sequence[Unit]) -> str | None:
@@ -147,15 +146,17 @@ class Passes:
         for unit in units:
             self.keep_gradient_shard(unit, micro, after, summed)
             if buffer is None:
-                self._drop_gradients(unit, micro, "communication", [after])
+                self.drop_gradients([unit], micro, "communication", [after])
         if buffer is not None:
             self.score.free(buffer, stream="communication", after=[after])
 
-    def _drop_gradients(self, unit: Unit, micro: int, stream: str, after: list[str]) -> None:
-        name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
-        self.score.free(name, stream=stream, after=after)
-        if name in self.gradients:
-            self.gradients.remove(name)
+    def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
+        """Free whole gradients once they have left."""
+        for unit in units:
+            name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
+            self.score.free(name, stream=stream, after=after)
+            if name in self.gradients:
+                self.gradients.remove(name)
 
     def keep_gradient_shard(self, unit: Unit, micro: int, after: str, summed: str | None) -> None:
         """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.model.parameters import modules, total
-from simulator.training.spec import Precision
+from simulator.training.spec import Offload, Precision
 from tests.training import TINY, play, sent, step
 
 P = total(TINY)
@@ -196,3 +196,16 @@ def test_copies_across_boxes_are_summed_in_the_switches_of_their_own_boxes(ranks
     assert len(sums) == size
     for op in sums:
         assert op.extras == tuple(switches[box] for box in switches if set(box) & set(op.group))
+
+
+@pytest.mark.parametrize(("strategy", "offload"), [("zero1", None), ("zero1", Offload()), ("parameter_server", None)])
+def test_gradients_are_held_until_they_have_been_sent(strategy: str, offload: Offload | None) -> None:
+    """Nothing runs on the GPU after the backward pass where a host or servers update, and yet they are still needed."""
+    played = play(step(strategy, bucket_size=1, servers=2, offload=offload), 4)
+    held = [(s.time, dict(s.by_category).get("gradients", 0)) for s in played.timeline.memory if s.rank == 0]
+    sent = [s.end for s in played.timeline.spans if s.rank == 0 and s.kind in ("push", "reduce_scatter")]
+    backward = max(s.end for s in played.timeline.spans if s.rank == 0 and s.kind == "backward")
+    assert backward < sent[-1]
+    # While the last bucket, the embedding's, is under way its gradients are there.
+    least = 2 * modules(TINY)[0].elements
+    assert all(nbytes >= least for time, nbytes in held if backward <= time < sent[-1])

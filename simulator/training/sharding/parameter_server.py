@@ -27,6 +27,7 @@ def plan(score: Score, passes: Passes) -> None:
     def exchanged(bucket: Bucket) -> str | None:
         elements, name = bucket.elements, bucket.name
         pushed = score.serve(f"push {name}", "push", elements, step.precision.reduce, step.sharding, [bucket.done])
+        passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
         seconds = elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
         new = score.at_server(f"update {name}", seconds, after=[pushed or bucket.done])
