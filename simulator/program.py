@@ -34,6 +34,8 @@ class Compute:
     stream : str
     after : tuple of str
         Names of operations of the same rank, on other streams, that must have ended.
+    on_gpu : bool
+        Whether a slow GPU makes it slow; not what processors, servers or copies over PCIe do meanwhile.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Compute:
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
+    on_gpu: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from simulator.cluster.build import build
+from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
 from simulator.report.plot_breakdown import parts
-from simulator.training.spec import Offload, Precision
+from simulator.training.spec import Offload, Precision, TrainingStep
+from simulator.training.step import plan_step
 from tests.training import TINY, Played, play, step
 
 P = total(TINY)
@@ -93,6 +96,23 @@ def test_copies_that_share_a_slot_with_the_network_are_played() -> None:
     """Cards hang on the same PCIe switches, so between boxes nothing is taken by its closed form."""
     assert offloaded("zero3", 16, collectives="auto").report.closed_form_collectives == 0
     assert offloaded("zero3", 8, collectives="auto").report.closed_form_collectives > 0
+
+
+@pytest.mark.parametrize(
+    ("made", "kinds"),
+    [
+        (step("zero3", offload=Offload(RATE)), {"host", "copy to host", "copy to device"}),
+        (step("parameter_server", servers=2), {"communication server"}),
+    ],
+)
+def test_a_slow_gpu_slows_neither_its_host_nor_copies_nor_servers(made: TrainingStep, kinds: set[str]) -> None:
+    took = []
+    for stragglers in ({}, {0: 0.5}):
+        cluster = build("star_100g", 4, servers=2, stragglers=stragglers)
+        spans = execute(plan_step(cluster, made).program, cluster).spans
+        took.append({s.name: s.end - s.start for s in spans if s.rank == 0 and s.stream in kinds})
+    assert took[0]
+    assert took[1] == pytest.approx(took[0], rel=1e-9)
 
 
 def test_gradients_leave_while_the_backward_pass_goes_on() -> None:
