@@ -55,6 +55,8 @@ class Compute:
     after : tuple of str
         Names of operations of the same rank, on other streams, that must have ended.
     act : Act or None
+    on_gpu : bool
+        Whether a slow GPU makes it slow; not what processors, servers or copies over PCIe do meanwhile.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Compute:
     stream: str = "compute"
     after: tuple[str, ...] = ()
     act: Act | None = None
+    on_gpu: bool = True
 
 
 @dataclass(frozen=True, slots=True)

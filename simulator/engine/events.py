@@ -187,7 +187,7 @@ class _Play:
 
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
         if isinstance(op, Compute):
-            stretch = self._stretch(rank, number)
+            stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
             slowed = op.duration if op.slowed is None else op.slowed
             yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
         elif isinstance(op, Collective):
@@ -212,8 +212,8 @@ class _Play:
             collective.reach(place)
             yield collective.done[place]
 
-    def _stretch(self, rank: int, number: int) -> float:
-        speed = self.cluster.speeds[rank] if self.cluster.speeds else 1.0
+    def _stretch(self, rank: int, number: int, *, on_gpu: bool) -> float:
+        speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
             drawn = factors(self.jitter.compute, self.jitter.seed, np.array([rank]), number, np.array([0]))

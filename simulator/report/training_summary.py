@@ -50,7 +50,7 @@ class TrainingReport:
         Unions of spans of the rank that ends last: kernels, and what the host's processors compute for it;
         collectives and copies; those with no computing beside them; neither [s].
     recompute_time_s, optimizer_time_s : float
-        Parts of compute_time_s [s].
+        Parts of compute_time_s; of the optimizer's, which may run on the host, what no kernel of the passes hides [s].
     peak_memory_bytes : int
         Of the rank that needs most [B].
     peak_memory_by_category : dict of str to int
@@ -109,6 +109,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     last = min((s for s in timeline.spans if s.end == time), key=lambda s: s.rank).rank
     spans = [span for span in timeline.spans if span.rank == last]
     kernels = [(s.start, s.end) for s in spans if s.stream == "compute"]
+    passes = [(s.start, s.end) for s in spans if s.stream == "compute" and s.kind != "optimizer"]
     compute = [*kernels, *((s.start, s.end) for s in spans if s.stream == HOST)]
     moving = [s for s in spans if s.stream not in ("compute", HOST)]
     comm = [(s.start, s.end) for s in moving]
@@ -129,7 +130,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         exposed_comm_time_s=exposed,
         bubble_time_s=max(bubble, 0.0),
         recompute_time_s=length(_of(spans, "recompute")),
-        optimizer_time_s=length(_of(spans, "optimizer")),
+        optimizer_time_s=outside(_of(spans, "optimizer"), passes),
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
         peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),

@@ -175,7 +175,15 @@ def duration() -> Read:
 
 def rate() -> Read:
     """Read a bandwidth above 0, written with its unit [B/s]."""
-    return _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?[Bb]/s")
+    read = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?[Bb]/s")
+
+    def reader(value: Any) -> float:
+        found: float = read.reader(value)
+        if not found:
+            raise ValueError(f"got {shown(value)}; must be above 0")
+        return found
+
+    return Read(reader, read.schema)
 
 
 def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> Read:

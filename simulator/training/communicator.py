@@ -43,7 +43,7 @@ class Communicator:
     steady: bool
     offloads: bool = False
     algorithm: str = "auto"
-    _planned: dict[tuple[str, int, str, Scope], Collective] = field(default_factory=dict)
+    _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all") -> Collective | None:
         """The collective of the group that rank 0 is in, without a name of its own; None for one rank.
@@ -54,17 +54,40 @@ class Communicator:
         if ranks == 1:
             return None
         padded = -(-elements // ranks) * ranks
-        key = (operation, padded, dtype, scope)
-        if key not in self._planned:
-            self._planned[key] = self._plan(operation, padded, dtype, self.groups.members(scope, 0))
-        return self._planned[key]
+        return self._plan(operation, padded, dtype, self.groups.members(scope, 0))
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
-        made = plan(self.cluster, task)
-        op = next(iter(made.program.collectives().values()))
-        stands = made.predicted is not None and self.alone
-        return replace(op, duration=made.predicted) if stands else op
+        key = (operation, elements, dtype, group)
+        if key not in self._planned:
+            task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
+            made = plan(self.cluster, task)
+            op = next(iter(made.program.collectives().values()))
+            stands = made.predicted is not None and self.alone
+            self._planned[key] = replace(op, duration=made.predicted) if stands else op
+        return self._planned[key]
+
+    def among(self, op: Collective, scope: Scope, number: int) -> Collective:
+        """What rank 0's group does, done by another group of its kind.
+
+        It is planned anew where that one lies otherwise in its boxes, or where switches of boxes take part: two ranks
+        of one box and two of different boxes are not served alike.
+        """
+        group, named = self.groups.members(scope, number), bool(op.extras)
+        if scope == "own":
+            return replace(op, group=group, extras=(self.cluster.hosts[number],))
+        if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
+            return replace(op, group=group)
+        anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
+        return replace(anew, stream=op.stream, after=op.after, act=op.act)
+
+    def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
+        """Each rank's box, by its number, or by the first of the group that is in it."""
+        boxes = [self._box_of.get(rank) for rank in group]
+        return tuple(boxes if named else map(boxes.index, boxes))
+
+    @cached_property
+    def _box_of(self) -> dict[int, int]:
+        return self.cluster.box_of()
 
     @cached_property
     def alone(self) -> bool:

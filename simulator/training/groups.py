@@ -13,7 +13,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -82,7 +82,10 @@ class Groups:
 
 
 def for_every_rank(
-    ops: Sequence[Op], scopes: Mapping[str, Scope], groups: Groups, hosts: Sequence[str] = ()
+    ops: Sequence[Op],
+    scopes: Mapping[str, Scope],
+    groups: Groups,
+    among: Callable[[Collective, Scope, int], Collective],
 ) -> tuple[tuple[Op, ...], ...]:
     """Rank 0's operations as every rank's, each collective among the rank's own group.
 
@@ -91,14 +94,14 @@ def for_every_rank(
     ops : sequence of Op
     scopes : mapping of a collective's name to its scope
     groups : Groups
-    hosts : sequence of str
-        Each rank's host, for its copies.
+    among : callable (op, scope, number) -> Collective
+        The collective as another group of that scope carries it out.
     """
     if all(groups.size(scope) == groups.world_size for scope in set(scopes.values())):
         return (tuple(ops),) * groups.world_size
     made: dict[tuple[str, int], Collective] = {}
     every = range(groups.world_size)
-    return tuple(tuple(_own(op, rank, scopes, groups, hosts, made) for op in ops) for rank in every)
+    return tuple(tuple(_own(op, rank, scopes, groups, among, made) for op in ops) for rank in every)
 
 
 def _own(
@@ -106,7 +109,7 @@ def _own(
     rank: int,
     scopes: Mapping[str, Scope],
     groups: Groups,
-    hosts: Sequence[str],
+    among: Callable[[Collective, Scope, int], Collective],
     made: dict[tuple[str, int], Collective],
 ) -> Op:
     after = tuple(_named(name, rank, scopes, groups) for name in op.after)
@@ -116,10 +119,7 @@ def _own(
     number = groups.number(scope, rank)
     key = (op.name, number)
     if key not in made:
-        members = groups.members(scope, number)
-        name = _named(op.name, rank, scopes, groups)
-        extras = (hosts[rank],) if scope == "own" else op.extras
-        made[key] = replace(op, name=name, group=members, extras=extras)
+        made[key] = replace(among(op, scope, number), name=_named(op.name, rank, scopes, groups))
     # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
     return made[key] if made[key].after == after else replace(made[key], after=after)
 

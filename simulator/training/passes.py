@@ -129,8 +129,7 @@ class Passes:
         if self.ranks == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
         buffer = self._buffer(name, units)
-        for unit in units:
-            self._drop_gradients(unit, micro, "compute", [])
+        self.drop_gradients(units, micro, "compute", [])
         return buffer
 
     def cast(self, name: str, units: Sequence[Unit]) -> str | None:
@@ -145,40 +144,50 @@ class Passes:
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
         return self.score.allocate(f"{name} buffer", nbytes, "buffers")
 
-    def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str) -> None:
-        """Keep this rank's part of what was sent, and free the rest."""
+    def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
+        """Keep this rank's part of what was sent, and free the rest.
+
+        `summed` is the operation after which that part is summed over all copies of the states too; None where a later
+        micro-batch does so.
+        """
         for unit in units:
-            self.keep_gradient_shard(unit, micro, after)
+            self.keep_gradient_shard(unit, micro, after, summed)
             if buffer is None:
-                self._drop_gradients(unit, micro, "communication", [after])
+                self.drop_gradients([unit], micro, "communication", [after])
         if buffer is not None:
             self.score.free(buffer, stream="communication", after=[after])
 
-    def _drop_gradients(self, unit: Unit, micro: int, stream: str, after: list[str]) -> None:
-        name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
-        self.score.free(name, stream=stream, after=after)
-        if name in self.gradients:
-            self.gradients.remove(name)
+    def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
+        """Free whole gradients once they have left."""
+        for unit in units:
+            name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
+            self.score.free(name, stream=stream, after=after)
+            if name in self.gradients:
+                self.gradients.remove(name)
 
-    def keep_gradient_shard(self, unit: Unit, micro: int, after: str) -> None:
+    def keep_gradient_shard(self, unit: Unit, micro: int, after: str, summed: str | None) -> None:
         """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""
         nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
-        if self.step.offload is not None:
-            name = f"{unit.name} gradient shard {micro}"
-            self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
-            copied = self.hand_over(
-                f"{unit.name} {micro}", nbytes, name, add=micro > 0 and not self.keeps_whole_gradients
-            )
-            self.score.free(name, stream="copy to host", after=[copied])
-            return
-        name = f"{unit.name} gradient shard"
+        # The host cannot sum over copies: what waits for that is added up here, and goes when it is done.
+        goes_at_once = self.step.offload is not None and not self._sums_copies_once
+        name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"
         if name not in self.gradients:
             self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
             self.gradients.append(name)
+        if self.step.offload is not None and summed is not None:
+            add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
+            copied = self.hand_over(f"{unit.name} {micro}", nbytes, name, summed, add=add)
+            self.score.free(name, stream="copy to host", after=[copied])
+            self.gradients.remove(name)
 
-    def hand_over(self, what: str, nbytes: int, after: str, *, add: bool) -> str:
+    @property
+    def _sums_copies_once(self) -> bool:
+        """Whether gradients are summed over copies of the states in the last micro-batch alone."""
+        return self.step.sharding.gradient_sync == "shard" and self.score.communicator.groups.hybrid
+
+    def hand_over(self, what: str, nbytes: int, *after: str, add: bool) -> str:
         """Copy summed gradients to the host, which adds them to those that it has; returns the copy."""
-        copied = self.score.copy(f"hand over {what}", nbytes, "to host", after=[after])
+        copied = self.score.copy(f"hand over {what}", nbytes, "to host", after=after)
         self.handed_over = copied
         if add and self.step.offload is not None:
             # Reads both, writes one.

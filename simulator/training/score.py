@@ -79,19 +79,23 @@ class Score:
         if isinstance(made, Collective):
             self._named(made, name, after, "own")
         else:
-            stream = f"copy {way}"
-            self._note(Compute(name, made, nbytes=nbytes, kind=stream, stream=stream, after=_given(after)))
+            self._beside(name, made, nbytes, f"copy {way}", f"copy {way}", after)
         return name
 
     def on_host(self, name: str, nbytes: float, of_box: float, after: Iterable[str | None] = ()) -> str:
         """Work of the host's processors: so many bytes read and written, at the rate of a whole box [B/s]."""
         seconds = nbytes / host_rate(self.communicator.cluster, of_box)
-        self._note(Compute(name, seconds, nbytes=nbytes, kind="optimizer", stream=HOST, after=_given(after)))
-        return name
+        return self._beside(name, seconds, nbytes, "optimizer", HOST, after)
 
     def at_server(self, name: str, seconds: float, after: Iterable[str | None] = ()) -> str:
         """Work of the parameter servers that this rank waits for [s]."""
-        self._note(Compute(name, seconds, kind="server update", stream="communication server", after=_given(after)))
+        return self._beside(name, seconds, 0.0, "server update", "communication server", after)
+
+    def _beside(
+        self, name: str, seconds: float, nbytes: float, kind: str, stream: str, after: Iterable[str | None]
+    ) -> str:
+        """What takes its time beside the GPU, whose own speed is nothing to it."""
+        self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), on_gpu=False))
         return name
 
     def _named(self, template: Collective | None, name: str, after: Iterable[str | None], scope: Scope) -> str | None:

@@ -71,7 +71,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     score.allocate("optimizer states", held.optimizer, "optimizer")
     import_module(f"simulator.training.sharding.{step.sharding.strategy}").plan(score, passes)
     update(score, passes, Gauge(cluster.gpus[0], step, left), held)
-    ranks = for_every_rank(score.ops, score.scopes, groups, cluster.hosts)
+    ranks = for_every_rank(score.ops, score.scopes, groups, score.communicator.among)
     timed = sum(op.duration is not None for op in score.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
     model = model_flops_per_token(step.model, step.seq_len) * tokens

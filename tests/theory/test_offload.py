@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from simulator.cluster.build import build
+from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
-from simulator.training.spec import Offload, Precision
+from simulator.report.plot_breakdown import parts
+from simulator.training.spec import Offload, Precision, TrainingStep
+from simulator.training.step import plan_step
 from tests.training import TINY, Played, play, step
 
 P = total(TINY)
@@ -94,9 +98,57 @@ def test_copies_that_share_a_slot_with_the_network_are_played() -> None:
     assert offloaded("zero3", 8, collectives="auto").report.closed_form_collectives > 0
 
 
+@pytest.mark.parametrize(
+    ("made", "kinds"),
+    [
+        (step("zero3", offload=Offload(RATE)), {"host", "copy to host", "copy to device"}),
+        (step("parameter_server", servers=2), {"communication server"}),
+    ],
+)
+def test_a_slow_gpu_slows_neither_its_host_nor_copies_nor_servers(made: TrainingStep, kinds: set[str]) -> None:
+    took = []
+    for stragglers in ({}, {0: 0.5}):
+        cluster = build("star_100g", 4, servers=2, stragglers=stragglers)
+        spans = execute(plan_step(cluster, made).program, cluster).spans
+        took.append({s.name: s.end - s.start for s in spans if s.rank == 0 and s.stream in kinds})
+    assert took[0]
+    assert took[1] == pytest.approx(took[0], rel=1e-9)
+
+
 def test_gradients_leave_while_the_backward_pass_goes_on() -> None:
     played = offloaded("zero3", 4)
     spans = {s.name.removesuffix(" (own 0)"): s for s in played.timeline.spans if s.rank == 0}
     assert spans["hand over layer 3 0"].start < spans["layer 0 backward 0"].end
     # Parameters come back while others are still updated.
     assert spans["return layer 0"].start < spans["update layer 3"].end
+
+
+def test_what_the_host_adds_beside_the_passes_takes_nothing_from_them_in_the_breakdown() -> None:
+    """A host that is slower than the passes adds up gradients through all of the second micro-batch."""
+    slow = step("zero3", precision=BF16, offload=Offload(1e7), accumulation=2, checkpointing="full")
+    played = play(slow, 4, "dgx_h100")
+    passes = sum(
+        span.end - span.start
+        for span in played.timeline.spans
+        if span.rank == 0 and span.stream == "compute" and span.kind != "recompute"
+    )
+    bars = parts(played.report.to_dict())
+    assert bars["forward and backward"] == pytest.approx(passes, rel=1e-9)
+    assert sum(bars.values()) == pytest.approx(played.report.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("sync", "copies"), [("every", 2), ("shard", 1), ("last", 1)])
+def test_what_the_host_updates_with_is_summed_over_all_copies_of_the_states(sync: str, copies: int) -> None:
+    """The host adds up micro-batches, but only GPUs can sum over copies: nothing leaves before that is done."""
+    played = offloaded("zero3", 8, shard_size=4, gradient_sync=sync, accumulation=2)
+    spans = {s.name.rpartition(" (")[0]: s for s in played.timeline.spans if s.rank == 0}
+    handed = [name for name in spans if name.startswith("hand over")]
+    assert len(handed) == copies * len(UNITS)
+    for name in handed:
+        unit, micro = name.removeprefix("hand over ").rsplit(" ", 1)
+        unit = unit if unit.startswith("layer") else "root"  # embedding and head are summed together
+        assert spans[name].start >= spans[f"sum {unit} over copies {micro}"].end
+    own = 2 * sum(shard(elements, 4) for elements in UNITS)
+    assert moved(played, "to host") == copies * own
+    held = dict(played.timeline.memory[-1].by_category)
+    assert not held.get("gradients")

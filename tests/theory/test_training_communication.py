@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from simulator.cluster.build import build
 from simulator.model.parameters import modules, total
-from simulator.training.spec import Precision
+from simulator.training.spec import Offload, Precision
+from simulator.training.step import plan_step
+from simulator.training_fold import folded
 from tests.training import TINY, play, sent, step
 
 P = total(TINY)
@@ -185,3 +188,36 @@ def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() 
     assert over[1] == 2 * over[0]
     assert over[2] == over[0]
     assert sum(sent(every)) - sum(sent(shard)) == pytest.approx(over[0])
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(12, 6), (24, 12)])
+def test_copies_across_boxes_are_summed_in_the_switches_of_their_own_boxes(ranks: int, size: int) -> None:
+    """Of 6 and 6 ranks in boxes of 8, ranks 0 and 6 share a box, 2 and 8 do not: no group can do as the first does."""
+    played = play(step("zero3", shard_size=size), ranks, "dgx_h100")
+    switches = dict(zip(played.cluster.boxes, played.cluster.reducing_switches, strict=True))
+    sums = [op for name, op in played.plan.program.collectives().items() if name.startswith("sum layer 0 over copies")]
+    assert len(sums) == size
+    for op in sums:
+        assert op.extras == tuple(switches[box] for box in switches if set(box) & set(op.group))
+
+
+@pytest.mark.parametrize(("strategy", "offload"), [("zero1", None), ("zero1", Offload()), ("parameter_server", None)])
+def test_gradients_are_held_until_they_have_been_sent(strategy: str, offload: Offload | None) -> None:
+    """Nothing runs on the GPU after the backward pass where a host or servers update, and yet they are still needed."""
+    played = play(step(strategy, bucket_size=1, servers=2, offload=offload), 4)
+    held = [(s.time, dict(s.by_category).get("gradients", 0)) for s in played.timeline.memory if s.rank == 0]
+    sent = [s.end for s in played.timeline.spans if s.rank == 0 and s.kind in ("push", "reduce_scatter")]
+    backward = max(s.end for s in played.timeline.spans if s.rank == 0 and s.kind == "backward")
+    assert backward < sent[-1]
+    # While the last bucket, the embedding's, is under way its gradients are there.
+    least = 2 * modules(TINY)[0].elements
+    assert all(nbytes >= least for time, nbytes in held if backward <= time < sent[-1])
+
+
+def test_one_rank_stands_for_all_only_where_ranks_end_together() -> None:
+    """With one slowed link ranks of a tree end far apart; such a step is played whole."""
+    made = step("ddp", collectives="auto", bucket_size=2**14)
+    slow = {"gpu0->switch0": 0.5, "switch0->gpu1": 0.2}
+    even, odd = build("star_100g", 8), build("star_100g", 8, link_factors=slow)
+    assert folded(even, plan_step(even, made).program) is not None
+    assert folded(odd, plan_step(odd, made).program) is None

@@ -555,6 +555,7 @@ SERVER = {"strategy": "parameter_server"}
             "offload.host_rate: got 50, which has no unit; write",
         ),
         ({"algorithm": "tree"}, {}, "algorithm: got 'tree', which has no reduce_scatter; zero3 needs it"),
+        ({"offload": {"host_rate": "0 GB/s"}}, {}, "offload.host_rate: got '0 GB/s'; must be above 0"),
         ({"loss_scaling": "static"}, {}, "loss_scaling: got 'static'; one of auto, dynamic, none"),
         ({"activation_checkpointing": {"full": [12]}}, {}, "activation_checkpointing.full.0: got layer 12; gpt2 has"),
         (

@@ -30,6 +30,7 @@ def plan(score: Score, passes: Passes) -> None:
         to, fro = (Act(what, bucket.names, bucket.micro) for what in ("push", "pull"))
         dtype, sharding = step.precision.reduce, step.sharding
         pushed = score.serve(f"push {name}", "push", elements, dtype, sharding, [bucket.done], to)
+        passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
         seconds = elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
         new = score.at_server(f"update {name}", seconds, after=[pushed or bucket.done])

@@ -17,7 +17,8 @@ def plan(score: Score, passes: Passes) -> None:
         reduced = scatter(score, passes, bucket)
         if passes.step.offload is not None:
             nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
-            passes.hand_over(bucket.name, nbytes, reduced, add=False)
+            copied = passes.hand_over(bucket.name, nbytes, reduced, add=False)
+            passes.drop_gradients(bucket.units, bucket.micro, "copy to host", [copied])
         return reduced
 
     bucketed(passes, scattered)

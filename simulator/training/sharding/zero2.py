@@ -14,7 +14,7 @@ def plan(score: Score, passes: Passes) -> None:
     def scattered(bucket: Bucket) -> str:
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
         reduced = scatter(score, passes, bucket)
-        passes.unpack(buffer, bucket.units, bucket.micro, reduced)
+        passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
         return reduced
 
     bucketed(passes, scattered, each=True)

@@ -128,15 +128,20 @@ class _Micro:
     def _free(self, way: str, i: int, done: str) -> str:
         return self.score.free(f"{_name(self.blocks[i])} parameters {way} {self.micro}", after=[done])
 
-    def _sum_copies(self, units: Sequence[Unit], scattered: str) -> None:
-        """With several copies of the states, add up this rank's part over them."""
+    def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
+        """With several copies of the states, add up this rank's part over them.
+
+        Returns the operation after which that is done; None where a later micro-batch does it.
+        """
+        if not self.score.communicator.groups.hybrid:
+            return scattered
         if self.sharding.gradient_sync == "shard" and not self.last:
-            return
+            return None
         part = shard(_all(units), self.passes.ranks)
         name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
         act = self._act("sum copies", units)
-        self.score.communicate(name, "all_reduce", part, reduce, after=[scattered], scope="replicate", act=act)
+        return self.score.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
         """Reduce and scatter a block's gradients; what is left is this rank's part."""
@@ -146,8 +151,8 @@ class _Micro:
         buffer = self.passes.pack(name, units, self.micro, copies=True)
         act = self._act("reduce_scatter", units)
         reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
-        self._sum_copies(units, reduced or done)
-        self.passes.unpack(buffer, units, self.micro, reduced or done)
+        summed = self._sum_copies(units, reduced or done)
+        self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
 
 
 def _name(units: Sequence[Unit]) -> str:
