@@ -1,0 +1,145 @@
+"""Flash attention in tiles: exact, and no score ever in HBM.
+
+Rule: blocks of K and V outside, blocks of Q and the output inside, as the first generation walks [1]_; every tile that
+is fetched or put back is counted. Softmax is associative: a row's sum so far is corrected as a larger score appears.
+Like totting up a column page by page, with a note of the subtotal at the foot of each.
+
+References
+----------
+.. [1] Dao et al., "FlashAttention: fast and memory-efficient exact attention with IO-awareness", NeurIPS 2022,
+   algorithms 1 (forward) and 4 (backward): Bc = ceil(M / 4d) rows of K and V, Br = min(Bc, d) rows of Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.traffic import Traffic
+
+# Sums and largest scores of rows are float32 in HBM [B].
+_STATISTIC = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the backward pass needs: inputs, output, each row's largest score and sum."""
+
+    q: Array
+    k: Array
+    v: Array
+    out: Array
+    largest: Array
+    total: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the walk is cut.
+
+    Attributes
+    ----------
+    seq_len, rows, columns : int
+        Br and Bc of [1]_.
+    causal : bool
+        Whether tiles above the diagonal are left out.
+    """
+
+    seq_len: int
+    rows: int
+    columns: int
+    causal: bool
+
+    def outer(self) -> Iterator[slice]:
+        """Blocks of K and V."""
+        for start in range(0, self.seq_len, self.columns):
+            yield slice(start, min(start + self.columns, self.seq_len))
+
+    def inner(self, columns: slice) -> Iterator[slice]:
+        """Blocks of Q that see some of these keys."""
+        for start in range(0, self.seq_len, self.rows):
+            rows = slice(start, min(start + self.rows, self.seq_len))
+            if not self.causal or rows.stop > columns.start:
+                yield rows
+
+
+def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
+    """Cut a walk for so many numbers on the chip."""
+    columns = -(-on_chip // (4 * head_dim))
+    return Tiles(seq_len, min(columns, head_dim), columns, causal)
+
+
+def flash(q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Array | None = None) -> tuple[Array, Kept]:
+    """softmax(q k^T / sqrt(d)) v.
+
+    Parameters
+    ----------
+    q, k, v : float array, shape (batch, heads, seq_len, head_dim)
+    cut : Tiles
+    traffic : Traffic
+    mask : bool array, shape (seq_len, seq_len), optional
+        Which keys each query sees; besides causality. A query that sees none gets zeros.
+    """
+    out = np.zeros_like(q)
+    largest = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
+    total = np.zeros_like(largest)
+    for columns in cut.outer():
+        traffic.read += k[..., columns, :].nbytes + v[..., columns, :].nbytes
+        for rows in cut.inner(columns):
+            tile, statistics = q[..., rows, :].nbytes, 2 * _STATISTIC * largest[..., rows, :].size
+            traffic.read += 2 * tile + statistics
+            scores = _scores(q, k, cut, mask, rows, columns)
+            above = np.maximum(largest[..., rows, :], scores.max(axis=-1, keepdims=True))
+            safe = np.where(np.isneginf(above), q.dtype.type(0), above)
+            exponentials = np.exp(scores - safe)
+            before = total[..., rows, :] * np.exp(largest[..., rows, :] - safe)
+            now = before + exponentials.sum(axis=-1, keepdims=True)
+            mixed = before * out[..., rows, :] + exponentials @ v[..., columns, :]
+            np.divide(mixed, now, out=out[..., rows, :], where=now > 0)
+            largest[..., rows, :], total[..., rows, :] = above, now
+            traffic.written += tile + statistics
+    return out, Kept(q, k, v, out, largest, total)
+
+
+def flash_backward(
+    dy: Array, kept: Kept, cut: Tiles, traffic: Traffic, mask: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Gradients of q, k and v; scores are made again tile by tile."""
+    q, k, v = kept.q, kept.k, kept.v
+    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
+    safe = np.where(np.isneginf(kept.largest), q.dtype.type(0), kept.largest)
+    for columns in cut.outer():
+        keys, values = k[..., columns, :], v[..., columns, :]
+        traffic.read += keys.nbytes + values.nbytes
+        for rows in cut.inner(columns):
+            tile, statistics = q[..., rows, :].nbytes, 2 * _STATISTIC * kept.total[..., rows, :].size
+            traffic.read += 4 * tile + statistics
+            exponentials = np.exp(_scores(q, k, cut, mask, rows, columns) - safe[..., rows, :])
+            total = kept.total[..., rows, :]
+            p = np.divide(exponentials, total, out=np.zeros_like(exponentials), where=total > 0)
+            own = dy[..., rows, :]
+            dv[..., columns, :] += p.swapaxes(-1, -2) @ own
+            # Each row's sum of p dp is that of its output and its gradient.
+            along = (own * kept.out[..., rows, :]).sum(axis=-1, keepdims=True)
+            ds = p * (own @ values.swapaxes(-1, -2) - along) * scale
+            dq[..., rows, :] += ds @ keys
+            dk[..., columns, :] += ds.swapaxes(-1, -2) @ q[..., rows, :]
+            traffic.written += tile
+        traffic.written += keys.nbytes + values.nbytes
+    return dq, dk, dv
+
+
+def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, columns: slice) -> Array:
+    scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
+    scores = q[..., rows, :] @ k[..., columns, :].swapaxes(-1, -2) * scale
+    seen = np.ones((rows.stop - rows.start, columns.stop - columns.start), np.bool_)
+    if cut.causal:
+        seen = np.arange(rows.start, rows.stop)[:, None] >= np.arange(columns.start, columns.stop)
+    if mask is not None:
+        seen = seen & mask[rows, columns]
+    found: Array = np.where(seen, scores, -np.inf)
+    return found

@@ -1,0 +1,27 @@
+"""What goes through HBM while something is computed: counted as it goes.
+
+Rule: whoever reads an array from HBM, or writes one, says so here; what stays on the chip is not told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes so far.
+
+    Attributes
+    ----------
+    read, written : int
+        [B]
+    """
+
+    read: int = 0
+    written: int = 0
+
+    @property
+    def total(self) -> int:
+        """Both ways [B]."""
+        return self.read + self.written

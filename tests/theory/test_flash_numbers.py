@@ -1,0 +1,101 @@
+"""Flash attention is exact, and moves what its formula says; so do three ways to a softmax.
+
+Formulas: Dao et al. 2022, algorithms 1 and 4; Milakov & Gimelshein 2018.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.model.kernel import Attention
+from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.attention import attention, attention_backward
+from simulator.numerics.flash import flash, flash_backward, tiles
+from simulator.numerics.softmax import fused, online, three_pass
+from simulator.numerics.traffic import Traffic
+from simulator.training.attention_time import attention_bytes
+
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+
+
+def drawn(seed: int, *shape: int, dtype: str = "float64") -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def plain(q: Array, k: Array, v: Array, seen: Array) -> Array:
+    """Scores written out whole; a query that sees nothing gets zeros."""
+    scores = np.where(seen, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    largest = scores.max(axis=-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    total = e.sum(axis=-1, keepdims=True)
+    return np.divide(e, total, out=np.zeros_like(e), where=total > 0) @ v
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(st.integers(1, 40), st.sampled_from([2, 4, 8]), st.integers(16, 400), st.integers(0, 10**6))
+def test_causal_tiles_give_what_the_whole_gives(
+    dtype: str, seq_len: int, head_dim: int, on_chip: int, seed: int
+) -> None:
+    q, k, v, dy = (drawn(seed + i, 2, 3, seq_len, head_dim, dtype=dtype) for i in range(4))
+    cut = tiles(seq_len, head_dim, on_chip, causal=True)
+    out, kept = flash(q, k, v, cut, Traffic())
+    expected, whole = attention(arithmetic(dtype), q, k, v)
+    np.testing.assert_allclose(out, expected, atol=TOLERANCE[dtype] * 4, rtol=0)
+    found = flash_backward(dy, kept, cut, Traffic())
+    for gradient, right in zip(found, attention_backward(arithmetic(dtype), dy, whole), strict=True):
+        np.testing.assert_allclose(gradient, right, atol=TOLERANCE[dtype] * 20, rtol=0)
+
+
+def test_rows_that_see_nothing_get_zeros_and_give_no_gradient() -> None:
+    seen = np.random.default_rng(0).random((24, 24)) < 0.4
+    seen[[3, 17]] = False
+    q, k, v, dy = (drawn(i, 1, 2, 24, 4) for i in range(4))
+    cut = tiles(24, 4, 64, causal=False)
+    out, kept = flash(q, k, v, cut, Traffic(), seen)
+    np.testing.assert_allclose(out, plain(q, k, v, seen), atol=1e-12)
+    assert (out[..., [3, 17], :] == 0).all()
+    dq, dk, dv = flash_backward(dy, kept, cut, Traffic(), seen)
+    assert (dq[..., [3, 17], :] == 0).all()
+    assert np.isfinite(dk).all()
+    assert np.isfinite(dv).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("seq_len", "head_dim", "columns"), [(64, 8, 16), (96, 16, 32), (64, 8, 64)])
+def test_counted_traffic_is_the_kernel_models_formula(
+    seq_len: int, head_dim: int, columns: int, backward: bool, causal: bool
+) -> None:
+    """K and V once (and their gradients); Q, the output and the statistics once for each block of K and V."""
+    batch, heads, on_chip = 2, 3, 4 * head_dim * columns
+    q, k, v, dy = (drawn(i, batch, heads, seq_len, head_dim, dtype="float32") for i in range(4))
+    cut = tiles(seq_len, head_dim, on_chip, causal=causal)
+    forward, back = Traffic(), Traffic()
+    _, kept = flash(q, k, v, cut, forward)
+    flash_backward(dy, kept, cut, back)
+    kernel = Attention("", batch, heads, heads, seq_len, head_dim, causal=causal, backward=backward)
+    told = attention_bytes(kernel, 4, 1, on_chip * 4)
+    walks = (ceil(seq_len / columns) + 1) / 2 if causal else ceil(seq_len / columns)
+    one, statistics = q.nbytes, 4 * batch * heads * seq_len
+    by_hand = 4 * one + walks * (5 * one + 2 * statistics) if backward else 2 * one + walks * (3 * one + 4 * statistics)
+    assert (back if backward else forward).total == by_hand == told
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(st.integers(1, 6), st.integers(1, 200), st.integers(1, 80), st.integers(0, 10**6))
+def test_softmax_is_one_function_with_four_three_or_two_accesses(rows: int, n: int, block: int, seed: int) -> None:
+    x = drawn(seed, rows, n) * 30
+    x[0] = -np.inf
+    counts = [Traffic(), Traffic(), Traffic()]
+    found = [three_pass(x, counts[0], block), online(x, counts[1], block), fused(x, counts[2])]
+    np.testing.assert_allclose(found[1], found[0], atol=1e-14)
+    np.testing.assert_allclose(found[2], found[0], atol=1e-14)
+    assert (found[0][0] == 0).all()
+    np.testing.assert_allclose(found[0][1:].sum(axis=1), 1.0)
+    assert [(c.read / x.nbytes, c.written / x.nbytes) for c in counts] == [(3, 1), (2, 1), (1, 1)]
