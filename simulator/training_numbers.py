@@ -58,6 +58,7 @@ class Training:
     ranks: list[Rank]
     servers: dict[tuple[str, ...], Server] = field(default_factory=dict)
     _logs: dict[str, TransferLog] = field(default_factory=dict)
+    _pushes: dict[tuple[str, ...], tuple[Collective, dict[int, Array]]] = field(default_factory=dict)
     _spoil: Spoil | None = None
     _run_again: frozenset[str] = frozenset()
     _run_from: frozenset[str] = frozenset()
@@ -94,7 +95,10 @@ class Training:
         for number, op in self._ended():
             if op.act is None:
                 continue
-            if isinstance(op, Collective):
+            if isinstance(op, Collective) and op.act.what == "push":
+                # Who is first has pushed before others have anything to push: nothing is added up yet.
+                self._pushes.setdefault(op.act.units, (op, {}))[1][number] = self._sent(number, op, op.act)
+            elif isinstance(op, Collective):
                 if op.name not in results:
                     results[op.name] = self._moved(op, op.act)
                 self._received(number, op.act, results[op.name][op.group.index(number)])
@@ -166,16 +170,21 @@ class Training:
     def _moved(self, op: Collective, act: Act) -> list[Array]:
         """Carry a collective's arrays by the transfers that were played; what each rank of the group has then."""
         if act.what == "pull":
-            return [self.servers[act.units].update(self.adam)] * len(op.group)
+            return [self._served(act.units)] * len(op.group)
         kind = find(op.dtype)
         buffers = [self._sent(number, op, act).astype(kind.numpy) for number in op.group]
         log = self._logs[op.name]
         order = ended_order(log.transfers, log.end)
-        if act.what == "push":
-            self.servers[act.units].add(_arrived(op, log, order, buffers))
-            return buffers
         carry(op.schedule, log.transfers, order, Payload(buffers, kind, "sum", kind.numpy))
         return [result(op.schedule, buffer, place, op.elements) for place, buffer in enumerate(buffers)]
+
+    def _served(self, units: tuple[str, ...]) -> Array:
+        """What servers hand out once all have pushed: gradients added as they arrived, parameters updated."""
+        op, pushed = self._pushes.pop(units)
+        log, kind = self._logs[op.name], find(op.dtype).numpy
+        buffers = [pushed[number].astype(kind) for number in op.group]
+        self.servers[units].add(_arrived(op, log, ended_order(log.transfers, log.end), buffers))
+        return self.servers[units].update(self.adam)
 
     def _sent(self, number: int, op: Collective, act: Act) -> Array:
         rank = self.ranks[number]

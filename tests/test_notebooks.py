@@ -26,6 +26,7 @@ FIGURES = {
     "06_checkpointing_tradeoff": 4,
     "07_flash_attention": 3,
     "08_seventeen_questions": 12,
+    "09_one_loss_curve": 3,
 }
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -45,7 +46,7 @@ def python_of(notebook: Any) -> str:
     return "\n".join(line for line in lines if not line.startswith("%"))
 
 
-def test_the_eight_notebooks_are_there() -> None:
+def test_the_nine_notebooks_are_there() -> None:
     assert [path.stem for path in NOTEBOOKS] == list(FIGURES)
 
 

@@ -164,6 +164,22 @@ def test_servers_train_as_ddp_does(facts: dict[str, Any]) -> None:
     assert farthest(made.parameters(), reference) <= 1e-5
 
 
+def test_who_is_late_is_added_last() -> None:
+    """The order of arrival decides the last digits: with rank 0 slow its gradient is added after the others'."""
+    even, late = learned(sharding=SERVERS), learned(sharding=SERVERS, stragglers={0: 0.5})
+    assert even == learned(sharding=SERVERS)
+    assert even.losses != late.losses
+    assert even.losses == pytest.approx(late.losses, abs=1e-4)
+    # Equal workers arrive in the order of their ranks, which is `direct`'s.
+    assert even.losses == learned(sharding="ddp").losses
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_slow_rank_changes_times_and_no_bit(strategy: str) -> None:
+    even, late = (learned(slow, sharding=strategy, steps=5) for slow in (None, {2: 0.3}))
+    assert even == late
+
+
 def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
     """Two topologies, of which one makes all ranks share a link."""
     alone, crowded = (trained("zero3", 3, algorithm="ring", topology=t) for t in ("star_100g", "h100_ethernet_100g"))
@@ -393,11 +409,14 @@ def test_what_cannot_be_carried_yet_is_refused() -> None:
         training("zero3", keep_below=100)
 
 
-def learned(**changed: Any) -> Any:
+SERVERS = {"strategy": "parameter_server", "servers": 2}
+
+
+def learned(stragglers: dict[int, float] | None = None, **changed: Any) -> Any:
     model_ = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16, "vocab_size": 64}
     training_ = {"model": {**model_, "tie_word_embeddings": False}, "seq_len": 16, "micro_batch_size": 8}
     training_ |= {"numerics": True, "steps": 30, "precision": "fp32", "algorithm": "direct"} | changed
-    cluster = {"topology": "star_100g", "world_size": 4}
+    cluster = {"topology": "star_100g", "world_size": 4, "stragglers": stragglers or {}}
     return simulate(load_scenario({"name": "x", "seed": 3, "cluster": cluster, "training": training_})).report.learning
 
 
