@@ -1,0 +1,65 @@
+"""Real training on the played step, against the bare mathematics of the same four ranks."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from simulator.model.shape import Transformer
+from simulator.numerics import layers, task
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.gpt import Gpt
+from simulator.numerics.optimizer import Adam, fresh, step
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
+from simulator.training_learning import gpt_of
+
+STEPS, RANKS, BATCH, LENGTH = 20, 4, 4, 32
+_SHAPE = Transformer("small", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
+
+
+def played() -> float:
+    """CPU time of a scenario that plays a step and trains on it [s]."""
+    model = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
+    training = {"model": model | {"tie_word_embeddings": False}, "seq_len": LENGTH, "micro_batch_size": BATCH}
+    training |= {"sharding": "zero3", "precision": "fp32", "numerics": True, "steps": STEPS}
+    cluster = {"topology": "star_100g", "world_size": RANKS}
+    scenario = load_scenario({"name": "bench", "cluster": cluster, "training": training})
+    began = time.process_time()
+    simulate(scenario)
+    return time.process_time() - began
+
+
+def bare() -> float:
+    """CPU time of forward, backward and update alone [s]."""
+    gpt = gpt_of(_SHAPE, "float32")
+    parameters = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, 0).items()}
+    states = {n: fresh(v) for own in parameters.values() for n, v in own.items()}
+    with threadpool_limits(1, user_api="blas"):
+        began = time.process_time()
+        for number in range(STEPS):
+            rows = np.split(task.sequences(0, number, RANKS * BATCH, LENGTH + 1, gpt.vocabulary), RANKS)
+            total: dict[str, Array] = {}
+            for part in rows:
+                for name, gradient in _gradients(gpt, parameters, part).items():
+                    total[name] = total.get(name, np.float32(0)) + gradient / np.float32(RANKS)
+            for own in parameters.values():
+                for name, value in own.items():
+                    step(Adam(), value, total[name], states[name])
+        return time.process_time() - began
+
+
+def _gradients(gpt: Gpt, parameters: dict[str, dict[str, Array]], rows: Array) -> dict[str, Array]:
+    x, caches = rows[:, :-1], {}
+    for unit in gpt.units:
+        x, caches[unit] = gpt.forward(unit, parameters[unit], x)
+    targets = rows[:, 1:].ravel()
+    _, kept = layers.cross_entropy(x.reshape(-1, gpt.vocabulary), targets)
+    d = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
+    found: dict[str, Array] = {}
+    for unit in reversed(gpt.units):
+        d, own = gpt.backward(unit, parameters[unit], caches[unit], d)
+        found |= own
+    return found
