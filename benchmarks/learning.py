@@ -8,9 +8,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from simulator.model.shape import Transformer
-from simulator.numerics import layers, task
+from simulator.numerics import task
 from simulator.numerics.arithmetic import Array
-from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
@@ -43,23 +42,9 @@ def bare() -> float:
             rows = np.split(task.sequences(0, number, RANKS * BATCH, LENGTH + 1, gpt.vocabulary), RANKS)
             total: dict[str, Array] = {}
             for part in rows:
-                for name, gradient in _gradients(gpt, parameters, part).items():
+                for name, gradient in gpt.gradients(parameters, part)[1].items():
                     total[name] = total.get(name, np.float32(0)) + gradient / np.float32(RANKS)
             for own in parameters.values():
                 for name, value in own.items():
                     step(Adam(), value, total[name], states[name])
         return time.process_time() - began
-
-
-def _gradients(gpt: Gpt, parameters: dict[str, dict[str, Array]], rows: Array) -> dict[str, Array]:
-    x, caches = rows[:, :-1], {}
-    for unit in gpt.units:
-        x, caches[unit] = gpt.forward(unit, parameters[unit], x)
-    targets = rows[:, 1:].ravel()
-    _, kept = layers.cross_entropy(x.reshape(-1, gpt.vocabulary), targets)
-    d = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
-    found: dict[str, Array] = {}
-    for unit in reversed(gpt.units):
-        d, own = gpt.backward(unit, parameters[unit], caches[unit], d)
-        found |= own
-    return found

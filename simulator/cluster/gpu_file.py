@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field, field_validator
 from simulator import dtypes
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import AnySpeed, Memory, Number, Rate, Speed, Strict, Whole, figures
-from simulator.cluster.locate import locate
+from simulator.cluster.locate import opened
 from simulator.cluster.validation import checked
-from simulator.document import Document, load
+from simulator.document import Document
 from simulator.errors import UnknownNameError
 
 
@@ -93,10 +93,7 @@ def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> G
     >>> load_gpu("a100_sxm_80gb").peak_flops["bfloat16"]
     312000000000000.0
     """
-    if isinstance(gpu, Mapping):
-        return _gpu(str(gpu.get("product", "inline")), Document("gpu", dict(gpu)))
-    path = gpu if isinstance(gpu, Path) else locate("gpu", gpu, base)
-    return _gpu(path.stem, load(path))
+    return _gpu(*opened("gpu", gpu, base))
 
 
 def _gpu(name: str, document: Document) -> Gpu:

@@ -14,9 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from simulator.cluster.figure import Open, Speed, Strict, Time, figures
-from simulator.cluster.locate import locate
+from simulator.cluster.locate import opened
 from simulator.cluster.validation import checked
-from simulator.document import Document, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,7 @@ def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) ->
     >>> load_link("infiniband_ndr").bandwidth
     50000000000.0
     """
-    if isinstance(link, Mapping):
-        name, document = str(link.get("product", "inline")), Document("link", dict(link))
-    else:
-        path = link if isinstance(link, Path) else locate("link", link, base)
-        name, document = path.stem, load(path)
+    name, document = opened("link", link, base)
     file = checked(_LinkFile, document)
     found = figures(file)
     facts = {

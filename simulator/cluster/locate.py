@@ -6,9 +6,35 @@ next door.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from simulator import registry
+from simulator.document import Document, load
+
+
+def opened(
+    kind: registry.Kind, thing: str | Path | Mapping[str, Any], base: Path | None = None
+) -> tuple[str, Document]:
+    """Read what is written out, or named: its name, and its text with places.
+
+    Parameters
+    ----------
+    kind, base
+        As for `locate`.
+    thing : str, Path or mapping
+        A catalog name, a path, or the keys of such a file, called by its product.
+
+    Raises
+    ------
+    UnknownNameError, ScenarioError
+        No such name or path; not YAML.
+    """
+    if isinstance(thing, Mapping):
+        return str(thing.get("product", "inline")), Document(kind, dict(thing))
+    path = thing if isinstance(thing, Path) else locate(kind, thing, base)
+    return path.stem, load(path)
 
 
 def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:

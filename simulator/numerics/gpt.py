@@ -96,6 +96,26 @@ class Gpt:
             found = {f"blocks.{unit.removeprefix('layer ')}.{name}": g for name, g in inner.items()}
         return dx, {name: self.arithmetic.store(g) for name, g in found.items()}
 
+    def gradients(self, p: Mapping[str, Parameters], rows: Array) -> tuple[float, Gradients]:
+        """Loss of some sequences, and gradients of all parameters: every unit there and back, on one rank alone.
+
+        Parameters
+        ----------
+        p : mapping of unit to parameters
+        rows : int array, shape (batch, seq_len + 1)
+        """
+        x: Any = rows[:, :-1]
+        targets, caches = rows[:, 1:].ravel(), {}
+        for unit in self.units:
+            x, caches[unit] = self.forward(unit, p[unit], x)
+        loss, kept = layers.cross_entropy(x.reshape(-1, self.vocabulary), targets)
+        d: Any = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
+        found: Gradients = {}
+        for unit in reversed(self.units):
+            d, own = self.backward(unit, p[unit], caches[unit], d)
+            found |= own
+        return loss, found
+
     def _embed(self, p: Parameters, tokens: Array) -> Array:
         a = self.arithmetic
         return a.rounded(a.load(p["tok.weight"])[tokens] + a.load(p["pos.weight"])[: tokens.shape[1]])

@@ -16,6 +16,7 @@ from simulator.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Beyond these the smallest become one: more layers cannot be told apart.
@@ -135,7 +136,9 @@ def over_time(
             axes.step([*(time for time, _ in reserved), last], [*(n for _, n in reserved), reserved[-1][1]],
                       where="post", color=style.BLACK, linewidth=1.2, label="reserved")  # fmt: skip
         most = max([peak.nbytes, *(nbytes for _, nbytes in reserved)])
-        _bytes_axis(axes, _capacity_line(axes, capacity, most, left=2 * peak.time > times[0] + last))
+        highest = _capacity_line(axes, capacity, most, left=2 * peak.time > times[0] + last)
+        axes.set_ylim(0, 1.12 * highest or 1.0)
+        bytes_axis(axes.yaxis, highest, "HBM in use")
         _mark_peak(axes, peak)
         handles, labels = axes.get_legend_handles_labels()
         held = folded(dict(peak.by_category), names)
@@ -222,15 +225,15 @@ def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -
     return max(highest, capacity)
 
 
-def _bytes_axis(axes: Axes, highest: float) -> None:
+def bytes_axis(axis: Axis, highest: float, label: str) -> None:
+    """Label an axis of bytes in the binary unit that fits the highest value [B]."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     unit, factor = byte_unit(highest)
-    axes.set_ylim(0, 1.12 * highest or 1.0)
-    axes.yaxis.set_major_locator(MultipleLocator(tick_step(highest / factor) * factor))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / factor:g}"))
-    axes.set_ylabel(f"HBM in use ({unit})")
-    axes.grid(visible=True, axis="y")
+    axis.set_major_locator(MultipleLocator(tick_step(highest / factor) * factor))
+    axis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / factor:g}"))
+    axis.set_label_text(f"{label} ({unit})")
+    axis.grid(visible=True)
 
 
 def byte_unit(nbytes: float) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from simulator.report import style
-from simulator.report.plot_memory import FARTHEST_LINE, REST, byte_unit, distance, folded, largest, palette, tick_step
+from simulator.report.plot_memory import FARTHEST_LINE, REST, byte_unit, bytes_axis, distance, folded, largest, palette
 from simulator.units import format_bytes
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
     with style.applied():
         figure = style.new_figure(9.0, 1.7 + 0.5 * len(peaks))
         axes = figure.subplots()
-        _bytes_axis(axes, highest)
+        axes.set_xlim(0, 1.22 * highest or 1.0)
+        bytes_axis(axes.xaxis, highest, "HBM at the peak")
         _bars(axes, bars, names, highest)
         for place, peak in enumerate(peaks):
             over = peak.nbytes > capacity
@@ -141,17 +142,6 @@ def _bars(axes: Axes, bars: Sequence[Mapping[str, int]], names: Sequence[str], h
                 axes.text(start[place] + width / 2, place, f"{width / factor:.3g}", ha="center", va="center",
                           color=style.text_on(colour[name]), fontsize=8.5)  # fmt: skip
         start = [begin + width for begin, width in zip(start, widths, strict=True)]
-
-
-def _bytes_axis(axes: Axes, highest: float) -> None:
-    from matplotlib.ticker import FuncFormatter, MultipleLocator
-
-    unit, factor = byte_unit(highest)
-    axes.set_xlim(0, 1.22 * highest or 1.0)
-    axes.xaxis.set_major_locator(MultipleLocator(tick_step(highest / factor) * factor))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / factor:g}"))
-    axes.set_xlabel(f"HBM at the peak ({unit})")
-    axes.grid(visible=True, axis="x")
 
 
 def _capacity_line(axes: Axes, capacity: float) -> None:

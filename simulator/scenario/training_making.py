@@ -6,14 +6,14 @@ that an axis may change that key.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator import dtypes
-from simulator.scenario.training_records import OffloadSpec, Parallelism, PrecisionSpec, ShardingSpec, TrainingSpec
+from simulator.scenario.training_records import OffloadSpec, Parallelism, PrecisionSpec, TrainingSpec
 from simulator.scenario.training_shape import PrecisionShape, TrainingShape
 from simulator.training.framework import BARE, load_framework
+from simulator.training.spec import Sharding
 
 if TYPE_CHECKING:
     from simulator.training.spec import Precision, TrainingStep
@@ -27,7 +27,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         micro_batch_size=shape.micro_batch_size,
         gradient_accumulation_steps=shape.gradient_accumulation_steps,
         parallelism=Parallelism(**shape.parallelism.model_dump()),
-        sharding=ShardingSpec(**shape.sharding.model_dump()),
+        sharding=Sharding(**shape.sharding.model_dump()),
         offload=OffloadSpec(**shape.offload.model_dump()),
         loss_scaling=cast(Any, shape.loss_scaling),
         algorithm=shape.algorithm,
@@ -74,7 +74,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     'float32'
     """
     from simulator.model.load import load_model
-    from simulator.training.spec import OPTIMIZERS, Offload, Sharding, TrainingStep
+    from simulator.training.spec import OPTIMIZERS, Offload, TrainingStep
 
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
@@ -83,7 +83,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=spec.gradient_accumulation_steps,
-        sharding=Sharding(**cast(Any, asdict(spec.sharding))),
+        sharding=spec.sharding,
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,

@@ -6,10 +6,10 @@ Rule: as in records.py; the model is still a name, and what follows from another
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from simulator.training.spec import Checkpointing, Offload
+from simulator.training.spec import Checkpointing, Offload, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,41 +21,6 @@ class Parallelism:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ShardingSpec:
-    """How model states are spread; the fields are those of `training.spec.Sharding`.
-
-    Attributes
-    ----------
-    strategy : str
-    reshard_after_forward : bool or int
-        Or the ranks over which parameters are spread meanwhile.
-    prefetch : int
-        Units.
-    bucket_size : int
-        [B]
-    shard_size : int or None
-        Ranks that share one copy of the states.
-    layers_per_unit : int
-    keep_below : int
-        Elements of a tensor.
-    gradient_sync : {"every", "shard", "last"}
-    servers : int
-    servers_on : {"own", "workers"}
-    """
-
-    strategy: str = "zero3"
-    reshard_after_forward: bool | int = True
-    prefetch: int = 1
-    bucket_size: int = 25 * 2**20
-    shard_size: int | None = None
-    layers_per_unit: int = 1
-    keep_below: int = 0
-    gradient_sync: Literal["every", "shard", "last"] = "every"
-    servers: int = 1
-    servers_on: Literal["own", "workers"] = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +67,7 @@ class TrainingSpec:
         A catalog name, a path, or the keys of a config.json.
     seq_len, micro_batch_size, gradient_accumulation_steps : int
     parallelism : Parallelism
-    sharding : ShardingSpec
+    sharding : Sharding
     precision : PrecisionSpec
     activation_checkpointing : Checkpointing
         A policy's name, k for every k-th layer, the layers, or pairs of a policy and its layers.
@@ -130,7 +95,7 @@ class TrainingSpec:
     micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
     parallelism: Parallelism = Parallelism()
-    sharding: ShardingSpec = ShardingSpec()
+    sharding: Sharding = field(default_factory=Sharding)
     precision: PrecisionSpec = PrecisionSpec()
     activation_checkpointing: Checkpointing = "none"
     attention: Literal["flash", "standard"] = "flash"

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, Field
 
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import Figure, Strict, figures
-from simulator.cluster.locate import locate
+from simulator.cluster.locate import opened
 from simulator.cluster.validation import checked
-from simulator.document import Document, load
+from simulator.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +194,7 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     >>> load_framework({"elementwise": 2.0}).elementwise
     2.0
     """
-    if isinstance(framework, Mapping):
-        return _framework("inline", Document("framework", dict(framework)))
-    path = framework if isinstance(framework, Path) else locate("framework", framework, base)
-    return _framework(path.stem, load(path))
+    return _framework(*opened("framework", framework, base))
 
 
 def _framework(name: str, document: Document) -> Framework:

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from simulator.numerics import layers
 from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
@@ -41,21 +39,6 @@ def tokens(number: int) -> Array:
     return found
 
 
-def gradients(gpt: Gpt, parameters: Any, rows: Array) -> tuple[float, dict[str, Array]]:
-    """Loss and gradients of some sequences, all at once."""
-    x: Array = rows[:, :-1]
-    targets, caches = rows[:, 1:].ravel(), {}
-    for unit in gpt.units:
-        x, caches[unit] = gpt.forward(unit, parameters[unit], x)
-    loss, kept = layers.cross_entropy(x.reshape(-1, gpt.vocabulary), targets)
-    d: Any = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
-    found: dict[str, Array] = {}
-    for unit in reversed(gpt.units):
-        d, own = gpt.backward(unit, parameters[unit], caches[unit], d)
-        found |= own
-    return loss, found
-
-
 @dataclass
 class Trajectory:
     """Loss and gradient norm of each step, and the last parameters."""
@@ -73,7 +56,7 @@ def trained(dtype: str, ranks: int, steps: int = STEPS) -> Trajectory:
     told = Trajectory([], [], {})
     for number in range(steps):
         parts = np.split(tokens(number), ranks)
-        found = [gradients(gpt, parameters, rows) for rows in parts]
+        found = [gpt.gradients(parameters, rows) for rows in parts]
         mean = {name: _mean([g[name] for _, g in found]) for name in states}
         told.loss.append(float(np.mean([loss for loss, _ in found])))
         told.norm.append(float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in mean.values()))))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.collectives.algorithm import Request
-from tests.golden.gpt import gradients, initial, model, tokens
+from tests.golden.gpt import initial, model, tokens
 from tests.playing import Array, played, same_bits, star
 
 GOLDEN = Path(__file__).parent / "gloo_allreduce_shared.npz"
@@ -62,7 +62,7 @@ def test_another_order_gives_other_bits(golden: dict[str, Array], short: str) ->
 def test_gradients_in_a_bucket_are_summed_in_gloos_order(kind: str) -> None:
     """Chunk c starts with rank c - 1, then c - 2, ..., its own last: a ring whose ranks are reversed, bit for bit."""
     gpt, dtype = model("float32"), DTYPES[kind]
-    parts = [gradients(gpt, initial(gpt), rows)[1] for rows in np.split(tokens(0), 4)]
+    parts = [gpt.gradients(initial(gpt), rows)[1] for rows in np.split(tokens(0), 4)]
     names = [name for unit in gpt.units for name in gpt.shapes(unit)]
     packed = [np.concatenate([part[n].ravel() for n in reversed(names)]) / np.float32(4) for part in parts]
     sent = [array.astype(dtype) for array in packed]

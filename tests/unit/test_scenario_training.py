@@ -23,7 +23,7 @@ from simulator.scenario.schema import schema
 from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
 from simulator.scenario.training_making import to_step
-from simulator.scenario.training_records import Parallelism, PrecisionSpec, ShardingSpec
+from simulator.scenario.training_records import Parallelism, PrecisionSpec
 from simulator.training.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
 
 BASE: dict[str, Any] = {
@@ -112,8 +112,8 @@ def test_every_key_reaches_the_step() -> None:
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
 def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
-    assert loaded({"sharding": strategy}).sharding == ShardingSpec(strategy=strategy)
-    assert loaded({"sharding": {"strategy": strategy}}).sharding == ShardingSpec(strategy=strategy)
+    assert loaded({"sharding": strategy}).sharding == Sharding(strategy=strategy)
+    assert loaded({"sharding": {"strategy": strategy}}).sharding == Sharding(strategy=strategy)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_an_axis_goes_below_a_short_form() -> None:
 
 def test_what_is_set_goes_below_a_short_form_too() -> None:
     scenario = load_scenario(with_keys({"sharding": "zero1"}), {"training.sharding.bucket_size": "1 MiB"})
-    assert spec_of(scenario).sharding == ShardingSpec("zero1", bucket_size=2**20)
+    assert spec_of(scenario).sharding == Sharding("zero1", bucket_size=2**20)
 
 
 def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:
