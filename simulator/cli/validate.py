@@ -10,8 +10,9 @@ from typing import Any
 import typer
 
 from simulator.cli.play import progress
+from simulator.training.framework import Framework
 from simulator.validation import sheets
-from simulator.validation.checks import left_out, system, without_each
+from simulator.validation.checks import left_out, system, without_any
 from simulator.validation.fitting import Linear
 from simulator.validation.playing import Outcome, frameworks, play_rows
 from simulator.validation.rows import measured
@@ -26,7 +27,7 @@ def show(table: str | None, jobs: int, *, as_json: bool) -> None:
         outcomes = play_rows(rows, known, jobs, advance)
     held = system(outcomes, known["llm_foundry"]) if any(is_fitted(row) for row in rows) else None
     if as_json:
-        typer.echo(json.dumps(_document(outcomes, held), indent=2))
+        typer.echo(json.dumps(_document(outcomes, held, known["llm_foundry"]), indent=2))
         return
     tables = dict.fromkeys(row.table for row in rows)
     parts = [sheets.groups(outcomes), *(sheets.memory(outcomes, name) for name in tables)]
@@ -39,7 +40,7 @@ def show(table: str | None, jobs: int, *, as_json: bool) -> None:
     typer.echo(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
 
 
-def _document(outcomes: Sequence[Outcome], held: Linear | None) -> dict[str, Any]:
+def _document(outcomes: Sequence[Outcome], held: Linear | None, framework: Framework) -> dict[str, Any]:
     reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
     points = [
         {
@@ -58,5 +59,5 @@ def _document(outcomes: Sequence[Outcome], held: Linear | None) -> dict[str, Any
     document: dict[str, Any] = {"groups": [asdict(group) for group in by_group(outcomes)], "rows": points}
     if held is not None:
         document["left_out"] = [{"fitted": asdict(a), "kept_back": asdict(b)} for a, b in left_out(held)]
-        document["removed"] = [asdict(found) for found in without_each(held)]
+        document["removed"] = [asdict(found) for found in without_any(held, outcomes, framework)]
     return document

@@ -58,6 +58,11 @@ def without_facts(outcomes: Sequence[Outcome], framework: Framework) -> tuple[Er
     return tuple(found)
 
 
+def without_any(held: Linear, outcomes: Sequence[Outcome], framework: Framework) -> tuple[Errors, ...]:
+    """Errors with all constants, then without each constant, then without each fact."""
+    return (*without_each(held), *without_facts(outcomes, framework))
+
+
 def with_fact(framework: Framework, name: Fact) -> Framework:
     """A framework of which a fact is not true."""
     return replace(framework, fused_loss=False) if name == "fused_loss" else replace(framework, stops_early=False)

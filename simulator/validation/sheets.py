@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.training.framework import Framework
-from simulator.validation.checks import drift, left_out, without_each, without_facts
+from simulator.validation.checks import drift, left_out, without_any
 from simulator.validation.constants import counted
 from simulator.validation.fitting import Linear
 from simulator.validation.kernel_checks import without_kernel_constants
@@ -144,5 +144,5 @@ def kept_back(held: Linear) -> Sheet:
 def removed(held: Linear, outcomes: Sequence[Outcome], framework: Framework) -> Sheet:
     """One constant or fact taken away at a time."""
     head = ("constants", "rows", "median", "90 % below", "bias", "middle")
-    found = (*without_each(held), *without_facts(outcomes, framework))
+    found = without_any(held, outcomes, framework)
     return Sheet("each constant or fact taken away, the others fitted again", head, tuple(map(_row, found)))
