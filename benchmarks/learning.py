@@ -7,16 +7,14 @@ import time
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from simulator.model.shape import Transformer
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array
+from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
-from simulator.training_learning import gpt_of
 
 STEPS, RANKS, BATCH, LENGTH = 20, 4, 4, 32
-_SHAPE = Transformer("small", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
 
 
 def played() -> float:
@@ -33,9 +31,9 @@ def played() -> float:
 
 def bare() -> float:
     """CPU time of forward, backward and update alone [s]."""
-    gpt = gpt_of(_SHAPE, "float32")
+    gpt = Gpt(128, 64, 4, 32, 2, arithmetic("float32"), "flash")
     parameters = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, 0).items()}
-    states = {n: fresh(v) for own in parameters.values() for n, v in own.items()}
+    states = {n: fresh(Adam(), v) for own in parameters.values() for n, v in own.items()}
     with threadpool_limits(1, user_api="blas"):
         began = time.process_time()
         for number in range(STEPS):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import Jitter, execute
 from simulator.errors import OutOfMemoryError, ScenarioError
+from simulator.learning.learn import learn
 from simulator.report.summary import with_link_use
 from simulator.report.training_summary import TrainingReport, summarize_step
 from simulator.timeline import Timeline
@@ -17,7 +18,6 @@ from simulator.training.alternatives import alternatives
 from simulator.training.spec import TrainingStep
 from simulator.training.step import StepPlan, plan_step
 from simulator.training_fold import expanded, folded
-from simulator.training_learning import learn
 
 # Trying is playing: more than a few changes would make a user wait for an error.
 _MOST_TRIED = 6
@@ -51,8 +51,8 @@ def play_step(
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise
     report = summarize_step(planned, cluster, timeline)
-    if step.steps:
-        report = replace(report, learning=learn(planned, timeline, jitter.seed))
+    if step.lesson is not None:
+        report = replace(report, learning=learn(planned, cluster, timeline, jitter.seed))
     return planned, timeline, report
 
 

@@ -50,7 +50,7 @@ def sent(played: Played, *, without: str = "sum gradient norm") -> list[float]:
     place = {name: rank for rank, name in enumerate((*played.cluster.ranks, *played.cluster.servers))}
     total = [0.0] * len(place)
     for log in played.timeline.logs:
-        if log.collective != without and not log.collective.startswith(("hand over", "return")):
+        if not log.collective.startswith((without, "hand over", "return")):
             for src, nbytes in zip(log.transfers.src.tolist(), log.nbytes.tolist(), strict=True):
                 total[place[log.vertices[src]]] += nbytes
     return total

@@ -13,7 +13,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,10 +22,32 @@ from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Round, Schedule
 
 
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Workers and the servers that they go to.
+
+    Attributes
+    ----------
+    workers, servers : int
+        At least 1.
+    own : bool
+        Whether servers stand on their own, or live on the first workers.
+    """
+
+    workers: int
+    servers: int
+    own: bool = True
+
+    @staticmethod
+    def of(request: Request) -> Party:
+        """Those of a request."""
+        return Party(request.world_size, request.servers, request.servers_on == "own")
+
+
 def all_reduce(request: Request) -> Schedule:
     """All pushes of a piece, then all its pulls; a channel for each (worker, server) and direction."""
-    cut = request.chunks or 1
-    pushed, pulled = _ways(request)
+    cut, party = request.chunks or 1, Party.of(request)
+    pushed, pulled = _ways(party)
     pushes = len(pushed)
     pushed_to = [np.flatnonzero(pushed.dst == server) for server in pulled.src]
 
@@ -35,23 +57,22 @@ def all_reduce(request: Request) -> Schedule:
             yield replace(pushed, first=first)
             yield replace(pulled, first=first, after=np.array(pushed_to) + piece * 2 * pushes)
 
-    return _schedule(request, request.operation, cut, parts)
+    return _schedule(party, request.operation, cut, parts)
 
 
-def push(request: Request) -> Schedule:
+def push(party: Party) -> Schedule:
     """Only the way there: every worker's part of each server's sum."""
-    return _schedule(request, "push", 1, lambda: iter(_ways(request)[:1]))
+    return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]))
 
 
-def pull(request: Request) -> Schedule:
+def pull(party: Party) -> Schedule:
     """Only the way back: what each server holds, to every worker."""
-    return _schedule(request, "pull", 1, lambda: iter(_ways(request)[1:]))
+    return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]))
 
 
-def _ways(request: Request) -> tuple[Round, Round]:
+def _ways(party: Party) -> tuple[Round, Round]:
     """Every worker to every server, and back; neither waits for anything."""
-    n, k = request.world_size, request.servers
-    own = request.servers_on == "own"
+    n, k, own = party.workers, party.servers, party.own
     if not own and k > n:
         raise ValueError(f"servers on workers: got {k} servers for {n} workers; at most one a worker")
     places = np.arange(k) + (n if own else 0)
@@ -67,10 +88,10 @@ def _ways(request: Request) -> tuple[Round, Round]:
     )
 
 
-def _schedule(request: Request, operation: str, cut: int, parts: Callable[[], Iterator[Round]]) -> Schedule:
-    extras = request.servers if request.servers_on == "own" else 0
-    chunks = request.servers * cut
-    return Schedule(operation, "parameter_server", request.world_size, extras, chunks, "on_arrival", parts)
+def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]]) -> Schedule:
+    extras = party.servers if party.own else 0
+    chunks = party.servers * cut
+    return Schedule(operation, "parameter_server", party.workers, extras, chunks, "on_arrival", parts)
 
 
 def volume(request: Request) -> int:

@@ -18,7 +18,7 @@ from simulator.collectives.verify import chunks_of, holders
 from simulator.dtypes import Dtype
 from simulator.schedule import Schedule, Transfers, chunk_sizes
 
-Tamper = Mapping[int, Callable[[Array], Array]]
+Tamper = Mapping[int, Callable[[Array], Array | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Payload:
     accumulate : numpy dtype
         Of partial sums.
     tamper : mapping of transfer number to function
-        Faults: what these transfers deliver instead of what was sent.
+        Faults: what these transfers deliver instead of what was sent; None: nothing, and nobody notices.
     """
 
     buffers: Sequence[Array]
@@ -126,7 +126,11 @@ class _Desk:
         if not reduce:
             value = self._travelling(src, value, complete=complete)
         if number in self._payload.tamper:
-            value = self._payload.tamper[number](value.copy())
+            delivered = self._payload.tamper[number](value.copy())
+            if delivered is None:
+                self._lost(src, dst, value, reduce=reduce)
+                return
+            value = delivered
         if not reduce:
             self._settle(dst)
             self._put(dst, value)
@@ -136,6 +140,13 @@ class _Desk:
         else:
             self._add(dst, value)
             self._origins[dst] |= self._origins[src]
+
+    def _lost(self, src: int, dst: int, value: Array, *, reduce: bool) -> None:
+        """What does not arrive counts as arrived: the receiver goes on with what it has, or with zeros."""
+        self._settle(dst)
+        if self._origins[dst] == 0 and dst not in self._sums:
+            self._put(dst, np.zeros_like(value))
+        self._origins[dst] = self._origins[dst] | self._origins[src] if reduce else self._origins[src]
 
     def close(self) -> None:
         """Settle what is buffered, and leave every rank's chunk in the payload's dtype, averages divided."""

@@ -1,42 +1,75 @@
 """Causal attention over heads, standard: scores, softmax, weighted values, each written out whole.
 
-Rule: q, k, v and the softmax are kept; nothing else is. Flash attention's tiles keep a number a row instead.
+Rule: q, k, v and the softmax are kept, with dropout also which of it stayed and what that made of it; nothing else is.
+Flash attention's tiles keep a number a row instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
 import numpy as np
 
+from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.numerics.dropout import NO_DROPOUT, Draw
 
-Kept = tuple[Array, Array, Array, Array]
+Kept = dict[str, Any]
+
+# What is as large as the square of the sequence.
+SCORES: Final = ("softmax", "mask", "dropped")
 
 
-def attention(a: Arithmetic, q: Array, k: Array, v: Array) -> tuple[Array, Kept]:
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One way to attend.
+
+    Attributes
+    ----------
+    forward : function (arithmetic, q, k, v, draw) -> output, what is kept
+    backward : function (arithmetic, gradient, what was kept, output, draw) -> gradients of q, k and v
+    """
+
+    forward: Callable[[Arithmetic, Array, Array, Array, Draw], tuple[Array, Kept]]
+    backward: Callable[[Arithmetic, Array, Kept, Array, Draw], tuple[Array, Array, Array]]
+
+
+def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPOUT) -> tuple[Array, Kept]:
     """softmax(q k^T / sqrt(d), causal) v.
 
     Parameters
     ----------
     q, k, v : float array, shape (batch, heads, seq_len, head_dim)
+    draw : Draw, optional
+        Which entries of the softmax are left out.
 
     Returns
     -------
     tuple
-        Output of the same shape; what the backward pass needs: q, k, v, probabilities.
+        Output of the same shape; what the backward pass needs, by name.
     """
     scores = a.rounded(a.operand(q) @ a.operand(k).swapaxes(-1, -2)) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     scores = np.where(_seen(q.shape[-2]), a.rounded(scores), -np.inf)
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    probabilities = a.rounded(exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(q.dtype, copy=False)
-    return a.product(probabilities, v), (a.store(q), a.store(k), a.store(v), a.store(probabilities))
+    softmax = a.rounded(exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(q.dtype, copy=False)
+    weights, mask = layers.dropout(a, softmax, draw)
+    kept = {"q": a.store(q), "k": a.store(k), "v": a.store(v), "softmax": a.store(softmax)}
+    if mask is not None:
+        kept |= {"mask": mask, "dropped": a.store(weights)}
+    return a.product(weights, v), kept
 
 
-def attention_backward(a: Arithmetic, dy: Array, kept: Kept) -> tuple[Array, Array, Array]:
-    """Gradients of q, k and v."""
-    q, k, v, probabilities = (a.load(x) for x in kept)
-    dv = a.product(probabilities.swapaxes(-1, -2), dy)
-    dp = a.product(dy, v.swapaxes(-1, -2))
-    ds = probabilities * (dp - (dp * probabilities).sum(axis=-1, keepdims=True))
+def attention_backward(
+    a: Arithmetic, dy: Array, kept: Kept, out: Array | None = None, draw: Draw = NO_DROPOUT
+) -> tuple[Array, Array, Array]:
+    """Gradients of q, k and v; the output is not looked at."""
+    q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))
+    weights = a.load(kept.get("dropped", softmax))
+    dv = a.product(weights.swapaxes(-1, -2), dy)
+    dp = layers.dropout_backward(a, a.product(dy, v.swapaxes(-1, -2)), kept.get("mask"), draw)
+    ds = softmax * (dp - (dp * softmax).sum(axis=-1, keepdims=True))
     ds = a.rounded(ds * q.dtype.type(1.0 / np.sqrt(q.shape[-1])))
     return a.product(ds, k), a.product(ds.swapaxes(-1, -2), q), dv
 
@@ -44,3 +77,6 @@ def attention_backward(a: Arithmetic, dy: Array, kept: Kept) -> tuple[Array, Arr
 def _seen(seq_len: int) -> Array:
     """Which keys each query sees: those up to itself."""
     return np.tri(seq_len, dtype=np.bool_)
+
+
+CORE: Final = Core(attention, attention_backward)

@@ -14,14 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.numerics.attention import Core
+from simulator.numerics.dropout import Draw
 from simulator.numerics.traffic import Traffic
 
 # Sums and largest scores of rows are float32 in HBM [B].
-_STATISTIC = 4
+_STATISTIC: Final = 4
+# Rows and columns of a tile that a model trains with: one of the sizes of the second generation (Dao,
+# "FlashAttention-2", arXiv:2307.08691, section 3.3).
+_TILE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,9 @@ def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
     return Tiles(seq_len, min(columns, head_dim), columns, causal)
 
 
-def flash(q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Array | None = None) -> tuple[Array, Kept]:
+def flash(
+    q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
+) -> tuple[Array, Kept]:
     """softmax(q k^T / sqrt(d)) v.
 
     Parameters
@@ -82,6 +90,8 @@ def flash(q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Arra
     traffic : Traffic
     mask : bool array, shape (seq_len, seq_len), optional
         Which keys each query sees; besides causality. A query that sees none gets zeros.
+    left : float array, shape (batch, heads, seq_len, seq_len), optional
+        What dropout makes of each weight: 0, or a factor. On a GPU a tile draws its own again.
     """
     out = np.zeros_like(q)
     largest = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
@@ -97,6 +107,8 @@ def flash(q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Arra
             exponentials = np.exp(scores - safe)
             before = total[..., rows, :] * np.exp(largest[..., rows, :] - safe)
             now = before + exponentials.sum(axis=-1, keepdims=True)
+            if left is not None:  # what is left out counts in the sum all the same
+                exponentials = exponentials * left[..., rows, columns]
             mixed = before * out[..., rows, :] + exponentials @ v[..., columns, :]
             np.divide(mixed, now, out=out[..., rows, :], where=now > 0)
             largest[..., rows, :], total[..., rows, :] = above, now
@@ -105,7 +117,7 @@ def flash(q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Arra
 
 
 def flash_backward(
-    dy: Array, kept: Kept, cut: Tiles, traffic: Traffic, mask: Array | None = None
+    dy: Array, kept: Kept, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Gradients of q, k and v; scores are made again tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
@@ -122,10 +134,11 @@ def flash_backward(
             total = kept.total[..., rows, :]
             p = np.divide(exponentials, total, out=np.zeros_like(exponentials), where=total > 0)
             own = dy[..., rows, :]
-            dv[..., columns, :] += p.swapaxes(-1, -2) @ own
+            factor = 1 if left is None else left[..., rows, columns]
+            dv[..., columns, :] += (p * factor).swapaxes(-1, -2) @ own
             # Each row's sum of p dp is that of its output and its gradient.
             along = (own * kept.out[..., rows, :]).sum(axis=-1, keepdims=True)
-            ds = p * (own @ values.swapaxes(-1, -2) - along) * scale
+            ds = p * (own @ values.swapaxes(-1, -2) * factor - along) * scale
             dq[..., rows, :] += ds @ keys
             dk[..., columns, :] += ds.swapaxes(-1, -2) @ q[..., rows, :]
             traffic.written += tile
@@ -143,3 +156,31 @@ def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, col
         seen = seen & mask[rows, columns]
     found: Array = np.where(seen, scores, -np.inf)
     return found
+
+
+def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
+    """As a layer attends: of a row's statistics only their log-sum-exp is kept."""
+    out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), Traffic(), left=_left(q, draw))
+    stored = {"q": a.store(q), "k": a.store(k), "v": a.store(v)}
+    return a.rounded(out), stored | {"logsumexp": kept.largest + np.log(kept.total)}
+
+
+def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
+    q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
+    # With the log-sum-exp in the place of a row's largest score nothing is left to divide by.
+    rows = Kept(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
+    dq, dk, dv = flash_backward(dy, rows, _cut(q), Traffic(), left=_left(q, draw))
+    return a.rounded(dq), a.rounded(dk), a.rounded(dv)
+
+
+def _cut(q: Array) -> Tiles:
+    return Tiles(q.shape[-2], _TILE, _TILE, causal=True)
+
+
+def _left(q: Array, draw: Draw) -> Array | None:
+    """The same forward and backward; nothing is kept of it."""
+    mask = draw.mask((*q.shape[:-1], q.shape[-2]))
+    return None if mask is None else draw.factor(mask, q.dtype)
+
+
+CORE: Final = Core(_forward, _backward)

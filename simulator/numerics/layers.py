@@ -4,6 +4,10 @@ Rule: a cache holds arrays as they are stored, nothing else; every function is p
 has them. Like taking notes: only what cannot be worked out again is written down.
 
 Shapes: x is (tokens, width) unless said otherwise.
+
+References
+----------
+.. [1] Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.numerics.dropout import Draw
 
 EPSILON: Final = 1e-5
 _ROOT: Final = float(np.sqrt(2.0 / np.pi))
@@ -66,6 +71,17 @@ def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
     t = np.tanh(_ROOT * (x + _CUBIC * x * x * x))
     slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * _ROOT * (1.0 + 3.0 * _CUBIC * x * x)
     return a.rounded(dy * slope)
+
+
+def dropout(a: Arithmetic, x: Array, draw: Draw) -> tuple[Array, Array | None]:
+    """Leave numbers out, and let the others grow [1]_; keeps which, in a byte each, or nothing where all stay."""
+    mask = draw.mask(x.shape)
+    return (x, None) if mask is None else (a.rounded(x * draw.factor(mask, x.dtype)), mask)
+
+
+def dropout_backward(a: Arithmetic, dy: Array, mask: Array | None, draw: Draw) -> Array:
+    """Gradient of x."""
+    return dy if mask is None else a.rounded(dy * draw.factor(mask, dy.dtype))
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:

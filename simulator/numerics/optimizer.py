@@ -1,10 +1,11 @@
-"""Adam on flat arrays: momentum, variance and step count of whatever part of the parameters a rank has.
+"""Optimizers on flat arrays: the moments and the step count of whatever part of the parameters a rank has.
 
 Rule: element by element, so that a shard of a step is the step of a shard, to the bit.
 
 References
 ----------
 .. [1] Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+.. [2] Loshchilov & Hutter, "Decoupled weight decay regularization", ICLR 2019.
 """
 
 from __future__ import annotations
@@ -16,38 +17,94 @@ import numpy as np
 from simulator.numerics.arithmetic import Array
 
 
+@dataclass(slots=True)
+class State:
+    """Moments of some parameters, and how many steps they have seen."""
+
+    moments: list[Array]
+    steps: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Its numbers [1]_."""
+    """Momentum and variance [1]_.
+
+    Attributes
+    ----------
+    rate, first, second, epsilon : float
+    decay : float
+        Of the parameters themselves, beside the gradient [2]_; 0 for none.
+    """
 
     rate: float = 1e-3
     first: float = 0.9
     second: float = 0.999
     epsilon: float = 1e-8
+    decay: float = 0.0
+
+    @property
+    def moments(self) -> int:
+        """Numbers kept for each parameter."""
+        return 2
+
+    def update(self, parameters: Array, gradient: Array, state: State) -> None:
+        """In place, in PyTorch's order of operations."""
+        kind, (momentum, variance) = parameters.dtype.type, state.moments
+        if self.decay:
+            parameters *= kind(1.0 - self.rate * self.decay)
+        momentum += (gradient - momentum) * kind(1.0 - self.first)
+        variance *= kind(self.second)
+        variance += kind(1.0 - self.second) * gradient * gradient
+        correction = np.sqrt(1.0 - self.second**state.steps)
+        rate = self.rate / (1.0 - self.first**state.steps)
+        denominator = np.sqrt(variance) / kind(correction) + kind(self.epsilon)
+        parameters -= kind(rate) * momentum / denominator
 
 
-@dataclass(slots=True)
-class AdamState:
-    """Momentum and variance of some parameters, and how many steps they have seen."""
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    """Down the gradient, or down its sum over steps, of which each counts less than the one after it.
 
-    momentum: Array
-    variance: Array
-    steps: int = 0
+    Attributes
+    ----------
+    rate : float
+    momentum : float
+        By which the sum shrinks each step; 0 for none.
+    decay : float
+        Of the parameters, as part of the gradient, which is PyTorch's `weight_decay`.
+    """
+
+    rate: float = 1e-3
+    momentum: float = 0.0
+    decay: float = 0.0
+
+    @property
+    def moments(self) -> int:
+        """Numbers kept for each parameter."""
+        return 1 if self.momentum else 0
+
+    def update(self, parameters: Array, gradient: Array, state: State) -> None:
+        """In place, in PyTorch's order of operations."""
+        kind = parameters.dtype.type
+        if self.decay:
+            gradient = gradient + kind(self.decay) * parameters
+        if self.momentum:
+            # The sum starts as the first gradient, not as a part of it; from zeros that is the same.
+            state.moments[0] *= kind(self.momentum)
+            state.moments[0] += gradient
+            gradient = state.moments[0]
+        parameters -= kind(self.rate) * gradient
 
 
-def fresh(parameters: Array) -> AdamState:
+Rule = Adam | Sgd
+
+
+def fresh(rule: Rule, parameters: Array) -> State:
     """The state before the first step."""
-    return AdamState(np.zeros_like(parameters), np.zeros_like(parameters))
+    return State([np.zeros_like(parameters) for _ in range(rule.moments)])
 
 
-def step(adam: Adam, parameters: Array, gradient: Array, state: AdamState) -> None:
-    """Update parameters and state in place, in the parameters' dtype, in PyTorch's order of operations."""
+def step(rule: Rule, parameters: Array, gradient: Array, state: State) -> None:
+    """Update parameters and state in place, in the parameters' dtype."""
     state.steps += 1
-    kind = parameters.dtype.type
-    state.momentum += (gradient - state.momentum) * kind(1.0 - adam.first)
-    state.variance *= kind(adam.second)
-    state.variance += kind(1.0 - adam.second) * gradient * gradient
-    correction = np.sqrt(1.0 - adam.second**state.steps)
-    rate = adam.rate / (1.0 - adam.first**state.steps)
-    denominator = np.sqrt(state.variance) / kind(correction) + kind(adam.epsilon)
-    parameters -= kind(rate) * state.momentum / denominator
+    rule.update(parameters, gradient, state)

@@ -39,6 +39,28 @@ def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) ->
     return np.where(slips, generator.integers(0, vocabulary, (count, length)), told)
 
 
+def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Array:
+    """Pieces of a text for one step, from places that the seed says.
+
+    Parameters
+    ----------
+    tokens : int array, shape (n,)
+        At least `length` of them.
+
+    Returns
+    -------
+    int array, shape (count, length)
+
+    Examples
+    --------
+    >>> windows(np.arange(10), 0, 0, 2, 4)[0].tolist() in [list(range(n, n + 4)) for n in range(7)]
+    True
+    """
+    starts = np.random.default_rng([seed, step]).integers(0, len(tokens) - length + 1, count)
+    found: Array = tokens[starts[:, None] + np.arange(length)]
+    return found
+
+
 def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
     """Parameters before the first step, in float64: normal weights, norms of one, no biases."""
     generator = np.random.default_rng([seed, 2**31])

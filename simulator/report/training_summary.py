@@ -6,7 +6,7 @@ Rule: reads the timeline and the plan, never asks a model or an engine. Report k
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simulator.cluster.cluster import Cluster
@@ -24,14 +24,27 @@ class Learning:
     Attributes
     ----------
     losses, gradient_norms, loss_scales : tuple of float
+        Norms before they are clipped.
     skipped : tuple of int
-        Steps that were not taken for an overflow.
+        Steps that were not taken for an overflow, by one rank at least.
+    ended_s : tuple of float
+        When a step was over, on average over ranks [s].
+    staleness : tuple of float
+        Updates by others between a gradient's parameters and its own update, on average; 0 where all wait.
+    seen : dict of check to step
+        Checks that something is wrong, with the first step in which they told.
+    stopped : str
+        Why there are fewer steps than were asked for, and who waits for whom; empty otherwise.
     """
 
     losses: tuple[float, ...]
     gradient_norms: tuple[float, ...]
     loss_scales: tuple[float, ...]
     skipped: tuple[int, ...]
+    ended_s: tuple[float, ...] = ()
+    staleness: tuple[float, ...] = ()
+    seen: dict[str, int] = field(default_factory=dict)
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +118,8 @@ class TrainingReport:
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
     """Put the numbers of a played step together."""
-    time, ranks = timeline.end, cluster.world_size
+    # Where workers do not wait for each other several steps were played: what is told is one's share.
+    time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
     last = min((s for s in timeline.spans if s.end == time), key=lambda s: s.rank).rank
     spans = [span for span in timeline.spans if span.rank == last]
     kernels = [(s.start, s.end) for s in spans if s.stream == "compute"]
@@ -116,21 +130,22 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     capacity = cluster.gpus[peak.rank].hbm_bytes
     peak_flops = cluster.gpus[0].peak_flops[plan.step.precision.matmul]
-    available = time * ranks * peak_flops
+    available = ranks * peak_flops
+    steps = _steps_per_s(timeline, ranks, rounds)
     exposed = outside(comm, compute)
     bubble = time - length([*compute, *comm])
     return TrainingReport(
-        step_time_s=time,
-        tokens_per_s=plan.tokens / time,
-        tokens_per_s_per_gpu=plan.tokens / time / ranks,
-        mfu=plan.model_flops / available,
-        hfu=plan.hardware_flops / available,
-        compute_time_s=length(compute),
-        comm_time_s=length(comm),
-        exposed_comm_time_s=exposed,
-        bubble_time_s=max(bubble, 0.0),
-        recompute_time_s=length(_of(spans, "recompute")),
-        optimizer_time_s=outside(_of(spans, "optimizer"), passes),
+        step_time_s=time / rounds,
+        tokens_per_s=steps * plan.tokens,
+        tokens_per_s_per_gpu=steps * plan.tokens / ranks,
+        mfu=steps * plan.model_flops / available,
+        hfu=steps * plan.hardware_flops / available,
+        compute_time_s=length(compute) / rounds,
+        comm_time_s=length(comm) / rounds,
+        exposed_comm_time_s=exposed / rounds,
+        bubble_time_s=max(bubble, 0.0) / rounds,
+        recompute_time_s=length(_of(spans, "recompute")) / rounds,
+        optimizer_time_s=outside(_of(spans, "optimizer"), passes) / rounds,
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
         peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),
@@ -140,10 +155,20 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
         because=_because(time, kernels, compute, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
-        exposed_comm_time_by_kind=_by_kind(moving, compute),
+        exposed_comm_time_by_kind={kind: found / rounds for kind, found in _by_kind(moving, compute).items()},
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
     )
+
+
+def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
+    """All ranks' steps [1/s]; where they do not wait for each other each goes at its own pace."""
+    if rounds == 1:
+        return 1 / timeline.end
+    ends: dict[int, float] = {}
+    for span in timeline.spans:
+        ends[span.rank] = max(ends.get(span.rank, 0.0), span.end)
+    return sum(rounds / end for end in ends.values()) / ranks
 
 
 def _by_kind(moving: list[Span], compute: list[Interval]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Rules of real training: which models, shardings and dtypes carry numbers.
+"""Rules of real training, and of servers that do not wait: which models, shardings and dtypes carry numbers.
 
 Rule: as in training_rules.py; what is not built yet is refused here, each with what would go.
 """
@@ -6,10 +6,13 @@ Rule: as in training_rules.py; what is not built yet is refused here, each with 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from simulator.errors import ScenarioError
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.shape import ClusterShape
+from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_making import precision
 from simulator.scenario.training_shape import TrainingShape
 
@@ -19,24 +22,30 @@ if TYPE_CHECKING:
 # More parameters than this train for minutes a step in numpy.
 _MOST: Final = 20_000_000
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
+_OPTIMIZERS: Final = ("adam", "momentum", "sgd")
+# Operations of all workers' steps that are planned at once; more take minutes.
+_MOST_WORKER_STEPS: Final = 20_000
 
 
-def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | None) -> Iterator[Conflict]:
-    """Find what numbers cannot be carried for."""
+def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | None, base: Path) -> Iterator[Conflict]:
+    """Find what numbers cannot be carried for, and what only real training or only such servers have."""
+    yield from _asynchronous(shape, cluster)
+    yield from _clipping(shape)
+    yield from _faults(shape, cluster)
     if not shape.numerics:
         return
     if model is not None:
         yield from _model(model)
+        yield from _tokens(shape, model, base)
     sharding = shape.sharding
     if sharding.keep_below:
         told = f"got {sharding.keep_below}, of which numbers are not carried yet; leave it out"
         yield _conflict("sharding.keep_below", told)
-    if shape.offload.what != "none":
-        yield _conflict("offload", f"got {shape.offload.what!r}, for which numbers are not carried yet; write none")
-    if shape.dropout:
-        yield _conflict("dropout", "got true, but numbers are carried without dropout yet; write false")
-    if shape.optimizer != "adam":
-        yield _conflict("optimizer", f"got {shape.optimizer!r}; numbers are updated by adam alone yet")
+    if shape.optimizer not in _OPTIMIZERS:
+        yield _conflict("optimizer", f"got {shape.optimizer!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
+    if sharding.strategy == "parameter_server" and _scales(shape):
+        told = "servers apply gradients without looking for overflows; write none, or precision: bf16"
+        yield _conflict("loss_scaling", told, "training.sharding.strategy", "training.precision.params")
     yield from _dtypes(shape)
     batch = shape.micro_batch_size * shape.gradient_accumulation_steps * cluster.world_size
     if batch * shape.seq_len > _MOST:
@@ -48,8 +57,52 @@ def _conflict(name: str, message: str, *involved: str) -> Conflict:
     return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved))
 
 
+def _scales(shape: TrainingShape) -> bool:
+    rule = shape.loss_scaling.rule
+    return rule not in ("auto", "none") or (rule == "auto" and shape.precision.params == "float16")
+
+
+def _asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+    sharding = shape.sharding
+    if sharding.staleness is not None and not sharding.asynchronous:
+        told = f"got {sharding.staleness}, but all workers wait for each other; write asynchronous: true"
+        yield _conflict("sharding.staleness", told, "training.sharding.asynchronous")
+    if not sharding.asynchronous:
+        return
+    if sharding.strategy != "parameter_server":
+        told = f"got true, but with {sharding.strategy} ranks sum their gradients together; write parameter_server"
+        yield _conflict("sharding.asynchronous", told, "training.sharding.strategy")
+    elif sharding.servers_on != "own":
+        told = "got 'workers'; servers that wait for nobody stand on machines of their own; write own"
+        yield _conflict("sharding.servers_on", told, "training.sharding.asynchronous")
+    if shape.steps * cluster.world_size > _MOST_WORKER_STEPS:
+        told = f"got {shape.steps} for {cluster.world_size} workers; at most {_MOST_WORKER_STEPS} of all together"
+        yield _conflict("steps", told, "training.sharding.asynchronous", "cluster.world_size")
+
+
+def _clipping(shape: TrainingShape) -> Iterator[Conflict]:
+    if shape.clip_norm is not None and shape.sharding.strategy == "parameter_server":
+        told = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
+        yield _conflict("clip_norm", told, "training.sharding.strategy")
+
+
+def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+    if shape.faults and not shape.numerics:
+        yield _conflict("faults", "are of real training; write numerics: true")
+    for number, fault in enumerate(shape.faults):
+        place = f"faults.{number}"
+        if fault.step >= shape.steps:
+            told = f"got {fault.step}; must be below steps {shape.steps}"
+            yield _conflict(f"{place}.step", told, "training.steps")
+        if fault.rank >= cluster.world_size:
+            told = f"got {fault.rank}; the cluster has ranks 0 .. {cluster.world_size - 1}"
+            yield _conflict(f"{place}.rank", told, "cluster.world_size")
+        if fault.what in ("overflow", "stopped") and (fault.collective is not None or fault.transfer):
+            yield _conflict(f"{place}.what", f"got {fault.what!r}, which is a rank's and no transfer's; name the rank")
+
+
 def _model(model: Transformer) -> Iterator[Conflict]:
-    """A GPT-2 with a head of its own, small enough for numpy."""
+    """A GPT-2, small enough for numpy."""
     from simulator.model.parameters import total
 
     plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
@@ -57,10 +110,25 @@ def _model(model: Transformer) -> Iterator[Conflict]:
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
     if not (plain and biased and square) or model.ffn_size != 4 * model.hidden_size or model.num_experts:
         yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
-    elif model.tied:
-        yield _conflict("model", "a tied head is not trained yet; write tie_word_embeddings: false")
     elif total(model) > _MOST:
         yield _conflict("model", f"has {total(model):,} parameters; numpy trains {_MOST:,} at most")
+
+
+def _tokens(shape: TrainingShape, model: Transformer, base: Path) -> Iterator[Conflict]:
+    if shape.learning.tokens is None:
+        return
+    try:
+        tokens = read_tokens(shape.learning.tokens, base)
+    except ScenarioError as error:
+        yield _conflict("learning.tokens", str(error))
+        return
+    involved = ("training.seq_len", "training.model")
+    if len(tokens) <= shape.seq_len:
+        told = f"has {len(tokens)} tokens; a sequence and what follows it take {shape.seq_len + 1}"
+        yield _conflict("learning.tokens", told, *involved)
+    if tokens and max(tokens) >= model.vocab_size:
+        told = f"has token {max(tokens)}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
+        yield _conflict("learning.tokens", told, *involved)
 
 
 def _dtypes(shape: TrainingShape) -> Iterator[Conflict]:

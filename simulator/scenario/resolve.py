@@ -156,6 +156,14 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
         named = {entry[0]: list(entry[1]) for entry in policy if isinstance(entry, tuple)}
         data["activation_checkpointing"] = named or list(policy)
     data["offload"]["host_rate"] = rate_text(spec.offload.host_rate)
+    data["faults"] = [{key: value for key, value in fault.items() if value is not None} for fault in data["faults"]]
+    for mapping, key in ((data["sharding"], "staleness"), (data["loss_scaling"], "interval"), (data, "clip_norm")):
+        if mapping[key] is None:
+            del mapping[key]
+    if spec.learning.tokens is None:
+        del data["learning"]["tokens"]
+    elif not isinstance(spec.learning.tokens, str):
+        data["learning"]["tokens"] = list(spec.learning.tokens)
     return data
 
 

@@ -53,6 +53,7 @@ training:
   sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or, all written out:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
   # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero3), servers: 2, servers_on: workers (parameter_server)
+  # and asynchronous: true, staleness: 4 (parameter_server)
   precision: bf16               # fp32 tf32 fp16 bf16 fp8; or, all written out:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
   activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
@@ -62,13 +63,17 @@ training:
   collectives: auto             # auto played closed_form
   algorithm: auto               # of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
-  dropout: false
+  dropout: false                # or its probability
   framework: torchtitan          # torchtitan llm_foundry bare: whose fitted constants slow kernels down
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
-  loss_scaling: auto            # auto none dynamic
+  loss_scaling: auto            # auto none dynamic deepspeed static; or, all written out:
+  # loss_scaling: {rule: dynamic, start: 65536, interval: 2000, shared: true}
+  # clip_norm: 1.0              # left out: gradients are not clipped
   numerics: false               # true: a small GPT-2 really trains, for so many
   steps: 20
+  learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # also tokens: corpus.txt; left out: a seeded task
+  faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
   # parallelism: {dp: 8}        # left out: all ranks are data parallel
 
 engine: auto                    # auto events

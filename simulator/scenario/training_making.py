@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator import dtypes
-from simulator.scenario.training_records import OffloadSpec, Parallelism, PrecisionSpec, TrainingSpec
+from simulator.scenario.learning_shape import DROPOUT
+from simulator.scenario.training_records import (
+    LearningSpec,
+    LossScalingSpec,
+    OffloadSpec,
+    Parallelism,
+    PrecisionSpec,
+    TrainingSpec,
+)
 from simulator.scenario.training_shape import PrecisionShape, TrainingShape
 from simulator.training.framework import BARE, load_framework
-from simulator.training.spec import Sharding
+from simulator.training.spec import Fault, Lesson, LossScaling, Sharding
 
 if TYPE_CHECKING:
     from simulator.training.spec import Precision, TrainingStep
@@ -29,7 +37,10 @@ def training(shape: TrainingShape) -> TrainingSpec:
         parallelism=Parallelism(**shape.parallelism.model_dump()),
         sharding=Sharding(**shape.sharding.model_dump()),
         offload=OffloadSpec(**shape.offload.model_dump()),
-        loss_scaling=cast(Any, shape.loss_scaling),
+        loss_scaling=LossScalingSpec(**shape.loss_scaling.model_dump()),
+        clip_norm=shape.clip_norm,
+        learning=LearningSpec(**shape.learning.model_dump()),
+        faults=tuple(Fault(**fault.model_dump()) for fault in shape.faults),
         algorithm=shape.algorithm,
         numerics=shape.numerics,
         steps=shape.steps,
@@ -91,15 +102,38 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         optimizer=OPTIMIZERS[spec.optimizer],
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
-        dropout=spec.dropout,
+        dropout=spec.dropout is not False and spec.dropout > 0,
         allocator=spec.allocator,
         framework=BARE if spec.framework == "bare" else load_framework(spec.framework),
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
-        steps=spec.steps if spec.numerics else 0,
-        loss_scaling=spec.loss_scaling == "dynamic"
-        or (spec.loss_scaling == "auto" and spec.precision.params == "float16"),
+        steps=spec.steps,
+        lesson=_lesson(spec, base) if spec.numerics else None,
+        loss_scaling=_loss_scaling(spec),
+        clip_norm=spec.clip_norm,
     )
+
+
+def _lesson(spec: TrainingSpec, base: Path | None) -> Lesson:
+    from simulator.scenario.tokens import read_tokens
+
+    wanted = spec.learning
+    return Lesson(
+        rate=wanted.rate,
+        decay=wanted.decay,
+        momentum=wanted.momentum,
+        dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
+        tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
+        faults=spec.faults,
+    )
+
+
+def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
+    wanted = spec.loss_scaling
+    rule = wanted.rule
+    if rule == "auto":
+        rule = "dynamic" if spec.precision.params == "float16" else "none"
+    return None if rule == "none" else LossScaling(rule, wanted.start, wanted.interval, wanted.shared)
 
 
 def ranks(parallelism: Parallelism, world_size: int) -> int:

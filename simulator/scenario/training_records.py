@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from simulator.training.spec import Checkpointing, Offload, Sharding
+from simulator.training.spec import Checkpointing, Fault, Lesson, LossScaling, Offload, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,42 @@ class OffloadSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LossScalingSpec:
+    """How the loss is scaled; see `training.spec.LossScaling`.
+
+    Attributes
+    ----------
+    rule : {"auto", "none", "dynamic", "deepspeed", "static"}
+        auto: dynamic where parameters are float16, else none.
+    start : float
+    interval : int or None
+    shared : bool
+    """
+
+    rule: Literal["auto", "none", "dynamic", "deepspeed", "static"] = "auto"
+    start: float = LossScaling().start
+    interval: int | None = None
+    shared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSpec:
+    """What is learned, and how fast; see `training.spec.Lesson`.
+
+    Attributes
+    ----------
+    rate, decay, momentum : float
+    tokens : str, tuple of int, or None
+        A path, token numbers, or a seeded task.
+    """
+
+    rate: float = Lesson().rate
+    decay: float = Lesson().decay
+    momentum: float = Lesson().momentum
+    tokens: str | tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingSpec:
     """One training step, as in the file; `to_step` makes the record that is planned.
 
@@ -78,16 +114,20 @@ class TrainingSpec:
     framework : str
         Whose fitted constants slow kernels down; "bare" for none.
     allocator : {"caching", "expandable_segments"}
-    compile, dropout : bool
+    compile : bool
+    dropout : bool or float
+        Whether there is any, or its probability.
     offload : OffloadSpec
-    loss_scaling : {"auto", "none", "dynamic"}
-        auto: dynamic where parameters are float16.
+    loss_scaling : LossScalingSpec
+    clip_norm : float or None
     algorithm : str
         Of all collectives.
     numerics : bool
         Whether a real model trains.
     steps : int
-        For so many steps.
+        For so many steps; also of workers that do not wait for each other.
+    learning : LearningSpec
+    faults : tuple of Fault
     """
 
     model: str | Mapping[str, Any]
@@ -103,11 +143,14 @@ class TrainingSpec:
     optimizer: str = "adam"
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compile: bool = False
-    dropout: bool = False
+    dropout: bool | float = False
     framework: str = "torchtitan"
     allocator: Literal["caching", "expandable_segments"] = "caching"
     offload: OffloadSpec = OffloadSpec()
-    loss_scaling: Literal["auto", "none", "dynamic"] = "auto"
+    loss_scaling: LossScalingSpec = LossScalingSpec()
+    clip_norm: float | None = None
     algorithm: str = "auto"
     numerics: bool = False
     steps: int = 20
+    learning: LearningSpec = LearningSpec()
+    faults: tuple[Fault, ...] = ()

@@ -57,7 +57,7 @@ def conflicts(
         yield from _unusable(error, shape)
     yield from _layers(shape, model)
     yield from _units(shape, model)
-    yield from numbers_rules.conflicts(shape, cluster, model)
+    yield from numbers_rules.conflicts(shape, cluster, model, base)
 
 
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:

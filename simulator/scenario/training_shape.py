@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import Field
 
-from simulator import dtypes, registry
-from simulator.errors import UnknownNameError, one_of
+from simulator import registry
 from simulator.scenario import reading
+from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
 from simulator.scenario.field_types import Count, Shape
 from simulator.scenario.layer_policies import checkpointing
+from simulator.scenario.learning_shape import (
+    SHORT_SCALINGS,
+    FaultShape,
+    LearningShape,
+    LossScalingShape,
+    yes_no_or_probability,
+)
 from simulator.scenario.short_form import Short
 from simulator.training.spec import OPTIMIZERS, Offload, Strategy
 
@@ -62,8 +69,6 @@ _OTHER_PRECISIONS: Final = {
     **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
     **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not built yet; fp8 is the narrowest"),
 }
-_STATES: Final = ("float64", "float32", "float16", "bfloat16")
-_MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("adamw", "Adam", "AdamW"), "keeps the states of adam; write adam"),
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
@@ -86,6 +91,7 @@ SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
         ("training", "sharding"): SHARDINGS,
         ("training", "precision"): SHORT_PRECISIONS,
         ("training", "offload"): SHORT_OFFLOADS,
+        ("training", "loss_scaling"): SHORT_SCALINGS,
     }
 )
 
@@ -103,41 +109,6 @@ def opened(key: tuple[str, ...], value: Any) -> Any:
 
 
 YES_NO: Final = reading.choice((True, False))
-
-
-def _dtype(*more: str | None) -> reading.Read:
-    """Read the dtype of something that is stored or sent; `more` are other words that may stand here."""
-
-    def reader(value: Any) -> str | None:
-        if value in _STATES or value in more:
-            return cast("str | None", value)
-        words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
-        if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8"))):
-            raise ValueError(f"got {value!r}, in which only matmuls run; write it at training.precision.matmul")
-        raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
-
-    return reading.Read(reader, lambda: {"enum": [*_STATES, *more]})
-
-
-def _matmul() -> reading.Read:
-    def reader(value: Any) -> str:
-        if isinstance(value, str) and value in (*_MATMULS, "auto"):
-            return value
-        raise ValueError(f"got {reading.shown(value)}; {_one_dtype((*_MATMULS, 'auto'), value)}")
-
-    return reading.Read(reader, lambda: {"enum": [*_MATMULS, "auto"]})
-
-
-def _one_dtype(allowed: tuple[str, ...], value: Any) -> str:
-    """Say which dtypes are allowed; short names such as bf16 are known, and told in full."""
-    told = one_of(allowed, value if isinstance(value, str) else "")
-    try:
-        dtypes.find(str(value))
-    except UnknownNameError as error:
-        meant = str(error).rpartition("; did you mean ")[2].strip("'?")
-        if meant in allowed:
-            return f"{told.partition('; did you mean')[0]}; did you mean {meant!r}?"
-    return told
 
 
 def _alone(what: str) -> reading.Read:
@@ -209,6 +180,12 @@ class ShardingShape(Shape):
     servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
         default="own", description="parameter_server: on machines of their own, or on the first workers' hosts."
     )
+    asynchronous: Annotated[bool, YES_NO] = Field(
+        default=False, description="parameter_server: whether each gradient is applied as it arrives."
+    )
+    staleness: Annotated[int, reading.whole(0, 1_000_000)] | None = Field(
+        default=None, description="asynchronous: steps that a worker may be ahead of the slowest; left out: any number."
+    )
 
 
 class OffloadShape(Shape):
@@ -225,15 +202,19 @@ class OffloadShape(Shape):
 class PrecisionShape(Shape):
     """Dtypes of a step."""
 
-    params: Annotated[str, _dtype()] = Field(default="bfloat16", description="Of working parameters and activations.")
-    grads: Annotated[str, _dtype("auto")] = Field(
+    params: Annotated[str, stored_dtype()] = Field(
+        default="bfloat16", description="Of working parameters and activations."
+    )
+    grads: Annotated[str, stored_dtype("auto")] = Field(
         default="auto", description="Of accumulated gradients; auto: the parameters'."
     )
-    reduce: Annotated[str, _dtype()] = Field(default="float32", description="Of gradients on the wire.")
-    master: Annotated[str | None, _dtype("auto", None)] = Field(
+    reduce: Annotated[str, stored_dtype()] = Field(default="float32", description="Of gradients on the wire.")
+    master: Annotated[str | None, stored_dtype("auto", None)] = Field(
         default="auto", description="Of the optimizer's copy of the parameters; auto: float32 where they are narrower."
     )
-    matmul: Annotated[str, _matmul()] = Field(default="auto", description="Of matmuls' inputs; auto: the parameters'.")
+    matmul: Annotated[str, matmul_dtype()] = Field(
+        default="auto", description="Of matmuls' inputs; auto: the parameters'."
+    )
 
 
 class TrainingShape(Shape):
@@ -271,7 +252,9 @@ class TrainingShape(Shape):
         default="auto", description="Of all collectives; auto: what the machine would take."
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
-    dropout: Annotated[bool, YES_NO] = Field(default=False, description="Whether there is dropout.")
+    dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
+        default=False, description="Whether there is dropout, or its probability; true: 0.1."
+    )
     framework: Annotated[str, reading.known(frameworks)] = Field(
         default="torchtitan", description="Whose fitted constants slow kernels down; bare: none's."
     )
@@ -281,10 +264,17 @@ class TrainingShape(Shape):
     offload: Annotated[OffloadShape, SHORT_OFFLOADS] = Field(
         default=OffloadShape(), description="What lies with the host: none, optimizer."
     )
-    loss_scaling: Annotated[str, reading.choice(("auto", "none", "dynamic"))] = Field(
-        default="auto", description="Whether gradients are unscaled and checked; auto: where parameters are float16."
+    loss_scaling: Annotated[LossScalingShape, SHORT_SCALINGS] = Field(
+        default=LossScalingShape(), description="Whether gradients are unscaled and checked; its rule is short for it."
+    )
+    clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
+        default=None, description="To which a larger norm of the gradient is brought down; left out: to none."
     )
     numerics: Annotated[bool, YES_NO] = Field(
         default=False, description="Whether a real model trains, whose arrays the played step carries."
     )
-    steps: Annotated[int, reading.whole(1, 100_000)] = Field(default=20, description="numerics: of training.")
+    steps: Annotated[int, reading.whole(1, 100_000)] = Field(
+        default=20, description="numerics, or servers that do not wait: how many are taken."
+    )
+    learning: LearningShape = Field(default=LearningShape(), description="numerics: what is learned, and how fast.")
+    faults: list[FaultShape] = Field(default=[], description="numerics: what goes wrong.")

@@ -118,7 +118,10 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
     for op in operations:
         is_matmul = any(isinstance(k, Matmul) for k in op.forward)
         matmuls += is_matmul
-        if any(isinstance(k, Attention) for k in op.forward) or (is_matmul and matmuls % 2 == 1):
+        if any(isinstance(k, Attention) for k in op.forward):
+            # With its output flash attention keeps the statistics that it returns beside it.
+            kept_bytes += sum(saved.nbytes for saved in op.saved if saved.source == op.name)
+        elif is_matmul and matmuls % 2 == 1:
             kept_bytes += op.output
         else:
             again.append(op)

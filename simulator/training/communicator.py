@@ -15,9 +15,12 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.dtypes import find
 from simulator.program import Collective
+from simulator.schedule import Schedule
 from simulator.training import host
 from simulator.training.groups import Groups, Scope
 from simulator.training.spec import Sharding
+
+Way = Literal["push", "pull", "clock"]
 
 
 @dataclass
@@ -75,6 +78,8 @@ class Communicator:
         group, named = self.groups.members(scope, number), bool(op.extras)
         if scope == "own":
             return replace(op, group=group, extras=(self.cluster.hosts[number],))
+        if scope == "worker":
+            return replace(op, group=group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
             return replace(op, group=group)
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
@@ -112,8 +117,10 @@ class Communicator:
         ways: tuple[host.Way, ...] = ("to host", "to device")
         return {way: host.copies(self.cluster, way) for way in ways}
 
-    def serve(self, way: Literal["push", "pull"], elements: int, dtype: str, sharding: Sharding) -> Collective | None:
-        """All workers' way to the parameter servers, or back; None for one worker.
+    def serve(self, way: Way, elements: int, dtype: str, sharding: Sharding) -> Collective | None:
+        """All workers' way to the parameter servers, or back, or a number there and back; None for one worker.
+
+        Where servers wait for nobody a worker goes there alone.
 
         Raises
         ------
@@ -128,18 +135,28 @@ class Communicator:
         if ranks == 1:
             return None
         padded = -(-elements // count) * count
-        request = Request("all_reduce", ranks, padded, servers=count, servers_on=sharding.servers_on)
+        alone = sharding.asynchronous and way != "clock"
+        workers = 1 if alone else ranks
         itemsize = find(dtype).itemsize
         return Collective(
             name=way,
-            group=tuple(range(ranks)),
-            schedule=(parameter_server.push if way == "push" else parameter_server.pull)(request),
+            group=tuple(range(workers)),
+            schedule=_served(way, parameter_server.Party(workers, count, own)),
             elements=padded,
             itemsize=itemsize,
             reduce_itemsize=itemsize,
             dtype=dtype,
             extras=ports[:count] if own else (),
-            together=way == "pull",
+            together=way == "pull" and not alone,
             stream=f"communication {way}",
             why="parameter servers, as asked",
         )
+
+
+def _served(way: Way, party: parameter_server.Party) -> Schedule:
+    if way == "clock":
+        on: Literal["own", "workers"] = "own" if party.own else "workers"
+        return parameter_server.all_reduce(
+            Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on)
+        )
+    return (parameter_server.push if way == "push" else parameter_server.pull)(party)

@@ -1,5 +1,7 @@
 """Process groups of a step: all ranks, ranks that share one copy of the states, ranks that hold the same part of it.
 
+"own" is a rank and its host, "worker" a rank and the parameter servers.
+
 Rule: a step is written for rank 0; here it becomes every rank's own, with the groups that the rank is in.
 
 Hybrid sharding [1]_ cuts the ranks into groups of n that share the states among them (shard groups: neighbours, inside
@@ -19,7 +21,7 @@ from typing import Literal
 
 from simulator.program import Collective, Op
 
-Scope = Literal["all", "shard", "replicate", "mesh", "own"]
+Scope = Literal["all", "shard", "replicate", "mesh", "own", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Groups:
             "replicate": self.world_size // self.shard_size,
             "mesh": self.mesh_size or self.shard_size,
             "own": 1,
+            "worker": 1,
         }
         return sizes[scope]
 

@@ -98,8 +98,8 @@ class Passes:
         """
         whole = self.keeps_whole_gradients
         computed = find(self.step.precision.params).itemsize
-        if whole and micro == 0:
-            name = f"{unit.name} gradients"
+        if whole and micro % self.step.accumulation == 0:
+            name = self._whole(unit, micro)
             self.score.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
             if computed == self.gradient_itemsize:
@@ -108,6 +108,11 @@ class Passes:
         name = f"{unit.name} gradients {micro}"
         self.score.allocate(name, unit.elements * computed, "gradients", after=after)
         return name if whole else None
+
+    def _whole(self, unit: Unit, micro: int) -> str:
+        """The allocation of a unit's gradients, summed over the micro-batches of a step."""
+        number = micro // self.step.accumulation
+        return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
     def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
         """Put whole gradients into one buffer of the wire's dtype, and free them.
@@ -160,7 +165,7 @@ class Passes:
     def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
         """Free whole gradients once they have left."""
         for unit in units:
-            name = f"{unit.name} gradients" if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
+            name = self._whole(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
             self.score.free(name, stream=stream, after=after)
             if name in self.gradients:
                 self.gradients.remove(name)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from simulator.program import HOST, Act, Allocate, Collective, Compute, Free, Op
 from simulator.training.communicator import Communicator
+from simulator.training.communicator import Way as ServerWay
 from simulator.training.groups import Scope
 from simulator.training.host import Way, host_rate
 from simulator.training.spec import Sharding
@@ -62,7 +62,7 @@ class Score:
     def serve(
         self,
         name: str,
-        way: Literal["push", "pull"],
+        way: ServerWay,
         elements: int,
         dtype: str,
         sharding: Sharding,
@@ -71,7 +71,8 @@ class Score:
     ) -> str | None:
         """To the parameter servers or back, on a stream of its own; nothing for one worker."""
         template = self.communicator.serve(way, elements, dtype, sharding)
-        return self._named(template and replace(template, act=act), name, after, "all")
+        alone = template is not None and len(template.group) == 1
+        return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
 
     def copy(self, name: str, nbytes: int, way: Way, after: Iterable[str | None] = ()) -> str:
         """Bytes to the host or back, on the stream of that way."""
@@ -82,20 +83,29 @@ class Score:
             self._beside(name, made, nbytes, f"copy {way}", f"copy {way}", after)
         return name
 
-    def on_host(self, name: str, nbytes: float, of_box: float, after: Iterable[str | None] = ()) -> str:
+    def on_host(
+        self, name: str, nbytes: float, of_box: float, after: Iterable[str | None] = (), act: Act | None = None
+    ) -> str:
         """Work of the host's processors: so many bytes read and written, at the rate of a whole box [B/s]."""
         seconds = nbytes / host_rate(self.communicator.cluster, of_box)
-        return self._beside(name, seconds, nbytes, "optimizer", HOST, after)
+        return self._beside(name, seconds, nbytes, "optimizer", HOST, after, act)
 
-    def at_server(self, name: str, seconds: float, after: Iterable[str | None] = ()) -> str:
+    def at_server(self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act | None = None) -> str:
         """Work of the parameter servers that this rank waits for [s]."""
-        return self._beside(name, seconds, 0.0, "server update", "communication server", after)
+        return self._beside(name, seconds, 0.0, "server update", "communication server", after, act)
 
     def _beside(
-        self, name: str, seconds: float, nbytes: float, kind: str, stream: str, after: Iterable[str | None]
+        self,
+        name: str,
+        seconds: float,
+        nbytes: float,
+        kind: str,
+        stream: str,
+        after: Iterable[str | None],
+        act: Act | None = None,
     ) -> str:
         """What takes its time beside the GPU, whose own speed is nothing to it."""
-        self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), on_gpu=False))
+        self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 
     def _named(self, template: Collective | None, name: str, after: Iterable[str | None], scope: Scope) -> str | None:

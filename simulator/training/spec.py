@@ -11,6 +11,7 @@ from typing import Literal
 from simulator.model.shape import Transformer
 from simulator.training.framework import BARE, Framework
 
+FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "parameter_server"]
 # A policy for all layers, k for every k-th in full, those in full, or policies with the layers of each.
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
@@ -43,6 +44,10 @@ class Sharding:
         parameter_server: among how many servers parameters are divided.
     servers_on : {"own", "workers"}
         On machines of their own, or on the first workers' hosts.
+    asynchronous : bool
+        parameter_server: whether a gradient is applied as it arrives, and its worker goes on with what is there then.
+    staleness : int or None
+        asynchronous: by how many steps a worker may be ahead of the slowest; None: by any number.
     """
 
     strategy: Strategy = "zero3"
@@ -55,6 +60,8 @@ class Sharding:
     gradient_sync: Literal["every", "shard", "last"] = "every"
     servers: int = 1
     servers_on: Literal["own", "workers"] = "own"
+    asynchronous: bool = False
+    staleness: int | None = None
 
     @property
     def mesh(self) -> int | None:
@@ -124,6 +131,82 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
+class LossScaling:
+    """How the loss is scaled so that float16 holds small gradients.
+
+    Attributes
+    ----------
+    rule : {"dynamic", "deepspeed", "static"}
+        PyTorch's GradScaler, DeepSpeed's scaler, or always the same.
+    start : float
+        The first scale.
+    interval : int or None
+        Clean steps until it grows; None: the rule's own.
+    shared : bool
+        Whether ranks tell each other of an overflow, and all skip the step.
+    """
+
+    rule: Literal["dynamic", "deepspeed", "static"] = "dynamic"
+    start: float = 65536.0
+    interval: int | None = None
+    shared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong in one step of real training.
+
+    Attributes
+    ----------
+    step : int
+        From 0.
+    what : {"dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"}
+        A transfer does not arrive, is added twice, brings what it brought a step before, or with one bit turned; a
+        gradient of a rank becomes infinite; a rank stops.
+    collective : str or None
+        Whose transfer; None: the first that sums gradients.
+    transfer, element, bit : int
+        Which transfer of it, element of what that brings, and bit of that, 0 the least.
+    rank : int
+        That stops, or whose gradient overflows.
+    """
+
+    step: int
+    what: FaultKind
+    collective: str | None = None
+    transfer: int = 0
+    element: int = 0
+    bit: int = 0
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What real training is about; times do not depend on it.
+
+    Attributes
+    ----------
+    rate : float
+        Of learning.
+    decay : float
+        Of weights: beside the gradient with adam, as part of it with sgd and momentum.
+    momentum : float
+        Of the optimizer of that name.
+    dropout : float
+    tokens : tuple of int, or None
+        What to learn, one text; None: a seeded task.
+    faults : tuple of Fault
+    """
+
+    rate: float = 1e-3
+    decay: float = 0.0
+    momentum: float = 0.9
+    dropout: float = 0.0
+    tokens: tuple[int, ...] | None = None
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingStep:
     """One optimizer step of every rank.
 
@@ -152,10 +235,14 @@ class TrainingStep:
         What it adds to bare kernels.
     offload : Offload or None
         Where optimizer states live: with the host, or on the GPU.
-    loss_scaling : bool
-        Whether gradients are unscaled and checked for overflow before the update.
+    loss_scaling : LossScaling or None
+        With it, gradients are unscaled and checked for overflow before the update.
+    clip_norm : float or None
+        To which the gradient's norm is brought down where it is larger.
     steps : int
-        Of real training, whose arrays the program carries; 0: times alone.
+        How many of them workers take that wait for nobody, and a real training.
+    lesson : Lesson or None
+        Of a real training, whose arrays the program carries; None: times alone.
     """
 
     model: Transformer
@@ -174,6 +261,13 @@ class TrainingStep:
     allocator: Literal["caching", "expandable_segments"] = "caching"
     framework: Framework = BARE
     offload: Offload | None = None
-    loss_scaling: bool = False
+    loss_scaling: LossScaling | None = None
+    clip_norm: float | None = None
     algorithm: str = "auto"
-    steps: int = 0
+    steps: int = 20
+    lesson: Lesson | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Optimizer steps of a worker that one plan covers: where nobody waits, steps cannot be told apart."""
+        return self.steps if self.sharding.asynchronous else 1

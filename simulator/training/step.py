@@ -33,7 +33,7 @@ class StepPlan:
     tokens : int
         Of all ranks in one step.
     model_flops, hardware_flops : float
-        Of all ranks, without and with recomputation [FLOP].
+        Of all ranks in one step, without and with recomputation [FLOP].
     closed_forms, played : int
         How many collectives are taken by their closed form, and how many played.
     host_bytes : int

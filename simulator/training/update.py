@@ -10,7 +10,7 @@ from simulator.dtypes import find
 from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
-from simulator.training.spec import Offload
+from simulator.training.spec import LossScaling, Offload
 from simulator.training.states import States, shard
 from simulator.training.work import Gauge
 
@@ -34,9 +34,10 @@ def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States) -> str:
     grads = held.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = gauge.swept("unscale", grads, grads)
-        last = [_checked(score, score.compute("unscale and check gradients", unscale, "optimizer", last, Act("check")))]
-    norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last)
-    total = score.communicate("sum gradient norm", "all_reduce", 1, "float32", after=[norm])
+        found = score.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
+        last = [_checked(score, passes.step.loss_scaling, found)]
+    norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last, Act("norm"))
+    total = _summed(score, passes, norm)
     done = gauge.swept("update", held.update_read, held.update_written)
     return score.compute("optimizer step", done, "optimizer", [total], Act("update"))
 
@@ -47,20 +48,37 @@ def _on_host(score: Score, passes: Passes, offload: Offload, held: States) -> st
     grads, rate = held.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.handed_over]
     if passes.step.loss_scaling:
-        last = [_checked(score, score.on_host("unscale and check gradients", 2 * grads, rate, after=last))]
-    norm = score.on_host("gradient norm", grads, rate, after=last)
-    total = score.communicate("sum gradient norm", "all_reduce", 1, "float32", after=[norm])
+        found = score.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act("check"))
+        last = [_checked(score, passes.step.loss_scaling, found)]
+    norm = score.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
+    total = _summed(score, passes, norm)
     traffic = (held.update_read + held.update_written) / max(held.updated, 1)
     done = norm
     for unit in passes.units:
         own = shard(unit.elements, passes.ranks)
-        new = score.on_host(f"update {unit.name}", own * traffic, rate, after=[total])
+        # Numbers are all updated by the last of them: how they are cut up is not by units.
+        act = Act("update") if unit is passes.units[-1] else None
+        new = score.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
         done = score.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
     return done
 
 
-def _checked(score: Score, done: str) -> str:
-    """All ranks learn of an overflow on any of them, before anybody updates."""
+def _summed(score: Score, passes: Passes, norm: str) -> str:
+    """Squares of all parts; where every rank has the whole gradient nobody needs to ask.
+
+    In float64, so that neither sharding nor bucketing shows in a clipped step: sums in another order differ there by
+    less than single precision sees.
+    """
+    if passes.step.sharding.strategy == "ddp":
+        return norm
+    act = Act("sum norm")
+    return score.communicate("sum gradient norm", "all_reduce", 1, "float64", [norm], "shard", act) or norm
+
+
+def _checked(score: Score, scaling: LossScaling, done: str) -> str:
+    """All ranks learn of an overflow on any of them, before anybody updates; or nobody tells."""
+    if not scaling.shared:
+        return done
     return score.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act("flag")) or done
 
 

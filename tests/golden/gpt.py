@@ -52,7 +52,7 @@ def trained(dtype: str, ranks: int, steps: int = STEPS) -> Trajectory:
     """Train with so many ranks that sum in rank order."""
     gpt = model(dtype)
     parameters = initial(gpt)
-    states = {name: fresh(p) for unit in gpt.units for name, p in parameters[unit].items()}
+    states = {name: fresh(Adam(), p) for unit in gpt.units for name, p in parameters[unit].items()}
     told = Trajectory([], [], {})
     for number in range(steps):
         parts = np.split(tokens(number), ranks)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.model.parameters import total
 from simulator.model.shape import Transformer
-from simulator.training.spec import Offload
+from simulator.training.spec import LossScaling, Offload
 from tests.training import Played, play, step
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
@@ -33,7 +33,7 @@ settings_of_zero3 = st.fixed_dictionaries(
         "shard_size": st.sampled_from([None, 2, 4]),
         "gradient_sync": st.sampled_from(["every", "shard", "last"]),
         "offload": st.sampled_from([None, Offload()]),
-        "loss_scaling": st.booleans(),
+        "loss_scaling": st.sampled_from([None, LossScaling()]),
     }
 )
 

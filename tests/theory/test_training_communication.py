@@ -12,7 +12,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.model.parameters import modules, total
-from simulator.training.spec import Offload, Precision
+from simulator.training.spec import LossScaling, Offload, Precision
 from simulator.training.step import plan_step
 from simulator.training_fold import folded
 from tests.training import TINY, play, sent, step
@@ -151,7 +151,7 @@ def test_a_servers_own_part_stays_on_its_worker(servers: int) -> None:
 
 
 def test_loss_scaling_adds_a_number_that_all_ranks_must_know() -> None:
-    plain, scaled = (play(step("ddp", precision=BF16, loss_scaling=on), 4) for on in (False, True))
+    plain, scaled = (play(step("ddp", precision=BF16, loss_scaling=on), 4) for on in (None, LossScaling()))
     names = [{span.name for span in p.timeline.spans} for p in (plain, scaled)]
     assert names[1] - names[0] == {"unscale and check gradients", "any overflow"}
     assert sum(sent(scaled)) - sum(sent(plain)) == pytest.approx(2 * 3 * 4 * 4)  # 2 (N-1) S, padded to a number a rank

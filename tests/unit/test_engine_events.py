@@ -10,7 +10,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
-from simulator.collectives.parameter_server import pull
+from simulator.collectives.parameter_server import Party, pull
 from simulator.engine.events import execute
 from simulator.errors import DeadlockError, OutOfMemoryError
 from simulator.program import Allocate, Collective, Compute, Free, Op, Program
@@ -186,8 +186,7 @@ def test_transfers_are_logged_as_they_were_played() -> None:
 def test_who_takes_from_a_server_starts_the_transfer_itself() -> None:
     """Servers are always there: each worker's pull begins when the worker does, and none waits for the other."""
     cluster = build("star_100g", 2, servers=1)
-    request = Request("all_reduce", 2, 1000, servers=1)
-    op = Collective("pull", (0, 1), pull(request), 1000, 4, 4, extras=cluster.servers)
+    op = Collective("pull", (0, 1), pull(Party(2, 1)), 1000, 4, 4, extras=cluster.servers)
     timeline = execute(Program(((op,), (Compute("late", 1.0), replace(op, after=("late",))))), cluster)
     ends = {span.rank: span.end for span in timeline.spans if span.name == "pull"}
     assert ends[0] == pytest.approx(10e-6 + 4000 / 12.5e9)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
 from simulator.scenario.training_making import to_step
 from simulator.scenario.training_records import Parallelism, PrecisionSpec
-from simulator.training.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
+from simulator.training.spec import OPTIMIZERS, Fault, Lesson, Precision, Sharding, TrainingStep
 
 BASE: dict[str, Any] = {
     "name": "demo",
@@ -176,6 +177,7 @@ def test_everything_is_written_out() -> None:
         "sharding": {
             "strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB",
             "layers_per_unit": 1, "keep_below": 0, "gradient_sync": "every", "servers": 1, "servers_on": "own",
+            "asynchronous": False,
         },
         "precision": {
             "params": "bfloat16", "grads": "auto", "reduce": "float32", "master": "auto", "matmul": "auto",
@@ -190,10 +192,12 @@ def test_everything_is_written_out() -> None:
         "framework": "torchtitan",
         "allocator": "caching",
         "offload": {"what": "none", "host_rate": "50 GB/s"},
-        "loss_scaling": "auto",
+        "loss_scaling": {"rule": "auto", "start": 65536.0, "shared": True},
         "algorithm": "auto",
         "numerics": False,
         "steps": 20,
+        "learning": {"rate": 0.001, "decay": 0.0, "momentum": 0.9},
+        "faults": [],
     }  # fmt: skip
 
 
@@ -216,7 +220,10 @@ KEYS = {
     "precision": st.sampled_from(["fp32", "bf16", {"params": "bfloat16", "grads": "float32"}]),
     "activation_checkpointing": st.sampled_from(["attention", [3, 1], {"every": 1}, {"selective_op": [0, 1]}]),
     "offload": st.sampled_from(["none", {"host_rate": "12.5 GB/s"}]),
-    "loss_scaling": st.sampled_from(["auto", "none", "dynamic"]),
+    "loss_scaling": st.sampled_from(["auto", "none", {"rule": "static", "start": 8}, {"interval": 4, "shared": False}]),
+    "clip_norm": st.sampled_from([None, 0.5]),
+    "dropout": st.sampled_from([True, False, 0.25]),
+    "learning": st.sampled_from([{}, {"rate": 0.1, "tokens": [1, 2, 3]}]),
     "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
     "compile": st.booleans(),
     "parallelism": st.just({"tp": 1, "dp": None}),
@@ -343,8 +350,9 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ),
         (
             {"sharding": {"bucket": 4}},
-            "sharding.bucket: unknown key; one of bucket_size, gradient_sync, keep_below, layers_per_unit, "
-            "prefetch, reshard_after_forward, servers, servers_on, shard_size, strategy; did you mean 'bucket_size'?",
+            "sharding.bucket: unknown key; one of asynchronous, bucket_size, gradient_sync, keep_below, "
+            "layers_per_unit, prefetch, reshard_after_forward, servers, servers_on, shard_size, staleness, strategy; "
+            "did you mean 'bucket_size'?",
         ),
         ({"precision": "bfloat16"}, "precision: got 'bfloat16'; did you mean 'bf16'?"),
         ({"precision": "fp15"}, "precision: got 'fp15'; one of bf16, fp16, fp32, fp8, tf32; did you mean 'fp16'?"),
@@ -556,7 +564,7 @@ SERVER = {"strategy": "parameter_server"}
         ),
         ({"algorithm": "tree"}, {}, "algorithm: got 'tree', which has no reduce_scatter; zero3 needs it"),
         ({"offload": {"host_rate": "0 GB/s"}}, {}, "offload.host_rate: got '0 GB/s'; must be above 0"),
-        ({"loss_scaling": "static"}, {}, "loss_scaling: got 'static'; one of auto, dynamic, none"),
+        ({"loss_scaling": "half"}, {}, "loss_scaling: got 'half'; one of auto, deepspeed, dynamic, none, static"),
         ({"activation_checkpointing": {"full": [12]}}, {}, "activation_checkpointing.full.0: got layer 12; gpt2 has"),
         (
             {"activation_checkpointing": {"full": [1], "attention": [0, 1]}},
@@ -588,7 +596,7 @@ def test_loss_scaling_follows_the_dtype_of_the_parameters() -> None:
         ({"precision": "fp16", "loss_scaling": "none"}, False),
         ({"precision": "bf16", "loss_scaling": "dynamic"}, True),
     ):
-        assert to_step(loaded(keys), 8).loss_scaling is expected
+        assert (to_step(loaded(keys), 8).loss_scaling is not None) is expected
 
 
 def test_policies_by_layer_reach_the_step() -> None:
@@ -607,12 +615,32 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"model": SMALL}, "model: a tied head is not trained yet; write tie_word_embeddings: false"),
         ({"model": "llama3_8b"}, "model: got llama3_8b; real numbers are those of a GPT-2"),
         ({"sharding": {"keep_below": 9}}, "sharding.keep_below: got 9, of which numbers are not carried yet"),
-        ({"offload": "optimizer"}, "offload: got 'optimizer', for which numbers are not carried yet"),
-        ({"optimizer": "sgd"}, "optimizer: got 'sgd'; numbers are updated by adam alone yet"),
-        ({"dropout": True}, "dropout: got true, but numbers are carried without dropout yet"),
+        ({"optimizer": "adafactor"}, "optimizer: got 'adafactor'; numbers are updated by adam, momentum, sgd"),
+        ({"dropout": 1.5}, "dropout: got 1.5; must be at most 0.99"),
+        ({"dropout": "some"}, "dropout: got 'some'; must be true, false, or a probability such as 0.1"),
+        ({"learning": {"rate": 0}}, "learning.rate: got 0; must be greater than 0"),
+        ({"learning": {"tokens": [1, 2]}}, "learning.tokens: has 2 tokens; a sequence and what follows it take 9"),
+        ({"learning": {"tokens": [99] * 9}}, "learning.tokens: has token 99; inline has 0 .. 31"),
+        ({"learning": {"tokens": "no.txt"}}, "learning.tokens: no.txt: there is no such file"),
+        ({"learning": {"tokens": 3}}, "learning.tokens: got 3; must be the path of a text"),
+        ({"faults": [{"step": 20, "what": "dropped"}]}, "faults.0.step: got 20; must be below steps 20"),
+        ({"faults": [{"step": 2, "what": "stopped", "rank": 4}]}, "faults.0.rank: got 4; the cluster has ranks 0 .. 3"),
+        ({"faults": [{"step": 2, "what": "lost"}]}, "faults.0.what: got 'lost'; one of bit_flip, doubled, dropped"),
+        (
+            {"faults": [{"step": 1, "what": "stopped", "transfer": 3}]},
+            "faults.0.what: got 'stopped', which is a",
+        ),
+        ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: are of real training"),
+        ({"sharding": "parameter_server", "precision": "fp16"}, "loss_scaling: servers apply gradients without"),
+        ({"sharding": "parameter_server", "clip_norm": 1.0}, "clip_norm: got 1, but servers update before"),
+        ({"sharding": {"asynchronous": True}}, "sharding.asynchronous: got true, but with zero3 ranks sum"),
+        ({"sharding": {"strategy": "parameter_server", "staleness": 2}}, "sharding.staleness: got 2, but all workers"),
+        (
+            {"sharding": {"strategy": "parameter_server", "asynchronous": True, "servers_on": "workers"}},
+            "sharding.servers_on: got 'workers'; servers that wait for nobody",
+        ),
         ({"precision": "fp8"}, "precision.matmul: got 'float8_e4m3fn', in which numbers are not multiplied yet"),
         ({"steps": 0}, "steps: got 0; must be at least 1"),
     ],
@@ -627,5 +655,47 @@ def test_numbers_are_carried_by_played_collectives() -> None:
     scenario = load_scenario({"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": LEARNS})
     assert scenario.training is not None
     step = to_step(scenario.training, 4)
-    assert (step.steps, step.collectives) == (20, "played")
-    assert to_step(loaded({}), 8).steps == 0
+    assert (step.steps, step.collectives, step.lesson) == (20, "played", Lesson())
+    assert to_step(loaded({}), 8).lesson is None
+
+
+def written(data: dict[str, Any], folder: Path) -> Scenario:
+    path = folder / "scenario.yaml"
+    path.write_text(yaml_dialect.dump(data))
+    return load_scenario(path)
+
+
+def test_what_is_learned_reaches_the_step(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("abracadabra and so on")
+    np.save(tmp_path / "numbers.npy", np.arange(20).reshape(2, 10))
+    for tokens, expected in (
+        ("text.txt", (1, 2, 7)),  # of " abcdnors"
+        ("numbers.npy", (0, 1, 2)),
+        ([3, 1, 2] * 5, (3, 1, 2)),
+    ):
+        learning = {"tokens": tokens, "rate": 0.5, "decay": 0.1}
+        data = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}}
+        data["training"] = LEARNS | {"learning": learning, "dropout": True, "faults": [{"step": 1, "what": "stale"}]}
+        scenario = written(data, tmp_path)
+        assert scenario.training is not None
+        assert written(resolved(scenario), tmp_path) == scenario
+        lesson = to_step(scenario.training, 2, tmp_path).lesson
+        assert lesson is not None
+        assert lesson.tokens is not None
+        assert lesson.tokens[:3] == expected
+        assert (lesson.rate, lesson.decay, lesson.dropout) == (0.5, 0.1, 0.1)
+        assert lesson.faults == (Fault(1, "stale"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("x.npy", b"no array", "x.npy: cannot be read"),
+        ("x.txt", b"\xff\xfe\x00", "x.txt: is no text in UTF-8; an array's name ends in .npy"),
+    ],
+)
+def test_tokens_that_cannot_be_read_are_told(tmp_path: Path, name: str, content: bytes, line: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    data = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}}
+    with pytest.raises(ScenarioError, match=re.escape(f"training.learning.tokens: {line}")):
+        written(data | {"training": LEARNS | {"learning": {"tokens": name}}}, tmp_path)

@@ -10,7 +10,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simulator.program import Act
@@ -65,25 +65,42 @@ def plan(score: Score, passes: Passes) -> None:
     bucketed(passes, summed)
 
 
-def bucketed(passes: Passes, send: Callable[[Bucket], str | None], *, each: bool = False) -> None:
-    """All micro-batches, with gradients sent in buckets: in each of them, or in the last one alone.
+def bucketed(
+    passes: Passes,
+    send: Callable[[Bucket], str | None],
+    *,
+    each: bool = False,
+    number: int = 0,
+    after: Mapping[str, list[str | None]] | None = None,
+) -> None:
+    """All micro-batches of a step, with gradients sent in buckets: in each of them, or in the last one alone.
 
-    `send` names the operation after which a bucket has left.
+    Parameters
+    ----------
+    passes : Passes
+    send : function (bucket)
+        Names the operation after which it has left.
+    each : bool
+    number : int
+        Of the step, where several are planned.
+    after : mapping of a unit's name to operations, optional
+        What its forward passes wait for.
     """
-    for micro in range(passes.step.accumulation):
+    first = number * passes.step.accumulation
+    for micro in range(first, first + passes.step.accumulation):
         for unit in passes.units:
-            passes.forward(micro, unit, [])
-        sends = each or micro == passes.step.accumulation - 1
+            passes.forward(micro, unit, (after or {}).get(unit.name, []))
+        sends = each or micro == first + passes.step.accumulation - 1
         filled: list[Unit] = []
-        number = 0
+        sent = 0
         for unit in reversed(passes.units):
             done = passes.backward(micro, unit, [], communicates=sends)
-            bucket = Bucket(number, micro, (*filled, unit), done)
+            bucket = Bucket(sent, micro, (*filled, unit), done)
             filled.append(unit)
             full = bucket.elements * passes.gradient_itemsize >= passes.step.sharding.bucket_size
             if sends and (full or unit is passes.units[0]):
                 _sent(passes, bucket, send)
-                filled, number = [], number + 1
+                filled, sent = [], sent + 1
 
 
 def _sent(passes: Passes, bucket: Bucket, send: Callable[[Bucket], str | None]) -> None:

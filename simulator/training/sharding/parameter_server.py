@@ -3,9 +3,15 @@
 Like pupils who hand in their results and copy the corrected page from the board. A bucket is updated when all workers
 have pushed it, while others are still on their way; without a global norm, so gradients are not clipped.
 
+Asynchronous servers wait for nobody [2]_: a gradient is applied as it arrives, and its worker goes on with what is
+there then. Nobody knows where one step of all ends, so all steps are planned at once. With a bound on staleness [3]_ a
+worker starts a step when the slowest is at most so many behind.
+
 References
 ----------
 .. [1] Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
+.. [2] Dean et al., "Large scale distributed deep networks", NIPS 2012: Downpour SGD.
+.. [3] Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013.
 """
 
 from __future__ import annotations
@@ -22,22 +28,60 @@ _RATE = Offload().host_rate
 
 
 def plan(score: Score, passes: Passes) -> None:
-    """Note all micro-batches; only the last one communicates."""
-    step = passes.step
+    """Note all micro-batches; only the last one of a step communicates."""
+    (_asynchronous if passes.step.sharding.asynchronous else _synchronous)(score, passes)
 
+
+def _synchronous(score: Score, passes: Passes) -> None:
     def exchanged(bucket: Bucket) -> str | None:
-        elements, name = bucket.elements, bucket.name
-        to, fro = (Act(what, bucket.names, bucket.micro) for what in ("push", "pull"))
-        dtype, sharding = step.precision.reduce, step.sharding
-        pushed = score.serve(f"push {name}", "push", elements, dtype, sharding, [bucket.done], to)
-        passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
+        pushed = _push(score, passes, bucket)
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
-        seconds = elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
-        new = score.at_server(f"update {name}", seconds, after=[pushed or bucket.done])
-        score.serve(f"pull {name}", "pull", elements, step.precision.params, sharding, [new], fro)
+        new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), after=[pushed or bucket.done])
+        _pull(score, passes, bucket, new)
         return pushed
 
     bucketed(passes, exchanged)
+
+
+def _asynchronous(score: Score, passes: Passes) -> None:
+    """Step after step; a unit starts when its parameters of the step before are there."""
+    sharding = passes.step.sharding
+    fetched: dict[str, list[str | None]] = {}
+    clocks: list[str | None] = []
+
+    def exchanged(bucket: Bucket) -> str | None:
+        pushed = _push(score, passes, bucket)
+        act = Act("serve", bucket.names, bucket.micro)
+        new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
+        pulled = _pull(score, passes, bucket, new)
+        fetched.update((name, [pulled]) for name in bucket.names)
+        return pushed
+
+    first = passes.units[0].name
+    for number in range(passes.step.steps):
+        if sharding.staleness is not None and number > sharding.staleness:
+            fetched[first].append(clocks[number - sharding.staleness - 1])
+        bucketed(passes, exchanged, number=number, after=fetched)
+        if sharding.staleness is not None:
+            clocks.append(score.serve(f"clock {number}", "clock", 1, "int64", sharding, fetched[first]))
+
+
+def _push(score: Score, passes: Passes, bucket: Bucket) -> str | None:
+    step, act = passes.step, Act("push", bucket.names, bucket.micro)
+    to = (step.precision.reduce, step.sharding)
+    pushed = score.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
+    passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
+    return pushed
+
+
+def _pull(score: Score, passes: Passes, bucket: Bucket, new: str) -> str | None:
+    step, act = passes.step, Act("pull", bucket.names, bucket.micro)
+    return score.serve(f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, [new], act)
+
+
+def _seconds(step: TrainingStep, bucket: Bucket) -> float:
+    """Of a bucket's update at the servers [s]."""
+    return bucket.elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
 
 
 def traffic_per_parameter(step: TrainingStep) -> int:

@@ -1,0 +1,109 @@
+"""Checks that something is wrong with a training: what a careful user would watch, told by the step that shows it.
+
+Rule: each looks at what is there anyway and says yes or no; none knows of the faults that were put in. Like the gauges
+of a cockpit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from simulator.learning.setting import Setting
+from simulator.learning.state import Rank, Told
+from simulator.numerics.arithmetic import Array
+
+# Beyond which a step stands out from the last ones: a loss by a tenth, a gradient's norm by three times.
+_LOSS, _NORM, _LAST, _FEWEST = 1.1, 3.0, 10, 3
+CHECKS: Final = {
+    "sums": "what a collective gives is not the sum of what was sent, to within rounding",
+    "copies": "ranks that should hold the same parameters do not",
+    "scales": "ranks do not agree on the loss's scale, or on how many steps they have taken",
+    "finite": "the loss or the gradient's norm is no finite number, and the step was not skipped for it",
+    "norm": "the gradient's norm is more than three times the median of the last ten steps",
+    "loss": "the loss is more than a tenth above the median of the last ten steps",
+    "watchdog": "ranks wait for one that does not come",
+}
+
+
+@dataclass(slots=True)
+class Checks:
+    """What has been seen so far.
+
+    Attributes
+    ----------
+    seen : dict of check to step
+        The first step in which each told.
+    """
+
+    seen: dict[str, int] = field(default_factory=dict)
+    _told: list[Told] = field(default_factory=list)
+
+    def tell(self, check: str, step: int) -> None:
+        """Note that one has seen something."""
+        self.seen.setdefault(check, step)
+
+    def summed(self, step: int, sent: Sequence[Array], given: Array, first: int = 0) -> None:
+        """Compare a sum, or a part of it that starts at an element, with that of float64."""
+        if "sums" not in self.seen and not is_sum(sent, given, first):
+            self.tell("sums", step)
+
+    def after(self, setting: Setting, ranks: Sequence[Rank], step: int, told: Told) -> None:
+        """Look at everything after a step."""
+        if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
+            self.tell("copies", step)
+        counts = {(rank.scale.value, *(state.steps for state in rank.states.values())) for rank in ranks}
+        if len(counts) > 1:
+            self.tell("scales", step)
+        if not told.skipped:
+            self._watch(step, told)
+
+    def _watch(self, step: int, told: Told) -> None:
+        if not (np.isfinite(told.loss) and np.isfinite(told.norm)):
+            self.tell("finite", step)
+        last = self._told[-_LAST:]
+        if len(last) >= _FEWEST:
+            for check, now, before, most in (
+                ("loss", told.loss, [one.loss for one in last], _LOSS),
+                ("norm", told.norm, [one.norm for one in last], _NORM),
+            ):
+                if now > most * float(np.median(before)):
+                    self.tell(check, step)
+        self._told.append(told)
+
+
+def is_sum(sent: Sequence[Array], given: Array, first: int = 0) -> bool:
+    """Whether a part of a sum is that of what was sent, to within the rounding of as many additions.
+
+    Parameters
+    ----------
+    sent : sequence of float array
+        Each rank's, whole.
+    given : float array
+        From element `first` on.
+    """
+    wide = np.stack([array[first : first + len(given)].astype(np.float64) for array in sent])
+    exact, size = wide.sum(axis=0), np.abs(wide).sum(axis=0)
+    # What is not finite, or too large for the dtype, is no matter of sums.
+    limits: Any = ml_dtypes.finfo(given.dtype)  # type: ignore[no-untyped-call]
+    sure = np.isfinite(size) & (size <= float(limits.max))
+    bound = len(sent) * (float(limits.eps) * size[sure] + float(limits.smallest_subnormal))
+    return bool((np.abs(given.astype(np.float64)[sure] - exact[sure]) <= bound).all())
+
+
+def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
+    """Whether ranks that should hold the same parameters do, bit for bit."""
+    if setting.plan.step.sharding.strategy == "zero3":
+        pairs = [(ranks[n % setting.cut].parts, rank.parts) for n, rank in enumerate(ranks)]
+        return all(_same(one[units], other[units]) for one, other in pairs for units in one)
+    names = [(unit, name) for unit, own in ranks[0].working.items() for name in own]
+    first = ranks[0].working
+    return all(_same(first[unit][name], rank.working[unit][name]) for rank in ranks[1:] for unit, name in names)
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.tobytes() == other.tobytes()

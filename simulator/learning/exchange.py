@@ -1,0 +1,98 @@
+"""Between ranks: gradients are packed, carried by the transfers that were played, and spread out again.
+
+Rule: every sum is made by the engine's payload, in the order in which transfers ended; here arrays are only packed and
+unpacked. Like a post room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.collectives.inputs import result
+from simulator.dtypes import find
+from simulator.engine.payload import Payload, Tamper, carry, ended_order
+from simulator.learning.setting import Setting
+from simulator.learning.state import Rank
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.flat import flat, unpacked
+from simulator.program import Act, Collective
+
+
+def moved(setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tamper) -> list[Array]:
+    """Carry arrays by the transfers that were played; what each rank of the group has then."""
+    kind = find(op.dtype)
+    buffers = [array.astype(kind.numpy) for array in sent]
+    log = setting.logs[op.name]
+    order = ended_order(log.transfers, log.end)
+    carry(op.schedule, log.transfers, order, Payload(buffers, kind, "sum", kind.numpy, tamper))
+    return [result(op.schedule, buffer, place, op.elements) for place, buffer in enumerate(buffers)]
+
+
+def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
+    """What a rank brings to a collective."""
+    if act.what in ("all_reduce", "reduce_scatter", "push"):
+        return packed(setting, rank, act.units, op.elements)
+    if act.what == "flag":
+        return np.array([rank.overflowed] + [False] * (op.elements - 1))
+    if act.what == "sum norm":
+        return np.array([rank.squares] + [0.0] * (op.elements - 1))
+    if act.what == "sum copies":
+        # Ranks that have whole copies scatter nothing.
+        whole = act.units not in rank.scattered
+        part = packed(setting, rank, act.units, op.elements) if whole else rank.scattered.pop(act.units)
+        return np.pad(part, (0, op.elements - len(part)))
+    place = op.group.index(rank.number)
+    if act.what != "all_gather":
+        own = np.concatenate(list(rank.parts.values()))
+    elif len(op.group) == setting.cut:
+        own = rank.parts[act.units]
+    else:  # from a smaller mesh, over which what was gathered has been spread meanwhile
+        own = np.split(flat(setting.gpt, rank.working, act.units, op.elements), len(op.group))[place]
+    buffer = np.zeros(op.elements, own.dtype)
+    buffer[place * len(own) : (place + 1) * len(own)] = own
+    return buffer
+
+
+def packed(setting: Setting, rank: Rank, units: Sequence[str], elements: int | None = None) -> Array:
+    """Gradients of some units in one array; the rank has them no longer."""
+    found = flat(setting.gpt, rank.gradients, units, elements)
+    for unit in units:
+        del rank.gradients[unit]
+    return found
+
+
+def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
+    """Take what a collective gave."""
+    if act.what in ("all_reduce", "reduce_scatter", "sum copies"):
+        # With several copies a part is not whole before these are added up.
+        alone = act.what == "reduce_scatter" and setting.copies > 1
+        into = rank.scattered if alone else rank.summed
+        held = into.get(act.units)
+        into[act.units] = array if held is None else held + array
+    elif act.what in ("all_gather", "pull"):
+        spread(setting, rank, act.units, array)
+    elif act.what == "flag":
+        rank.overflowed = bool(array.any())
+    elif act.what == "sum norm":
+        rank.squares = float(array[0])
+    elif act.what == "gather updated":
+        _spread_all(setting, rank, array)
+
+
+def spread(setting: Setting, rank: Rank, units: Sequence[str], array: Array) -> None:
+    """Cut a flat array into the working parameters of some units."""
+    stored = setting.gpt.arithmetic.stored
+    for unit, own in unpacked(setting.gpt, array, units).items():
+        rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
+
+
+def _spread_all(setting: Setting, rank: Rank, array: Array) -> None:
+    """What all ranks sent, their parts of everything one behind the other."""
+    of_rank = np.split(array, setting.world_size)
+    at = 0
+    for units, part in rank.parts.items():
+        whole = np.concatenate([own[at : at + len(part)] for own in of_rank])
+        spread(setting, rank, units, whole)
+        at += len(part)

@@ -1,0 +1,134 @@
+"""A planned and played step as a real training: a GPT-2 of its shape learns a seeded task, or the user's tokens.
+
+Rule: puts model, task, rules and faults together; the numbers are carried elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from simulator.cluster.cluster import Cluster
+from simulator.errors import DeadlockError
+from simulator.learning.faults import Faults, played_without
+from simulator.learning.setting import Setting
+from simulator.learning.start import start
+from simulator.learning.state import Told
+from simulator.numerics import scaling, task
+from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.gpt import Gpt
+from simulator.numerics.optimizer import Adam, Rule, Sgd
+from simulator.report.training_summary import Learning
+from simulator.timeline import Timeline
+from simulator.training.spec import Lesson, LossScaling, TrainingStep
+from simulator.training.step import StepPlan
+
+
+def gpt_of(step: TrainingStep) -> Gpt:
+    """The GPT-2 of a step's shape, in its arithmetic."""
+    model, precision = step.model, step.precision
+    return Gpt(
+        vocabulary=model.vocab_size,
+        width=model.hidden_size,
+        heads=model.num_heads,
+        positions=model.max_positions,
+        depth=model.num_layers,
+        arithmetic=arithmetic("tf32" if precision.matmul == "tf32" else precision.params),
+        attention=step.attention,
+        tied=model.tied,
+        dropout=step.lesson.dropout if step.lesson is not None else 0.0,
+    )
+
+
+def rule_of(step: TrainingStep) -> Rule:
+    """The optimizer.
+
+    Raises
+    ------
+    ValueError
+        One that nothing is trained with here.
+    """
+    lesson = step.lesson or Lesson()
+    if step.optimizer.name == "adam":
+        return Adam(lesson.rate, decay=lesson.decay)
+    if step.optimizer.name in ("sgd", "momentum"):
+        return Sgd(lesson.rate, lesson.momentum if step.optimizer.name == "momentum" else 0.0, lesson.decay)
+    raise ValueError(f"optimizer: got {step.optimizer.name!r}; numbers are updated by adam, momentum, sgd")
+
+
+def scale_of(wanted: LossScaling | None) -> scaling.Scale:
+    """The loss's first scale, with its rule."""
+    if wanted is None:
+        return scaling.static_scaler(1.0)
+    if wanted.rule == "static":
+        return scaling.static_scaler(wanted.start)
+    make = scaling.grad_scaler if wanted.rule == "dynamic" else scaling.deepspeed_scaler
+    return make(wanted.start) if wanted.interval is None else make(wanted.start, wanted.interval)
+
+
+def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, seed: int) -> Learning:
+    """Train for as many steps as the plan says, or until a rank stops that others wait for.
+
+    Raises
+    ------
+    ScenarioError
+        A fault of a transfer that is not there.
+    DeadlockError
+        A worker has stopped and others may not run ahead of it, so that none of all steps is sure.
+    """
+    step = plan.step
+    lesson = step.lesson or Lesson()
+    stopped = next((fault for fault in lesson.faults if fault.what == "stopped"), None)
+    if stopped is not None and step.sharding.asynchronous:
+        timeline = played_without(plan.program, cluster, stopped.rank, stopped.step * step.accumulation)
+    setting = Setting(gpt_of(step), plan, timeline, rule_of(step), seed)
+    training = start(setting, task.initial(setting.gpt, seed), scale_of(step.loss_scaling))
+    faults = Faults(setting, lesson.faults)
+    told, why = list[Told](), ""
+    text = None if lesson.tokens is None else np.array(lesson.tokens)
+    # Matrices here are too small to share among threads, and one thread adds in one order on every machine.
+    with threadpool_limits(1, user_api="blas"):
+        while len(told) < step.steps and not why:
+            number = len(told)
+            if stopped is not None and number == stopped.step and not step.sharding.asynchronous:
+                why = _waiting(plan, cluster, stopped.rank)
+                training.checks.tell("watchdog", number)
+                continue
+            rows = [_tokens(setting, text, n) for n in range(number, number + step.rounds)]
+            told += training.play(rows, faults.spoil(number), faults.tamper(number))
+    return _learning(told, timeline.end, training.checks.seen, why)
+
+
+def _waiting(plan: StepPlan, cluster: Cluster, rank: int) -> str:
+    """What those who wait for a rank that has stopped wait for."""
+    try:
+        played_without(plan.program, cluster, rank, 0)
+    except DeadlockError as error:
+        return f"rank {rank} has stopped: {error}"
+    return f"rank {rank} has stopped"
+
+
+def _tokens(setting: Setting, text: Array | None, number: int) -> Array:
+    """All ranks' sequences of a step."""
+    step = setting.plan.step
+    count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
+    if text is not None:
+        return task.windows(text, setting.seed, number, count, length)
+    return task.sequences(setting.seed, number, count, length, setting.gpt.vocabulary)
+
+
+def _learning(told: Sequence[Told], duration: float, seen: dict[str, int], why: str) -> Learning:
+    """Times of steps that were played once each go on from one to the next."""
+    rounds = len({one.ended for one in told}) > 1
+    return Learning(
+        ended_s=tuple(one.ended if rounds else duration * (number + 1) for number, one in enumerate(told)),
+        staleness=tuple(one.staleness for one in told),
+        seen=dict(seen),
+        stopped=why,
+        losses=tuple(one.loss for one in told),
+        gradient_norms=tuple(one.norm for one in told),
+        loss_scales=tuple(one.scale for one in told),
+        skipped=tuple(number for number, one in enumerate(told) if one.skipped),
+    )

@@ -1,0 +1,82 @@
+"""A rank's own mathematics: forward, forward again, backward, unit by unit.
+
+Rule: works on one rank's arrays; nothing here knows that there are others, but for how many parts a gradient is the
+mean of.
+"""
+
+from __future__ import annotations
+
+from simulator.learning.setting import Setting
+from simulator.learning.state import Rank
+from simulator.numerics import layers
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.block import entry, trimmed
+from simulator.program import Act
+
+
+def forward(setting: Setting, rank: Rank, act: Act, rows: Array, begun: int) -> None:
+    """Run a unit, and keep what its backward pass needs, or what it can be run again from.
+
+    Parameters
+    ----------
+    setting : Setting
+    rank : Rank
+    act : Act
+    rows : int array, shape (sequences, seq_len + 1)
+        The micro-batch's tokens.
+    begun : int
+        Steps taken before.
+    """
+    gpt, (unit,), micro = setting.gpt, act.units, act.micro
+    x = rows[:, :-1] if unit == gpt.units[0] else rank.flowing[micro]
+    draw = setting.draw(rank.number, unit, micro, begun)
+    out, cache = gpt.forward(unit, gpt.used(unit, rank.working), x, draw)
+    if unit == gpt.units[-1]:
+        targets = rows[:, 1:].ravel()
+        loss, kept = layers.cross_entropy(out.reshape(-1, gpt.vocabulary), targets)
+        rank.losses.setdefault(micro // setting.plan.step.accumulation, []).append(loss)
+        cache = (cache, kept, targets)
+    rank.caches[unit, micro] = _kept(setting, unit, cache)
+    rank.flowing[micro] = out
+
+
+def _kept(setting: Setting, unit: str, cache: object) -> object:
+    if unit not in setting.again or not isinstance(cache, dict):
+        return cache
+    policy = setting.policy(unit)
+    if policy != "sqrt":
+        return trimmed(cache, policy)
+    # Of a segment only the input of its first layer.
+    return trimmed(cache, "full") if unit in setting.segments else {}
+
+
+def again(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
+    """Run one layer or a segment of them forward again, from the input of the first."""
+    gpt, micro = setting.gpt, act.micro
+    x = entry(rank.caches[act.units[0], micro])
+    batch = setting.plan.step.micro_batch_size
+    x = gpt.arithmetic.load(x).reshape(batch, -1, gpt.width)
+    for unit in act.units:
+        kept = rank.caches[unit, micro]
+        draw = setting.draw(rank.number, unit, micro, begun)
+        x, rank.caches[unit, micro] = gpt.again(unit, gpt.used(unit, rank.working), x, kept, draw)
+
+
+def backward(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
+    """Turn a unit's way back, and add its gradients to those that are there."""
+    gpt, (unit,), micro = setting.gpt, act.units, act.micro
+    dy = rank.flowing.pop(micro)
+    cache = rank.caches.pop((unit, micro))
+    if unit == gpt.units[-1]:
+        cache, kept, targets = cache
+        gradient = layers.cross_entropy_backward(kept, targets, rank.scale.value)
+        dy = gpt.arithmetic.rounded(gradient).reshape(dy.shape)
+    draw = setting.draw(rank.number, unit, micro, begun)
+    dx, found = gpt.backward(unit, gpt.used(unit, rank.working), cache, dy, draw)
+    if dx is not None:
+        rank.flowing[micro] = dx
+    for name, gradient in found.items():
+        # A tied table has gradients from both ends; they are summed where it is at home.
+        own = rank.gradients.setdefault(unit if name in gpt.shapes(unit) else gpt.home(name), {})
+        part = gradient / gradient.dtype.type(setting.shares)
+        own[name] = own[name] + part if name in own else part

@@ -1,0 +1,105 @@
+"""Parameter servers: they wait for all workers and update once, or take each gradient as it comes.
+
+Rule: what a server has is decided by the order in which things end on the clock; who waits for whom is the plan's
+business. Like a notice board: whoever looks sees what hangs there now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.dtypes import find
+from simulator.engine.payload import Tamper, ended_order
+from simulator.learning.checks import Checks
+from simulator.learning.exchange import sent
+from simulator.learning.setting import Setting
+from simulator.learning.state import Rank, Units
+from simulator.learning.updating import squares
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.server import Server, added
+from simulator.program import Act, Collective
+from simulator.schedule import chunk_sizes
+from simulator.timeline import TransferLog
+
+
+@dataclass(slots=True)
+class Serving:
+    """Servers, and what is on its way to and from them.
+
+    Attributes
+    ----------
+    servers : dict of units to Server
+    squares : dict of step to list of float
+        Of gradients that were applied.
+    staleness : dict of step to list of int
+        Updates between a gradient's parameters and its own update.
+    """
+
+    servers: dict[Units, Server]
+    squares: dict[int, list[float]] = field(default_factory=dict)
+    staleness: dict[int, list[int]] = field(default_factory=dict)
+    _pushed: dict[Units, tuple[Collective, dict[int, Array], Tamper]] = field(default_factory=dict)
+    _coming: dict[tuple[int, Units], Array] = field(default_factory=dict)
+    _seen: dict[tuple[int, Units], int] = field(default_factory=dict)
+
+    def push(self, setting: Setting, rank: Rank, op: Collective, act: Act, tamper: Tamper) -> None:
+        """A worker's gradients are there; nothing is added up before all are."""
+        self._pushed.setdefault(act.units, (op, {}, tamper))[1][rank.number] = sent(setting, rank, op, act)
+
+    def pull(self, setting: Setting, units: Units, checks: Checks, step: int) -> Array:
+        """What servers hand out once all have pushed: gradients added as they arrived, parameters updated."""
+        op, pushed, tamper = self._pushed.pop(units)
+        log, kind = setting.logs[op.name], find(op.dtype).numpy
+        buffers = [pushed[number].astype(kind) for number in op.group]
+        gradient = added(_arrived(op, log, ended_order(log.transfers, log.end), buffers, tamper), op.elements)
+        checks.summed(step, buffers, gradient)
+        self.squares.setdefault(0, []).append(squares(gradient))
+        self.servers[units].update(setting.rule, gradient)
+        return self.servers[units].parameters
+
+    def apply(self, setting: Setting, rank: Rank, act: Act) -> None:
+        """One worker's gradient, as soon as it is there."""
+        gradient, server = self._coming.pop((rank.number, act.units)), self.servers[act.units]
+        number = act.micro // setting.plan.step.accumulation
+        self.squares.setdefault(number, []).append(squares(gradient))
+        late = server.version - self._seen.get((rank.number, act.units), 0)
+        self.staleness.setdefault(number, []).append(late)
+        server.update(setting.rule, gradient)
+
+    def bring(
+        self, setting: Setting, rank: Rank, op: Collective, act: Act, tamper: Tamper, checks: Checks, begun: int
+    ) -> None:
+        """One worker's gradient has arrived, for a server that waits for nobody."""
+        own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
+        log = setting.logs[op.name]
+        order = ended_order(log.transfers, log.end)
+        gradient = added(_arrived(op, log, order, [own], tamper), op.elements)
+        checks.summed(begun + act.micro // setting.plan.step.accumulation, [own], gradient)
+        self._coming[rank.number, act.units] = gradient
+
+    def look(self, rank: Rank, units: Units) -> Array:
+        """What hangs there when a worker asks."""
+        server = self.servers[units]
+        self._seen[rank.number, units] = server.version
+        return server.parameters.copy()
+
+
+def _arrived(
+    op: Collective, log: TransferLog, order: npt.NDArray[np.int64], buffers: Sequence[Array], tamper: Tamper
+) -> list[tuple[slice, Array]]:
+    """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
+    starts = np.concatenate([[0], np.cumsum(chunk_sizes(op.schedule, op.elements))])
+    places = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+    found = [] if op.extras else [(place, buffers[host][place]) for host, place in enumerate(places)]
+    for number in order.tolist():
+        place = places[int(log.transfers.first[number])]
+        sent_piece = buffers[int(log.transfers.src[number])][place]
+        piece = tamper[number](sent_piece.copy()) if number in tamper else sent_piece
+        if piece is not None:
+            found.append((place, piece))
+    return found

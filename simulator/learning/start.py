@@ -1,0 +1,83 @@
+"""What every rank holds before the first step.
+
+Rule: cuts up initial parameters as the plan's sharding says; a step whose numbers nobody carries is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from simulator.dtypes import find
+from simulator.learning.serving import Serving
+from simulator.learning.setting import Setting, travelling_together
+from simulator.learning.state import Parameters, Rank
+from simulator.learning.training import Training
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.flat import flat
+from simulator.numerics.optimizer import fresh
+from simulator.numerics.scaling import Scale, static_scaler
+from simulator.numerics.server import Server
+from simulator.training.step import StepPlan
+
+
+def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:
+    """Give every rank what it holds before the first step.
+
+    Parameters
+    ----------
+    setting : Setting
+        Its model is as deep as the planned one.
+    initial : mapping of unit to parameters
+    scale : Scale, optional
+        Of the loss; 1 where it is left out.
+
+    Raises
+    ------
+    ValueError
+        A step whose numbers are not carried.
+    """
+    plan = setting.plan
+    _refuse_uncarried(setting)
+    stored = setting.gpt.arithmetic.stored
+    ranks = []
+    for number in range(setting.world_size):
+        held = {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
+        # Where parameters are sharded they are gathered before anybody computes.
+        gathers = plan.step.sharding.strategy == "zero3" and setting.cut > 1
+        ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else held))
+    if plan.step.sharding.strategy == "parameter_server" and setting.world_size > 1:
+        return Training(setting, ranks, _servers(setting, initial))
+    for rank in ranks:
+        for units in travelling_together(plan):
+            part = _padded(setting, initial, units, setting.cut)
+            rank.parts[units] = np.split(part, setting.cut)[rank.number % setting.cut].copy()
+    return Training(setting, ranks)
+
+
+def _servers(setting: Setting, initial: Mapping[str, Parameters]) -> Serving:
+    servers = {}
+    for units in travelling_together(setting.plan):
+        parameters = _padded(setting, initial, units, setting.plan.step.sharding.servers)
+        servers[units] = Server(parameters, fresh(setting.rule, parameters))
+    return Serving(servers)
+
+
+def _padded(setting: Setting, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int) -> Array:
+    """Parameters as wide as they are updated, so many that they can be cut into equal parts."""
+    packed = flat(setting.gpt, initial, units).astype(_wide(setting.plan))
+    return np.pad(packed, (0, -len(packed) % parts))
+
+
+def _wide(plan: StepPlan) -> np.dtype[np.generic]:
+    precision = plan.step.precision
+    return np.dtype(find(precision.master or precision.params).numpy)
+
+
+def _refuse_uncarried(setting: Setting) -> None:
+    plan = setting.plan
+    if plan.step.sharding.keep_below:
+        raise ValueError("numbers are carried without kept tensors; leave sharding.keep_below out")
+    if any(op.duration is not None for op in plan.program.collectives().values()):
+        raise ValueError("numbers are carried by played transfers alone; write collectives: played")

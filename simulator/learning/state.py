@@ -1,0 +1,105 @@
+"""What a rank holds while it trains, and what a step of training tells.
+
+Rule: records; who fills them is somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.optimizer import State
+from simulator.numerics.scaling import Scale
+
+Parameters = dict[str, Array]
+Units = tuple[str, ...]
+Spoil = Callable[[int, str, Parameters], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step of real training tells.
+
+    Attributes
+    ----------
+    loss : float
+        Mean over ranks and micro-batches.
+    norm : float
+        Of the gradient, unscaled and before it is clipped; infinite or not a number after an overflow.
+    scale : float
+        Of the loss, in this step; on the first rank, where ranks keep one each.
+    skipped : bool
+        Whether any rank took no step.
+    staleness : float
+        Updates by others between a gradient's parameters and its own update, on average; with servers that do not wait.
+    ended : float
+        When ranks were through with it, on average, from the start of what was played [s].
+    """
+
+    loss: float
+    norm: float
+    scale: float
+    skipped: bool
+    staleness: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Rank:
+    """What one rank holds.
+
+    Attributes
+    ----------
+    number : int
+    scale : Scale
+        Of its loss; the same on all ranks, unless they do not tell each other of overflows.
+    working : dict of unit to parameters
+        As they are computed with; a sharded step has only what is gathered.
+    parts : dict of units to array
+        Its part of the parameters that it updates, by what is summed together: as wide as the master copy.
+    states : dict of units to State
+    summed : dict of units to array
+        Gradients that all ranks have added up: whole, or this rank's part.
+    scattered : dict of units to array
+        This rank's part of gradients that its own group has added up, where there are several copies of the states.
+    gradients : dict of unit to gradients
+        Its own, not sent yet.
+    caches : dict of (unit, micro-batch) to what is kept for its backward pass
+    flowing : dict of micro-batch to array
+        Activations on the way up, their gradient on the way down.
+    losses : dict of step to list of float
+    squares : float
+        Of the gradient; its part's at first, then everybody's.
+    overflowed : bool
+    """
+
+    number: int
+    scale: Scale
+    working: dict[str, Parameters]
+    parts: dict[Units, Array] = field(default_factory=dict)
+    states: dict[Units, State] = field(default_factory=dict)
+    summed: dict[Units, Array] = field(default_factory=dict)
+    scattered: dict[Units, Array] = field(default_factory=dict)
+    gradients: dict[str, Parameters] = field(default_factory=dict)
+    caches: dict[tuple[str, int], Any] = field(default_factory=dict)
+    flowing: dict[int, Array] = field(default_factory=dict)
+    losses: dict[int, list[float]] = field(default_factory=dict)
+    squares: float = 0.0
+    overflowed: bool = False
+
+    def held(self) -> int:
+        """Bytes that it keeps for its backward passes [B]."""
+        return nbytes_of(self.caches)
+
+
+def nbytes_of(kept: Any) -> int:
+    """Bytes of all arrays in what is kept, however it is nested [B]."""
+    if kept is None:
+        return 0
+    if isinstance(kept, np.ndarray):
+        return kept.nbytes
+    return sum(map(nbytes_of, kept.values() if isinstance(kept, dict) else kept))

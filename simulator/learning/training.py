@@ -1,0 +1,238 @@
+"""Real training on the simulated clock: the numbers that a played step computes, sends and updates.
+
+Rule: follows the timeline, operation by operation, in the order in which they ended; the same program that gives times
+carries the arrays, and every sum is made by the transfers that were played. Like an orchestra that plays from the parts
+it rehearsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from simulator.engine.payload import Tamper
+from simulator.learning import exchange, passes, updating
+from simulator.learning.checks import Checks
+from simulator.learning.serving import Serving
+from simulator.learning.setting import Setting
+from simulator.learning.state import Parameters, Rank, Spoil, Told
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.flat import unpacked
+from simulator.program import Act, Collective, Compute
+
+_INTACT: Final[Mapping[str, Tamper]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An operation of a rank that does something with numbers, as it ends, or as it begins.
+
+    Attributes
+    ----------
+    time : float
+        [s]
+    rank : int
+    op : Compute or Collective
+    act : Act
+        The operation's.
+    ends : bool
+    """
+
+    time: float
+    rank: int
+    op: Compute | Collective
+    act: Act
+    ends: bool = True
+
+
+@dataclass(slots=True)
+class Training:
+    """A model that trains on a played step, again and again.
+
+    Attributes
+    ----------
+    setting : Setting
+    ranks : list of Rank
+    serving : Serving or None
+        With parameter servers.
+    done : int
+        Steps taken.
+    checks : Checks
+    """
+
+    setting: Setting
+    ranks: list[Rank]
+    serving: Serving | None = None
+    done: int = 0
+    checks: Checks = field(default_factory=Checks)
+    _moments: list[Moment] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._moments = list(_moments(self.setting))
+
+    def step(self, tokens: Array, spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT) -> Told:
+        """Train on some sequences.
+
+        Parameters
+        ----------
+        tokens : int array, shape (ranks x micro-batches x sequences, seq_len + 1)
+            Rank r has the r-th part, a micro-batch the m-th part of that.
+        spoil : function (rank, unit, gradients), optional
+            May change a unit's gradients in place before they are sent.
+        tamper : mapping of a collective's name to Tamper, optional
+            Faults of its transfers.
+        """
+        (told,) = self.play([tokens], spoil, tamper)
+        return told
+
+    def play(
+        self, tokens: Sequence[Array], spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT
+    ) -> list[Told]:
+        """Train once through what was played: one step, or the many steps of workers that do not wait.
+
+        Parameters are `step`'s, with the tokens of each step.
+        """
+        batches = [self._batches(tokens, number) for number in range(len(self.ranks))]
+        for rank in self.ranks:
+            rank.losses, rank.gradients, rank.summed, rank.scattered = {}, {}, {}, {}
+            rank.overflowed = False
+        if self.serving is not None:
+            self.serving.squares, self.serving.staleness = {}, {}
+        results: dict[str, list[Array]] = {}
+        # What overflows is told as a norm or a loss that is no finite number.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for moment in self._moments:
+                self._follow(moment, batches[moment.rank], spoil, results, tamper.get(moment.op.name, {}))
+        told = [self._told(number) for number in range(len(tokens))]
+        for rank in self.ranks:
+            rank.scale = rank.scale.after(overflow=rank.overflowed)
+        for one in told:
+            self.checks.after(self.setting, self.ranks, self.done, one)
+            self.done += 1
+        return told
+
+    def _follow(
+        self,
+        moment: Moment,
+        batches: Sequence[Array],
+        spoil: Spoil | None,
+        results: dict[str, list[Array]],
+        tamper: Tamper,
+    ) -> None:
+        rank, op, act = self.ranks[moment.rank], moment.op, moment.act
+        if isinstance(op, Compute):
+            self._computed(rank, act, batches, spoil)
+        elif self.serving is not None and act.what in ("push", "pull"):
+            self._served(self.serving, moment, results, tamper)
+        else:
+            if op.name not in results:
+                results[op.name] = self._moved(op, act, tamper)
+            exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
+
+    def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
+        """A rank's micro-batches of all steps."""
+        micro = self.setting.plan.step.accumulation
+        own = (np.split(step, len(self.ranks))[number] for step in tokens)
+        return [part for rows in own for part in np.split(rows, micro)]
+
+    def _moved(self, op: Collective, act: Act, tamper: Tamper) -> list[Array]:
+        sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
+        found = exchange.moved(self.setting, op, sent, tamper)
+        if act.what in ("all_reduce", "reduce_scatter", "sum copies"):
+            for place, given in enumerate(found):
+                first = place * len(given) if act.what == "reduce_scatter" else 0
+                self.checks.summed(self.done, sent, given, first)
+        return found
+
+    def _computed(self, rank: Rank, act: Act, batches: Sequence[Array], spoil: Spoil | None) -> None:
+        setting = self.setting
+        if act.what == "forward":
+            passes.forward(setting, rank, act, batches[act.micro], self.done)
+        elif act.what == "recompute":
+            passes.again(setting, rank, act, self.done)
+        elif act.what == "backward":
+            passes.backward(setting, rank, act, self.done)
+            if spoil is not None:
+                spoil(rank.number, act.units[0], rank.gradients[act.units[0]])
+        elif act.what == "check":
+            updating.check(setting, rank)
+        elif act.what == "norm":
+            updating.norm(setting, rank)
+        elif act.what == "update":
+            updating.update(setting, rank)
+        elif act.what == "serve" and self.serving is not None:
+            self.serving.apply(setting, rank, act)
+
+    def _served(self, serving: Serving, moment: Moment, results: dict[str, list[Array]], tamper: Tamper) -> None:
+        """To the parameter servers and back."""
+        rank, op, act = self.ranks[moment.rank], moment.op, moment.act
+        if not isinstance(op, Collective):
+            return
+        alone = self.setting.plan.step.sharding.asynchronous
+        if act.what == "push":
+            if alone:
+                serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
+            else:
+                serving.push(self.setting, rank, op, act, tamper)
+        elif not moment.ends:
+            results[op.name] = [serving.look(rank, act.units)]
+        else:
+            if op.name not in results:
+                results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
+            exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
+
+    def _told(self, number: int) -> Told:
+        losses = [loss for rank in self.ranks for loss in rank.losses.get(number, [])]
+        ends: dict[int, float] = {}
+        for moment in self._moments:
+            if moment.act.micro // self.setting.plan.step.accumulation == number and moment.ends:
+                ends[moment.rank] = moment.time
+        return Told(
+            loss=float(np.mean(losses)),
+            norm=self._norm(number),
+            scale=self.ranks[0].scale.value,
+            skipped=any(rank.overflowed for rank in self.ranks),
+            staleness=float(np.mean(self.serving.staleness.get(number, [0]))) if self.serving is not None else 0.0,
+            ended=float(np.mean(list(ends.values()))),
+        )
+
+    def _norm(self, number: int) -> float:
+        """Of the summed gradient; with servers that do not wait, of one worker's on average."""
+        if self.serving is None:
+            return float(np.sqrt(self.ranks[0].squares))
+        applied = sum(self.serving.squares.get(number, []))
+        alone = self.setting.plan.step.sharding.asynchronous
+        return float(np.sqrt(applied / (len(self.ranks) if alone else 1)))
+
+    def parameters(self) -> Parameters:
+        """As they are updated, whole, by name: put together from all ranks."""
+        found: Parameters = {}
+        servers = self.serving.servers if self.serving is not None else {}
+        for units in servers or self.ranks[0].parts:
+            held = [rank.parts[units] for rank in self.ranks[: self.setting.cut]] if not servers else []
+            whole = np.concatenate([servers[units].parameters] if servers else held)
+            for own in unpacked(self.setting.gpt, whole, units).values():
+                found |= own
+        return found
+
+
+def _moments(setting: Setting) -> Iterator[Moment]:
+    """What happens to numbers, in the order of the clock.
+
+    A worker that waits for nobody takes parameters as its pull starts; all else happens as operations end. Of things at
+    one time those that end come first: servers have updated before anybody looks.
+    """
+    ops = [{op.name: op for op in own} for own in setting.plan.program.ranks]
+    found: list[tuple[tuple[float, bool, float, int], Moment]] = []
+    for span in setting.timeline.spans:
+        op = ops[span.rank][span.name]
+        if not isinstance(op, Compute | Collective) or op.act is None:
+            continue
+        found.append(((span.end, False, span.start, span.rank), Moment(span.end, span.rank, op, op.act)))
+        if op.act.what == "pull" and setting.plan.step.sharding.asynchronous:
+            begins = Moment(span.start, span.rank, op, op.act, ends=False)
+            found.append(((span.start, True, span.start, span.rank), begins))
+    return (moment for _, moment in sorted(found, key=lambda pair: pair[0]))

@@ -1,0 +1,81 @@
+"""The optimizer's step on one rank: unscale, look for overflows, take the norm, clip, update.
+
+Rule: in this order, as PyTorch documents it for GradScaler; every rank on its own part, and what all must know travels.
+
+References
+----------
+.. [1] Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks", ICML 2013: clipping.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from simulator.learning.exchange import packed, spread
+from simulator.learning.setting import Setting, travelling_together
+from simulator.learning.state import Rank
+from simulator.numerics.arithmetic import Array
+from simulator.numerics.optimizer import fresh, step
+from simulator.numerics.scaling import unscaled
+
+# PyTorch adds as much to a norm before it divides by it (torch/nn/utils/clip_grad.py).
+_GUARD: Final = 1e-6
+
+
+def check(setting: Setting, rank: Rank) -> None:
+    """Divide by the loss's scale, and see whether anything is no finite number."""
+    collect(setting, rank)
+    for units, gradient in rank.summed.items():
+        rank.summed[units] = unscaled(gradient, rank.scale.value, rank.parts[units].dtype)
+    rank.overflowed = any(not np.isfinite(part).all() for part in rank.summed.values())
+
+
+def norm(setting: Setting, rank: Rank) -> None:
+    """Add up the squares of this rank's part, one unit after the other."""
+    collect(setting, rank)
+    rank.squares = squares(*rank.summed.values())
+
+
+def squares(*parts: Array) -> float:
+    """Sum of squares in float64, part after part."""
+    return float(sum(float((part.astype(np.float64) ** 2).sum()) for part in parts))
+
+
+def collect(setting: Setting, rank: Rank) -> None:
+    """Where nobody sends anything, a rank's own gradients are everybody's."""
+    if not rank.summed and setting.world_size == 1:
+        for units in travelling_together(setting.plan):
+            rank.summed[units] = packed(setting, rank, units)
+
+
+def update(setting: Setting, rank: Rank) -> None:
+    """Step with this rank's part, unless there was an overflow."""
+    if rank.overflowed:
+        return
+    factor = clipped(setting.plan.step.clip_norm, rank.squares)
+    for units, gradient in rank.summed.items():
+        part = rank.parts[units]
+        if units not in rank.states:
+            rank.states[units] = fresh(setting.rule, part)
+        wide = gradient.astype(part.dtype)
+        if factor is not None:
+            wide *= part.dtype.type(factor)
+        step(setting.rule, part, wide, rank.states[units])
+        if setting.cut == 1:
+            spread(setting, rank, units, part)
+
+
+def clipped(most: float | None, squared: float) -> float | None:
+    """What a gradient is multiplied by so that its norm is at most so much; None where it stays [1]_.
+
+    Examples
+    --------
+    >>> clipped(1.0, 0.25), round(clipped(1.0, 4.0), 5)
+    (None, 0.5)
+    """
+    if most is None:
+        return None
+    factor = most / (float(np.sqrt(squared)) + _GUARD)
+    return factor if factor < 1.0 else None

@@ -1,0 +1,52 @@
+"""Readers of dtypes in a training step: what is stored, and what matmuls take in.
+
+Rule: as in reading.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from simulator import dtypes
+from simulator.errors import UnknownNameError, one_of
+from simulator.scenario import reading
+
+_STATES: Final = ("float64", "float32", "float16", "bfloat16")
+_MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
+
+
+def stored_dtype(*more: str | None) -> reading.Read:
+    """Read the dtype of something that is stored or sent; `more` are other words that may stand here."""
+
+    def reader(value: Any) -> str | None:
+        if value in _STATES or value in more:
+            return cast("str | None", value)
+        words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
+        if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8"))):
+            raise ValueError(f"got {value!r}, in which only matmuls run; write it at training.precision.matmul")
+        raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
+
+    return reading.Read(reader, lambda: {"enum": [*_STATES, *more]})
+
+
+def matmul_dtype() -> reading.Read:
+    """Read the dtype of a matmul's inputs; "auto" follows another key."""
+
+    def reader(value: Any) -> str:
+        if isinstance(value, str) and value in (*_MATMULS, "auto"):
+            return value
+        raise ValueError(f"got {reading.shown(value)}; {_one_dtype((*_MATMULS, 'auto'), value)}")
+
+    return reading.Read(reader, lambda: {"enum": [*_MATMULS, "auto"]})
+
+
+def _one_dtype(allowed: tuple[str, ...], value: Any) -> str:
+    """Say which dtypes are allowed; short names such as bf16 are known, and told in full."""
+    told = one_of(allowed, value if isinstance(value, str) else "")
+    try:
+        dtypes.find(str(value))
+    except UnknownNameError as error:
+        meant = str(error).rpartition("; did you mean ")[2].strip("'?")
+        if meant in allowed:
+            return f"{told.partition('; did you mean')[0]}; did you mean {meant!r}?"
+    return told

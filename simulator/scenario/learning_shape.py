@@ -1,0 +1,108 @@
+"""The shape of what `training` says about real training: the loss's scale, what is learned and how, what goes wrong.
+
+Rule: as in training_shape.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, get_args
+
+from pydantic import Field
+
+from simulator.scenario import reading
+from simulator.scenario.field_types import Count, Rank, Shape
+from simulator.scenario.short_form import Short
+from simulator.training.spec import FaultKind, Lesson, LossScaling
+
+_RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
+SHORT_SCALINGS: Final = Short(
+    {rule: {"rule": rule} for rule in _RULES},
+    {
+        **dict.fromkeys(("grad_scaler", "amp", "pytorch"), "is called dynamic here; write dynamic"),
+        "fixed": "write static",
+    },
+)
+_FAULTS: Final[tuple[str, ...]] = get_args(FaultKind)
+# What GPT-2 leaves out (Radford et al. 2019, the released hyperparameters).
+DROPOUT: Final = 0.1
+_YES_NO: Final = reading.choice((True, False))
+_MOST: Final = 1e6
+
+
+def yes_no_or_probability() -> reading.Read:
+    """Read yes, no, or a probability."""
+    share = reading.number(positive=False, most=0.99)
+
+    def reader(value: Any) -> bool | float:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return float(share.reader(value))
+        raise ValueError(f"got {reading.shown(value)}; must be true, false, or a probability such as {DROPOUT}")
+
+    return reading.Read(reader, lambda: {"anyOf": [{"type": "boolean"}, share.schema()]})
+
+
+def _tokens() -> reading.Read:
+    """Read the path of a text or an array, or token numbers written out."""
+
+    def reader(value: Any) -> str | tuple[int, ...]:
+        if isinstance(value, str) and value.strip() and value.isprintable():
+            return value
+        if isinstance(value, list | tuple) and value and all(type(n) is int and n >= 0 for n in value):
+            return tuple(value)
+        told = "must be the path of a text or of a .npy file, or a list of token numbers"
+        raise ValueError(f"got {reading.shown(value)}; {told}")
+
+    numbers = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+    return reading.Read(reader, lambda: {"anyOf": [{"type": "string", "minLength": 1}, numbers]})
+
+
+class LossScalingShape(Shape):
+    """How the loss is scaled so that float16 holds small gradients."""
+
+    rule: Annotated[str, reading.choice(_RULES)] = Field(
+        default="auto",
+        description="dynamic: PyTorch's GradScaler; deepspeed: with hysteresis; static; auto: dynamic for float16.",
+    )
+    start: Annotated[float, reading.number(positive=True, most=2.0**60)] = Field(
+        default=LossScaling().start, description="The first scale, or the only one."
+    )
+    interval: Count | None = Field(default=None, description="Clean steps until it grows; left out: the rule's own.")
+    shared: Annotated[bool, _YES_NO] = Field(
+        default=True, description="Whether ranks tell each other of an overflow, and all skip the step."
+    )
+
+
+class LearningShape(Shape):
+    """numerics: what is learned, and how fast."""
+
+    rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
+        default=Lesson().rate, description="Of learning."
+    )
+    decay: Annotated[float, reading.number(positive=False, most=_MOST)] = Field(
+        default=Lesson().decay, description="Of weights: beside the gradient with adam, else part of it."
+    )
+    momentum: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
+        default=Lesson().momentum, description="Of the optimizer of that name."
+    )
+    tokens: Annotated[Any, _tokens()] = Field(
+        default=None, description="A text's or .npy file's path, or token numbers; left out: a seeded task."
+    )
+
+
+class FaultShape(Shape):
+    """numerics: something that goes wrong in one step."""
+
+    step: Annotated[int, reading.whole(0)] = Field(description="In which, from 0.")
+    what: Annotated[str, reading.choice(_FAULTS)] = Field(
+        description="A transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a "
+        "rank has stopped."
+    )
+    collective: Annotated[str, reading.text(".+", "a collective's name")] | None = Field(
+        default=None, description="Whose transfer; left out: the first that sums gradients."
+    )
+    transfer: Annotated[int, reading.whole(0)] = Field(default=0, description="Which of its transfers.")
+    element: Annotated[int, reading.whole(0)] = Field(default=0, description="Which element of what that brings.")
+    bit: Annotated[int, reading.whole(0, 63)] = Field(default=0, description="Which bit of it, 0 the least.")
+    rank: Rank = Field(default=0, description="Whose gradient overflows, or that stops.")
