@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Array, arithmetic
-from simulator.numerics.gpt import Gpt
+from simulator.numerics.dropout import Draw
+from simulator.numerics.gpt import Gpt, Parameters
 
 DOUBLE = arithmetic("float64")
 sizes = st.tuples(st.integers(3, 9), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 2))
@@ -30,22 +33,27 @@ def slope(value: object, along: Array, array: Array) -> float:
     return float((above - below) / (2 * step))
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
-@given(sizes, st.integers(0, 10**6))
-def test_every_units_gradients_are_the_slopes_of_its_output(size: tuple[int, int, int, int, int], seed: int) -> None:
+@pytest.mark.parametrize("attention", ["standard", "flash"])
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(sizes, st.booleans(), st.sampled_from([0.0, 0.3]), st.integers(0, 10**6))
+def test_every_units_gradients_are_the_slopes_of_its_output(
+    attention: Literal["standard", "flash"], size: tuple[int, int, int, int, int], tied: bool, dropout: float, seed: int
+) -> None:
     vocabulary, heads, half, seq_len, batch = size
-    gpt = Gpt(vocabulary, 2 * half * heads, heads, seq_len, 1, DOUBLE)
+    gpt = Gpt(vocabulary, 2 * half * heads, heads, seq_len, 1, DOUBLE, attention, tied, dropout)
+    draw = Draw(dropout, (seed,))
+    values = {u: {name: drawn(seed + len(name), shape) for name, shape in gpt.shapes(u).items()} for u in gpt.units}
     for unit in gpt.units:
-        p = {name: drawn(seed + i, shape) for i, (name, shape) in enumerate(gpt.shapes(unit).items())}
+        p = gpt.used(unit, values)
         tokens = np.random.default_rng(seed).integers(0, vocabulary, (batch, seq_len))
         x = tokens if unit == "embedding" else drawn(seed + 99, (batch, seq_len, gpt.width))
-        out, cache = gpt.forward(unit, p, x)
+        out, cache = gpt.forward(unit, p, x, draw)
         weights = drawn(seed + 7, out.shape)
 
-        def value(unit: str = unit, p: dict[str, Array] = p, x: Array = x, weights: Array = weights) -> float:
-            return float((gpt.forward(unit, p, x)[0] * weights).sum())
+        def value(unit: str = unit, p: Parameters = p, x: Array = x, weights: Array = weights) -> float:
+            return float((gpt.forward(unit, p, x, draw)[0] * weights).sum())
 
-        dx, found = gpt.backward(unit, p, cache, weights)
+        dx, found = gpt.backward(unit, p, cache, weights, draw)
         assert set(found) == set(p)
         for name, array in p.items():
             along = drawn(seed + 3, array.shape)
