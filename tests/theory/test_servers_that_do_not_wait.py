@@ -1,0 +1,139 @@
+"""Asynchronous parameter servers: what each worker sees is decided by the clock, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.errors import DeadlockError
+from simulator.numerics import task
+from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.flat import flat, unpacked
+from simulator.numerics.gpt import Gpt
+from simulator.numerics.optimizer import Adam, fresh, step
+from simulator.run import Run, simulate
+from simulator.scenario.load import load_scenario
+from simulator.timeline import Span
+
+MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+SEED, WORKERS, STEPS, BATCH = 3, 3, 8, 2
+
+
+def run(stragglers: dict[int, float] | None = None, workers: int = WORKERS, **changed: Any) -> Run:
+    sharding = {"strategy": "parameter_server", "asynchronous": True} | changed.pop("sharding", {})
+    training = {"model": MODEL, "seq_len": 8, "micro_batch_size": BATCH, "numerics": True, "steps": STEPS}
+    training |= {"precision": "fp32", "sharding": sharding, "attention": "standard"} | changed
+    cluster = {"topology": "star_100g", "world_size": workers, "stragglers": stragglers or {}}
+    return simulate(load_scenario({"name": "x", "seed": SEED, "cluster": cluster, "training": training}))
+
+
+def losses(*args: Any, **facts: Any) -> tuple[float, ...]:
+    learning = run(*args, **facts).report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    return learning.losses
+
+
+def by_hand(played: Run) -> list[float]:
+    """Workers and a server in a plain loop, in the order of the played spans: who looks, who applies."""
+    gpt = Gpt(32, 16, 2, 8, 2, arithmetic("float32"), tied=True)
+    start = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, SEED).items()}
+    order = gpt.units[::-1]  # one bucket holds everything
+    server = flat(gpt, start, order)
+    state = fresh(Adam(), server)
+    seen = {worker: server.copy() for worker in range(WORKERS)}
+    found: dict[tuple[int, int], float] = {}
+    moments = [(span.end, 0, span) for span in of(played, "update bucket")]
+    moments += [(span.start, 1, span) for span in of(played, "pull bucket")]
+    for _, looks, span in sorted(moments, key=lambda moment: (moment[0], moment[1], moment[2].rank)):
+        number = int(span.name.split()[3])
+        if looks:
+            seen[span.rank] = server.copy()
+            continue
+        rows = np.split(task.sequences(SEED, number, WORKERS * BATCH, 9, 32), WORKERS)[span.rank]
+        found[number, span.rank], gradient = gpt.gradients(unpacked(gpt, seen[span.rank], order), rows)
+        step(Adam(), server, packed(gpt, gradient, order), state)
+    return [float(np.mean([found[n, worker] for worker in range(WORKERS)])) for n in range(STEPS)]
+
+
+def of(played: Run, name: str) -> list[Span]:
+    return [span for span in played.timeline.spans if span.name.startswith(name)]
+
+
+def packed(gpt: Gpt, gradient: dict[str, Array], order: tuple[str, ...]) -> Array:
+    return np.concatenate([gradient[name].ravel() for unit in order for name in gpt.shapes(unit)])
+
+
+@pytest.mark.parametrize("stragglers", [None, {1: 0.4}, {0: 0.7, 2: 0.3}])
+def test_a_plain_loop_in_the_order_of_the_clock_learns_the_same(stragglers: dict[int, float] | None) -> None:
+    played = run(stragglers)
+    learning = played.report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    np.testing.assert_allclose(learning.losses, by_hand(played), rtol=2e-6)
+
+
+def test_who_is_slow_changes_what_is_learned_and_the_same_twice_is_the_same() -> None:
+    assert losses() == losses()
+    assert losses() != losses({1: 0.4})
+
+
+def test_nobody_waits_for_a_slow_worker_unless_staleness_is_bound() -> None:
+    ends = {
+        bound: [max(span.end for span in played.timeline.spans if span.rank == rank) for rank in range(WORKERS)]
+        for bound in (None, 4, 0)
+        for played in [run({2: 0.2}, sharding={} if bound is None else {"staleness": bound})]
+    }
+    alone = [max(s.end for s in run().timeline.spans if s.rank == rank) for rank in range(WORKERS)]
+    assert ends[None][0] < 1.05 * alone[0]
+    assert ends[None][2] > 3 * ends[None][0]
+    assert ends[None][0] < ends[4][0] < ends[0][0]
+    # With no room at all fast workers end a step, not more, before the slow one.
+    assert ends[0][0] > 0.8 * ends[0][2]
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_no_worker_is_further_ahead_than_it_may_be(bound: int) -> None:
+    """Steps that workers have begun, less steps that the slowest has ended, at every start of a step."""
+    played = run({2: 0.2}, sharding={"staleness": bound})
+    begun = {(s.rank, int(s.name.split()[2])): s.start for s in of(played, "embedding forward")}
+    ended = {(s.rank, int(s.name.split()[3])): s.end for s in of(played, "pull bucket")}
+    ahead = [
+        number - min(sum(ended[rank, n] <= time for n in range(STEPS)) for rank in range(WORKERS))
+        for (_, number), time in begun.items()
+    ]
+    assert max(ahead) == bound
+
+
+def test_staleness_is_what_others_did_in_between() -> None:
+    """Equal workers in turn: all others update once while one computes; alone nobody does."""
+    learning = run().report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    assert learning.staleness[1:-1] == pytest.approx([WORKERS - 1] * (STEPS - 2), abs=1)
+    assert max(learning.staleness) <= 2 * (WORKERS - 1)
+
+
+def test_accumulation_and_buckets_take_nothing_away() -> None:
+    whole = losses(micro_batch_size=4)
+    cut = losses(micro_batch_size=2, gradient_accumulation_steps=2)
+    np.testing.assert_allclose(cut, whole, rtol=1e-3)
+    assert len(losses(sharding={"bucket_size": "1 KiB", "servers": 2})) == STEPS
+
+
+def test_others_go_on_where_a_worker_stops_and_wait_where_they_must() -> None:
+    stops = [{"step": 3, "what": "stopped", "rank": 1}]
+    played = run(faults=stops)
+    learning = played.report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    assert len(learning.losses) == STEPS
+    assert learning.stopped == ""
+    with pytest.raises(DeadlockError, match="'clock 3', which rank 1 has not reached"):
+        run(faults=stops, sharding={"staleness": 2})
+
+
+def test_memory_returns_to_its_start() -> None:
+    played = run()
+    for rank in range(WORKERS):
+        held = [sample.nbytes for sample in played.timeline.memory if sample.rank == rank]
+        assert held[-1] == held[1]  # parameters and states; workers have no states
+        assert max(held) > held[1]
