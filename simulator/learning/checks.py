@@ -16,6 +16,7 @@ import numpy as np
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, Told
 from simulator.numerics.arithmetic import Array
+from simulator.program import Act
 
 # Beyond which a step stands out from the last ones: a loss by a tenth, a gradient's norm by three times.
 _LOSS, _NORM, _LAST, _FEWEST = 1.1, 3.0, 10, 3
@@ -47,9 +48,24 @@ class Checks:
         """Note that one has seen something."""
         self.seen.setdefault(check, step)
 
-    def summed(self, step: int, sent: Sequence[Array], given: Array, first: int = 0) -> None:
-        """Compare a sum, or a part of it that starts at an element, with that of float64."""
-        if "sums" not in self.seen and not is_sum(sent, given, first):
+    def moved(self, step: int, act: Act, sent: Sequence[Array], given: Sequence[Array]) -> None:
+        """Compare what ranks of a group have been given with what they sent."""
+        if "sums" in self.seen or act.what in ("flag", "sum norm"):
+            return
+        if act.what == "reduce_scatter":
+            right = is_sum(sent, np.concatenate(given))
+        elif act.what in ("all_gather", "gather updated"):
+            size = len(given[0]) // len(sent)
+            parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
+            right = all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)
+        else:
+            right = all(is_sum(sent, one) for one in given[: 1 if all(_same(given[0], one) for one in given) else None])
+        if not right:
+            self.tell("sums", step)
+
+    def summed(self, step: int, sent: Sequence[Array], given: Array) -> None:
+        """Compare a sum with that of float64."""
+        if "sums" not in self.seen and not is_sum(sent, given):
             self.tell("sums", step)
 
     def after(self, setting: Setting, ranks: Sequence[Rank], step: int, told: Told) -> None:
@@ -76,23 +92,25 @@ class Checks:
         self._told.append(told)
 
 
-def is_sum(sent: Sequence[Array], given: Array, first: int = 0) -> bool:
-    """Whether a part of a sum is that of what was sent, to within the rounding of as many additions.
-
-    Parameters
-    ----------
-    sent : sequence of float array
-        Each rank's, whole.
-    given : float array
-        From element `first` on.
-    """
-    wide = np.stack([array[first : first + len(given)].astype(np.float64) for array in sent])
-    exact, size = wide.sum(axis=0), np.abs(wide).sum(axis=0)
-    # What is not finite, or too large for the dtype, is no matter of sums.
+def is_sum(sent: Sequence[Array], given: Array) -> bool:
+    """Whether an array is the sum of what was sent, to within the rounding of as many additions, here and there."""
+    wide = np.promote_types(given.dtype, np.float32)
+    exact = sent[0].astype(wide)
+    size = np.abs(exact)
+    for array in sent[1:]:
+        part = array.astype(wide, copy=False)
+        exact += part
+        size += np.abs(part)
     limits: Any = ml_dtypes.finfo(given.dtype)  # type: ignore[no-untyped-call]
-    sure = np.isfinite(size) & (size <= float(limits.max))
-    bound = len(sent) * (float(limits.eps) * size[sure] + float(limits.smallest_subnormal))
-    return bool((np.abs(given.astype(np.float64)[sure] - exact[sure]) <= bound).all())
+    size *= wide.type(2 * len(sent) * float(limits.eps))
+    size += wide.type(2 * len(sent) * float(limits.smallest_subnormal))
+    with np.errstate(invalid="ignore"):
+        exact -= given.astype(wide, copy=False)
+    if bool((np.abs(exact) <= size).all()):
+        return True
+    # What is not finite, or too large for the dtype, is no matter of sums.
+    largest = wide.type(2 * len(sent) * float(limits.eps) * float(limits.max))
+    return bool((np.abs(exact) <= size)[np.isfinite(size) & (size <= largest)].all())
 
 
 def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:

@@ -141,10 +141,7 @@ class Training:
     def _moved(self, op: Collective, act: Act, tamper: Tamper) -> list[Array]:
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
         found = exchange.moved(self.setting, op, sent, tamper)
-        if act.what in ("all_reduce", "reduce_scatter", "sum copies"):
-            for place, given in enumerate(found):
-                first = place * len(given) if act.what == "reduce_scatter" else 0
-                self.checks.summed(self.done, sent, given, first)
+        self.checks.moved(self.done, act, sent, found)
         return found
 
     def _computed(self, rank: Rank, act: Act, batches: Sequence[Array], spoil: Spoil | None) -> None:
