@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ScenarioError, SimulationError, SimulatorError
+from simulator.report.setting_text import entry_text, setting_text
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
@@ -184,7 +185,7 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 # Settings whose values say by themselves what they are.
-_BARE = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention")
+_BARE = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention", "faults")
 
 
 def labelled(settings: Mapping[str, Any]) -> str:
@@ -200,11 +201,4 @@ def labelled(settings: Mapping[str, Any]) -> str:
 
 def _label(key: str, value: Any) -> str:
     name = key.rpartition(".")[2]
-    told = _words(value)
-    return told if name in _BARE else f"{name.replace('_', ' ')} {told}"
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, Mapping):
-        value = " ".join(f"{k} {_words(v)}" for k, v in value.items())
-    return "none" if value is None or value == "" else str(value)
+    return setting_text(value) if name in _BARE else entry_text(name, value)

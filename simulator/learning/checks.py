@@ -18,15 +18,15 @@ from simulator.learning.state import Rank, Told
 from simulator.numerics.arithmetic import Array
 from simulator.program import Act
 
-# Beyond which a step stands out from the last ones: a loss by a tenth, a gradient's norm by three times.
-_LOSS, _NORM, _LAST, _FEWEST = 1.1, 3.0, 10, 3
+# Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.
+_LOSS, _NORM, _LAST, _FEWEST = 1.3, 3.0, 10, 3
 CHECKS: Final = {
     "sums": "what a collective gives is not the sum of what was sent, to within rounding",
     "copies": "ranks that should hold the same parameters do not",
     "scales": "ranks do not agree on the loss's scale, or on how many steps they have taken",
     "finite": "the loss or the gradient's norm is no finite number, and the step was not skipped for it",
     "norm": "the gradient's norm is more than three times the median of the last ten steps",
-    "loss": "the loss is more than a tenth above the median of the last ten steps",
+    "loss": "the loss is more than three tenths above the median of the last ten steps",
     "watchdog": "ranks wait for one that does not come",
 }
 

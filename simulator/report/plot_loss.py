@@ -1,19 +1,31 @@
 """Loss against steps and against simulated time: what a real training inside the cluster learned, and when.
 
-Rule: draws reports' numbers, computes none.
+Rule: draws reports' numbers, computes none. Crosses are steps that were skipped, a square is where a training stopped.
+Runs that take the same time have nothing to show against it: the second panel then tells how far each is from the
+first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from simulator.report import style
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Row = tuple[str, Mapping[str, Any]]
+Learned = tuple[str, Mapping[str, Any]]
+# Losses farther apart at the end than this share are worth a word, and lines of their own.
+_APART: Final = 0.005
+# Characters of all labels of a row of the legend together.
+_LEGEND: Final = 120
+# Below what float32 tells of a loss, so that runs without any difference can be drawn on a logarithmic axis.
+_NOTHING: Final = 1e-8
 
 
 def figure(rows: Sequence[Row]) -> Figure:
@@ -23,33 +35,102 @@ def figure(rows: Sequence[Row]) -> Figure:
     ----------
     rows : sequence of (label, training report with `learning`)
     """
+    runs = [(label, report["learning"]) for label, report in rows]
     with style.applied():
         drawn = style.new_figure(11.0, 4.6)
-        by_step, by_time = drawn.subplots(1, 2, sharey=True)
-        colours = style.colours([label for label, _ in rows])
-        for number, (label, report) in enumerate(rows):
-            losses, seconds = report["learning"]["losses"], report["step_time_s"]
-            # Runs that learn alike lie on each other: thinner lines above thicker ones show them all.
-            width = 1.2 + 1.6 * (len(rows) - 1 - number)
-            by_step.plot(range(1, len(losses) + 1), losses, color=colours[label], label=label, linewidth=width)
-            times = [seconds * (step + 1) for step in range(len(losses))]
-            by_time.plot(times, losses, color=colours[label], linewidth=width)
+        by_step, beside = drawn.subplots(1, 2, sharey=not _same_times(runs))
+        colours = style.colours([label for label, _ in runs])
+        for (label, learning), width in zip(runs, _widths(runs), strict=True):
+            _line(by_step, range(1, len(learning["losses"]) + 1), learning, colours[label], width, label)
+            if _same_times(runs):
+                _distance(beside, runs[0][1], learning, colours[label])
+            else:
+                _line(beside, learning["ended_s"], learning, colours[label], width, label)
         by_step.set_xlabel("step")
         by_step.set_ylabel("loss (nats a token)")
-        by_time.set_xlabel("simulated time (s)")
-        drawn.legend(loc="outside lower left", ncols=4, frameon=False)
+        if _same_times(runs):
+            beside.set_yscale("log")
+            beside.set_xlabel("step")
+            beside.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
+        else:
+            style.time_axis(beside, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
+            beside.set_xlabel(f"simulated {beside.get_xlabel()}")
+        longest = max(len(label) for label, _ in runs) + 6
+        columns = min(len(runs), max(1, _LEGEND // longest))
+        handles, labels = by_step.get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
         style.set_title(drawn, finding(rows))
     return drawn
 
 
+def _same_times(runs: Sequence[Learned]) -> bool:
+    """Whether several runs took the same time for each step, as far as they came."""
+    if len(runs) < 2:
+        return False
+    common = min(len(learning["ended_s"]) for _, learning in runs)
+    first = runs[0][1]["ended_s"][:common]
+    return all(np.allclose(learning["ended_s"][:common], first, rtol=1e-3) for _, learning in runs)
+
+
+def _widths(runs: Sequence[Learned]) -> list[float]:
+    """Runs that learn alike lie on each other: thinner lines above thicker ones show them all."""
+    last = [learning["losses"][-1] for _, learning in runs if learning["losses"] and not learning["stopped"]]
+    alike = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
+    more = min(1.6, 6.0 / len(runs)) if alike else 0.0
+    return [1.5 + more * (len(runs) - 1 - number) for number in range(len(runs))]
+
+
+def _line(
+    axes: Axes, along: Sequence[float], learning: Mapping[str, Any], colour: str, width: float, label: str
+) -> None:
+    losses, skipped = learning["losses"], list(learning["skipped"])
+    axes.plot(along, losses, color=colour, label=label, linewidth=width)
+    axes.plot([along[n] for n in skipped], [losses[n] for n in skipped], "x", color=style.BLACK, markersize=6)
+    if learning["stopped"] and losses:
+        axes.plot(along[-1:], losses[-1:], "s", color=colour, markersize=9, markeredgecolor=style.BLACK)
+
+
+def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str) -> None:
+    if learning is first:
+        return
+    common = min(len(first["losses"]), len(learning["losses"]))
+    apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
+    axes.plot(range(1, common + 1), np.maximum(apart, _NOTHING), color=colour, linewidth=1.5)
+
+
 def finding(rows: Sequence[Row]) -> str:
     """Say how far runs lie apart at the end, and which is there first."""
-    last = {label: report["learning"]["losses"][-1] for label, report in rows}
-    label, best = min(rows, key=lambda row: row[1]["step_time_s"])
-    steps = len(best["learning"]["losses"])
-    when = f"{label} has done {steps} steps after {best['step_time_s'] * steps:.3g} s"
-    if len(rows) == 1:
-        return f"{when}: loss {last[label]:.4g}"
-    apart = max(last.values()) - min(last.values())
-    alike = "one loss to the last digit" if apart == 0 else f"losses within {apart:.1g} of each other"
-    return f"{alike} at the end; {when}, first of all"
+    known = [(label, report["learning"]) for label, report in rows if report["learning"]["losses"]]
+    whole = [(label, learning) for label, learning in known if not learning["stopped"]]
+    cut = [(label, learning) for label, learning in known if learning["stopped"]]
+    ends = [f"{label} ends after {len(learning['losses'])} steps" for label, learning in cut]
+    lost = [label for label, learning in whole if not np.isfinite(learning["losses"][-1])]
+    ends += [f"{label} ends in no number" for label in lost]
+    sound = [(label, learning) for label, learning in whole if label not in lost]
+    if not sound:
+        return "; ".join(ends) or "nothing was learned"
+    return "; ".join([*_sound(sound), *ends])
+
+
+def _sound(runs: Sequence[Learned]) -> list[str]:
+    first, best = min(runs, key=lambda run: run[1]["ended_s"][-1])
+    soon = best["ended_s"][-1]
+    steps = f"{len(best['losses'])} steps after {soon:.3g} s"
+    if len(runs) == 1:
+        return [f"{first} has done {steps}: loss {best['losses'][-1]:.4g}"]
+    last = [learning["losses"][-1] for _, learning in runs]
+    apart = max(last) - min(last)
+    when = [] if _same_times(runs) else [f"{first} has done {steps}, first of all"]
+    if apart <= _APART * min(last):
+        alike = "one loss to the last digit" if apart == 0 else f"losses within {apart:.1g} of each other"
+        return [f"{alike} at the end", *when]
+    low, lowest = runs[int(np.argmin(last))]
+    high = runs[int(np.argmax(last))][0]
+    if low == first or not when:
+        return [f"{low} ends at a loss of {min(last):.3g}, {high} at {max(last):.3g}", *when]
+    there = sum(end <= soon for end in lowest["ended_s"])
+    meanwhile = f", where {low} has {lowest['losses'][there - 1]:.3g}" if there else ""
+    return [
+        f"{low} ends lowest, at {min(last):.3g}",
+        f"{first} has {best['losses'][-1]:.3g} after {soon:.3g} s{meanwhile}",
+    ]

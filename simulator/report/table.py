@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.report.setting_text import setting_text
 from simulator.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -42,9 +43,20 @@ _TRAINING: Final = (
     _Column("MFU", 1, lambda r: f"{r['mfu']:.1%}"),
     _Column("bare comm", 4, lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),
     _Column("recompute", 5, lambda r: f"{r['recompute_time_s'] / r['step_time_s']:.1%}"),
-    _Column("peak memory", 3, lambda r: f"{r['peak_memory_bytes'] / 1e9:.1f} GB"),
-    _Column("fits", 1, lambda r: "yes" if r["fits"] else f"lacks {r['shortfall_bytes'] / 1e9:.1f} GB"),
+    _Column("peak memory", 3, lambda r: _memory(r["peak_memory_bytes"])),
+    _Column("fits", 1, lambda r: "yes" if r["fits"] else f"lacks {_memory(r['shortfall_bytes'])}"),
 )
+_LEARNING: Final = (
+    _TRAINING[0],
+    _Column("steps", 3, lambda r: str(len(r["learning"]["losses"]))),
+    _Column("last loss", 0, lambda r: f"{r['learning']['losses'][-1]:.5g}" if r["learning"]["losses"] else "-"),
+    _Column("skipped", 2, lambda r: str(len(r["learning"]["skipped"]))),
+    _Column("staleness", 4, lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
+    _Column("seen by", 1, lambda r: _seen(r["learning"]["seen"]), left=True),
+    *_TRAINING[-2:],
+)
+# Axes whose values are words rather than numbers.
+_WORDS: Final = ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
 # What rich puts round a cell: a space on each side and a line.
 _FRAME: Final = 3
 
@@ -63,16 +75,17 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
     from rich.table import Table
 
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
-    leading = [[_plain(point["settings"].get(axis)) for axis in axes] for point in points]
-    training = any("step_time_s" in (point["report"] or {}) for point in points)
-    columns = _TRAINING if training else _COLLECTIVE
+    leading = [[setting_text(point["settings"].get(axis)) for axis in axes] for point in points]
+    columns = _columns([point["report"] for point in points if point["report"] is not None])
     cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
     taken = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
     shown = _fitting(columns, cells, width - taken - 1)
     table = Table(title=title, title_justify="left", header_style="bold")
     for axis, name in zip(axes, names, strict=True):
-        left = axis.endswith(("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model"))
+        left = axis.endswith(
+            ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
+        )
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     for column in shown:
         table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
@@ -83,6 +96,27 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
         before = row
         table.add_row(*row, *(cell[column.heading] for column in shown))
     return table
+
+
+def _columns(reports: Sequence[Row]) -> tuple[_Column, ...]:
+    """Those of what was played: a collective, a step, or real training."""
+    if not any("step_time_s" in report for report in reports):
+        return _COLLECTIVE
+    learned = reports and all(report["learning"] for report in reports)
+    return _LEARNING if learned else _TRAINING
+
+
+def _memory(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _seen(seen: Mapping[str, int]) -> str:
+    """Checks that told, with the step in which they did."""
+    return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
 
 
 def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[_Column]:
@@ -110,11 +144,3 @@ def _or_dash(value: Any, told: Callable[[Any], str]) -> str:
 
 def _busiest(held: Row) -> str:
     return f"{held['link']} {held['busy_fraction']:.0%}"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
-    return "none" if value is None else str(value)

@@ -17,6 +17,7 @@ from simulator.errors import one_of
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
+from simulator.scenario.learning_shape import LearningShape, LossScalingShape
 from simulator.scenario.records import ALL_PLOTS
 from simulator.scenario.training_shape import (
     OffloadShape,
@@ -195,6 +196,8 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("training", "sharding"): ShardingShape,
     ("training", "precision"): PrecisionShape,
     ("training", "offload"): OffloadShape,
+    ("training", "loss_scaling"): LossScalingShape,
+    ("training", "learning"): LearningShape,
 }
 # What a policy's name may stand instead of has no dotted keys: an axis gives the whole mapping.
 _INNER: Final[dict[tuple[str, ...], type[Shape]]] = {("training", "activation_checkpointing"): LayersShape}

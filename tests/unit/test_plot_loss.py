@@ -1,0 +1,51 @@
+"""What a picture of losses says above itself, and which panels it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.report import plot_loss
+
+
+def run(losses: list[float], seconds: float, **more: Any) -> dict[str, Any]:
+    ended = [seconds * (n + 1) for n in range(len(losses))]
+    return {"learning": {"losses": losses, "ended_s": ended, "skipped": [], "stopped": "", "seen": {}} | more}
+
+
+def test_one_run_says_how_far_it_came() -> None:
+    assert plot_loss.finding([("x", run([4.0, 3.0], 0.5))]) == "x has done 2 steps after 1 s: loss 3"
+
+
+def test_runs_that_learn_alike_say_so_and_who_is_first() -> None:
+    rows = [("slow", run([4.0, 3.0], 0.5)), ("fast", run([4.0, 3.0], 0.25))]
+    told = "one loss to the last digit at the end; fast has done 2 steps after 0.5 s, first of all"
+    assert plot_loss.finding(rows) == told
+    rows[0] = ("slow", run([4.0, 3.0001], 0.5))
+    assert plot_loss.finding(rows).startswith("losses within 0.0001 of each other at the end")
+
+
+def test_runs_that_learn_differently_say_which_is_lowest_and_where_it_was_meanwhile() -> None:
+    rows = [("sound", run([4.0, 3.0, 2.0], 0.4)), ("hasty", run([4.0, 3.2, 3.1], 0.2))]
+    assert plot_loss.finding(rows) == "sound ends lowest, at 2; hasty has 3.1 after 0.6 s, where sound has 4"
+    rows = [("both", run([4.0, 2.0], 0.1)), ("other", run([4.0, 3.0], 0.2))]
+    told = "both ends at a loss of 2, other at 3; both has done 2 steps after 0.2 s, first of all"
+    assert plot_loss.finding(rows) == told
+
+
+def test_what_stops_or_is_no_number_is_told_beside_the_others() -> None:
+    rows = [("a", run([4.0, 3.0], 0.5)), ("b", run([4.0], 0.5, stopped="rank 1 has stopped")),
+            ("c", run([4.0, float("nan")], 0.5))]  # fmt: skip
+    told = "a has done 2 steps after 1 s: loss 3; b ends after 1 steps; c ends in no number"
+    assert plot_loss.finding(rows) == told
+    assert plot_loss.finding(rows[1:]) == "b ends after 1 steps; c ends in no number"
+
+
+def test_time_is_drawn_where_it_differs_and_the_distance_from_the_first_where_not() -> None:
+    rows = [("a", run([4.0, 3.0], 0.5, skipped=[1])), ("b", run([4.0, 3.1], 0.5))]
+    by_step, beside = plot_loss.figure(rows).axes
+    assert (by_step.get_ylabel(), beside.get_ylabel()) == ("loss (nats a token)", "distance from 'a' (nats)")
+    assert len(beside.lines) == 1
+    rows[1] = ("b", run([4.0, 3.1], 0.25))
+    by_step, beside = plot_loss.figure(rows).axes
+    assert beside.get_xlabel() == "simulated time (s)"
+    assert [line.get_marker() for line in by_step.lines].count("x") == 2
