@@ -27,6 +27,9 @@ FIGURES = {
     "07_flash_attention": 3,
     "08_seventeen_questions": 12,
     "09_one_loss_curve": 3,
+    "10_half_precision": 5,
+    "11_servers_that_do_not_wait": 4,
+    "12_flash_attention_is_exact": 1,
 }
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -46,7 +49,7 @@ def python_of(notebook: Any) -> str:
     return "\n".join(line for line in lines if not line.startswith("%"))
 
 
-def test_the_nine_notebooks_are_there() -> None:
+def test_the_notebooks_are_all_there() -> None:
     assert [path.stem for path in NOTEBOOKS] == list(FIGURES)
 
 

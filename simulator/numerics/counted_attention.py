@@ -28,13 +28,13 @@ def scored(
         `three_pass`, `online` or `fused` of softmax.py.
     traffic : Traffic
     mask : bool array, shape (seq_len, seq_len), optional
-        Which keys each query sees; a query that sees none gets zeros. Scores pass through HBM for it either way.
+        Which keys each query sees; a query that sees none gets zeros. A kernel of its own.
     """
     scores = q @ k.swapaxes(-1, -2) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     _kernel(traffic, [q, k], scores)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf).astype(q.dtype, copy=False)
-    _kernel(traffic, [scores], scores)
+        _kernel(traffic, [scores], scores)
     weights = softmax(scores, traffic)
     out = weights @ v
     _kernel(traffic, [weights, v], out)

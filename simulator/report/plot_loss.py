@@ -103,7 +103,7 @@ def finding(rows: Sequence[Row]) -> str:
     known = [(label, report["learning"]) for label, report in rows if report["learning"]["losses"]]
     whole = [(label, learning) for label, learning in known if not learning["stopped"]]
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
-    ends = [f"{label} ends after {len(learning['losses'])} steps" for label, learning in cut]
+    ends = [f"{label} ends before step {len(learning['losses'])}" for label, learning in cut]
     lost = [label for label, learning in whole if not np.isfinite(learning["losses"][-1])]
     ends += [f"{label} ends in no number" for label in lost]
     sound = [(label, learning) for label, learning in whole if label not in lost]

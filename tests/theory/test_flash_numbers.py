@@ -135,7 +135,7 @@ def test_counted_traffic_with_scores_in_memory_is_the_formula(softmax: Softmax, 
     batch, heads = 2, 3
     q, k, v, dy = (drawn(i, batch, heads, seq_len, head_dim, dtype="float32") for i in range(4))
     forward, back = Traffic(), Traffic()
-    _, weights = scored(q, k, v, softmax, forward)
+    _, weights = scored(q, k, v, softmax, forward, np.tri(seq_len, dtype=np.bool_))
     scored_backward(dy, q, k, v, weights, back)
     one, scores = q.nbytes, 4 * batch * heads * seq_len**2
     assert forward.total == 4 * one + (1 + 2 + SOFTMAXES[softmax] + 1) * scores

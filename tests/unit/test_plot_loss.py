@@ -35,9 +35,9 @@ def test_runs_that_learn_differently_say_which_is_lowest_and_where_it_was_meanwh
 def test_what_stops_or_is_no_number_is_told_beside_the_others() -> None:
     rows = [("a", run([4.0, 3.0], 0.5)), ("b", run([4.0], 0.5, stopped="rank 1 has stopped")),
             ("c", run([4.0, float("nan")], 0.5))]  # fmt: skip
-    told = "a has done 2 steps after 1 s: loss 3; b ends after 1 steps; c ends in no number"
+    told = "a has done 2 steps after 1 s: loss 3; b ends before step 1; c ends in no number"
     assert plot_loss.finding(rows) == told
-    assert plot_loss.finding(rows[1:]) == "b ends after 1 steps; c ends in no number"
+    assert plot_loss.finding(rows[1:]) == "b ends before step 1; c ends in no number"
 
 
 def test_time_is_drawn_where_it_differs_and_the_distance_from_the_first_where_not() -> None:
