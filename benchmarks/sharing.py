@@ -10,7 +10,8 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.routing import Router
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Request
-from simulator.engine.events import Jitter, execute
+from simulator.engine.events import execute
+from simulator.engine.jitter import Jitter
 from simulator.program import Collective, Program
 
 NODES, GPUS = 8, 8

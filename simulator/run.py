@@ -17,7 +17,8 @@ from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.collectives.reduction import Array
 from simulator.dtypes import find as find_dtype
-from simulator.engine.events import Jitter, execute
+from simulator.engine.events import execute
+from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.errors import ScenarioError, SimulationError
 from simulator.report.summary import CollectiveReport, summarize, with_link_use

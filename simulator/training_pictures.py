@@ -88,7 +88,7 @@ def _without_numbers(scenario: Scenario) -> Scenario:
 
 
 def conclusion(outcomes: Sequence[Outcome]) -> str:
-    """One sentence: which point is the fastest of those that fit, and what held it up."""
+    """One sentence: which point is the fastest of those that fit, and what held it up; or what was learned."""
     known = [(labelled(o.settings), o.report) for o in outcomes if o.report is not None]
     fitting = [row for row in known if row[1]["fits"]]
     if not known:
@@ -97,6 +97,10 @@ def conclusion(outcomes: Sequence[Outcome]) -> str:
         label, report = min(known, key=lambda row: row[1]["shortfall_bytes"])
         lacks = report["shortfall_bytes"] / 1e9
         return f"nothing fits; nearest is {label or 'this step'}, which lacks {lacks:.3g} GB."
+    if all(report["learning"] for _, report in known):
+        from simulator.report.plot_loss import finding
+
+        return f"{finding(known)}."
     label, report = max(fitting, key=lambda row: row[1]["tokens_per_s"])
     speed = f"{report['tokens_per_s']:,.0f} tokens/s, {report['mfu']:.1%} MFU"
     left = f" ({len(known) - len(fitting)} of {len(known)} settings do not fit)" if len(fitting) < len(known) else ""

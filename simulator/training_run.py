@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.cluster.cluster import Cluster
-from simulator.engine.events import Jitter, execute
+from simulator.engine.events import execute
+from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
 from simulator.report.summary import with_link_use

@@ -22,7 +22,8 @@ from simulator.collectives import inputs
 from simulator.collectives.algorithm import Request
 from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, plan
-from simulator.engine.events import Jitter, execute
+from simulator.engine.events import execute
+from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, ended_order
 from simulator.program import Collective
 from simulator.schedule import Transfers

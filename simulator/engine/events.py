@@ -14,32 +14,20 @@ import numpy as np
 import simpy
 
 from simulator.cluster.cluster import Cluster
-from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.fabric import Fabric
+from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
-from simulator.engine.memory import Hbm
-from simulator.engine.noise import counted, factors
 from simulator.engine.payload import Payload, carry, ended_order
+from simulator.engine.recording import Moment, memory_over_time, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.engine.wiring import Wiring, capacities, wire
+from simulator.engine.wiring import capacities, wire
 from simulator.errors import DeadlockError
-from simulator.program import Allocate, Collective, Compute, Op, Program
+from simulator.program import Collective, Compute, Op, Program
 from simulator.timeline import Span, Timeline
 
 NAME: Final = "events"
-# Servers and switches draw their luck from numbers that no rank has.
-_BEHIND_RANKS: Final = 2**32
-
-
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """Standard deviations of the logarithm of a factor on kernels' times and on transfers' latencies; seeded."""
-
-    compute: float = 0.0
-    latency: float = 0.0
-    seed: int = 0
 
 
 def execute(
@@ -88,6 +76,22 @@ def execute(
     return play.timeline()
 
 
+def execute_until_stuck(program: Program, cluster: Cluster) -> tuple[Timeline, str]:
+    """Play as far as it goes.
+
+    Returns
+    -------
+    tuple
+        What ended, and who waits for what; empty where everything did.
+    """
+    play = _Play(program, cluster, Jitter(), limit_memory=False, allocator=None)
+    try:
+        play.run()
+    except DeadlockError as error:
+        return play.timeline(), str(error)
+    return play.timeline(), ""
+
+
 @dataclass(slots=True)
 class _Place:
     """Where a stream is: the operation that it is at, for reports of deadlocks."""
@@ -112,7 +116,7 @@ class _Play:
     places_in: dict[str, dict[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
-    memory: list[Hbm] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
 
@@ -148,25 +152,13 @@ class _Play:
         for number, (op, wiring) in enumerate(
             zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)
         ):
-            self.collectives[op.name] = CollectivePlay(
-                self.clock, fabric, op, wiring, self._latency_noise(number, op, wiring)
-            )
+            luck = latency_factors(self.jitter, number, op, wiring.transfers.src)
+            self.collectives[op.name] = CollectivePlay(self.clock, fabric, op, wiring, luck)
         for rank in range(len(ranks)):
-            capacity_there = float(self.cluster.gpus[rank].hbm_bytes)
-            desk = LoggedAllocator(self.allocator, capacity_there) if self.allocator else None
-            self.memory.append(Hbm(rank, capacity_there, self.limit_memory, desk))
             self.kernels.append(Kernels(self.clock))
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
             if len(self.ended[rank]) != len(ranks[rank]):
                 raise ValueError(f"rank {rank} has two operations of one name")
-
-    def _latency_noise(self, number: int, op: Collective, wiring: Wiring) -> Any:
-        """Factors by transfer; a rank's n-th transfer has its own, whatever the others do."""
-        if not self.jitter.latency:
-            return None
-        sources = wiring.transfers.src
-        ranks = np.array([*op.group, *range(_BEHIND_RANKS, _BEHIND_RANKS + len(op.extras))])[sources]
-        return factors(self.jitter.latency, self.jitter.seed, ranks, number, counted(sources))
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
         for number, op in queue:
@@ -194,10 +186,8 @@ class _Play:
             self.kernels[rank].communicate(+op.takes_sms)
             yield from self._communicate(rank, op)
             self.kernels[rank].communicate(-op.takes_sms)
-        elif isinstance(op, Allocate):
-            self.memory[rank].allocate(op, self.clock.now)
         else:
-            self.memory[rank].free(op.allocation, self.clock.now)
+            self.moments.append((self.clock.now, rank, number))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
         place = self.places_in[op.name][rank]
@@ -216,8 +206,7 @@ class _Play:
         speed = self.cluster.speeds[rank] if self.cluster.speeds and on_gpu else 1.0
         noise = 1.0
         if self.jitter.compute:
-            drawn = factors(self.jitter.compute, self.jitter.seed, np.array([rank]), number, np.array([0]))
-            noise = float(drawn[0])
+            noise = float(kernel_factors(self.jitter, np.array([rank]), number)[0])
         return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
@@ -241,22 +230,13 @@ class _Play:
         return f"{place.at.name!r}" if place.at is not None else "nothing"
 
     def timeline(self) -> Timeline:
-        logs = tuple(collective.log() for collective in self.collectives.values())
-        used = sorted({link for log in logs for route in log.routes for link in route})
-        router = self.cluster.router
-        spans = tuple(sorted(self.spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
-        return Timeline(
-            engine=NAME,
-            end=max((span.end for span in spans), default=0.0),
-            spans=spans,
-            logs=logs,
-            memory=tuple(sample for hbm in self.memory for sample in hbm.samples),
-            allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in self.memory if hbm.allocator},
-            reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in self.memory if hbm.allocator},
-            short_of_memory=tuple(hbm.rank for hbm in self.memory if hbm.short),
-            link_names={link: router.link_name(link) for link in used},
-            link_bandwidths={link: router.bandwidth[link] for link in used},
+        memory = memory_over_time(
+            self.program, self.cluster, self.moments, limit=self.limit_memory, allocator=self.allocator
         )
+        logs = (collective.log() for collective in self.collectives.values())
+        # What never came to its end is no part of a record of the past.
+        ended = tuple(log for log in logs if not np.isnan(log.end).any())
+        return timeline_of(NAME, self.cluster, self.spans, ended, memory)
 
 
 def _who(place: _Place) -> str:

@@ -11,15 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.cluster.cluster import Cluster
-from simulator.engine.events import execute
+from simulator.dtypes import find
 from simulator.engine.payload import Tamper
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, one_of
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Spoil
 from simulator.numerics.arithmetic import Array
-from simulator.program import Compute, Program
-from simulator.timeline import Timeline
+from simulator.program import Collective, Compute, Op, Program
 from simulator.training.spec import Fault
 
 _SUMS = ("all_reduce", "reduce_scatter", "sum copies", "push")
@@ -44,31 +42,28 @@ class Faults:
             if fault.what not in ("overflow", "stopped"):
                 self._check(f"training.faults.{number}", fault)
 
-    def stops(self, step: int) -> Fault | None:
-        """Who stops in a step."""
-        return next((f for f in self.faults if f.what == "stopped" and f.step == step), None)
-
-    def spoil(self, step: int) -> Spoil | None:
-        """What happens to gradients before they are sent in a step."""
-        ranks = {f.rank for f in self.faults if f.what == "overflow" and f.step == step}
-        if not ranks:
+    def spoil(self, steps: range) -> Spoil | None:
+        """What happens to gradients before they are sent in some steps."""
+        overflows = {(f.rank, f.step) for f in self.faults if f.what == "overflow" and f.step in steps}
+        if not overflows:
             return None
 
-        def overflow(rank: int, unit: str, gradients: Parameters) -> None:
-            if rank in ranks and unit == self.setting.gpt.units[-1]:
+        def overflow(rank: int, unit: str, gradients: Parameters, step: int) -> None:
+            if (rank, step) in overflows and unit == self.setting.gpt.units[-1]:
                 next(reversed(gradients.values())).flat[0] = np.inf
 
         return overflow
 
-    def tamper(self, step: int) -> Mapping[str, Tamper]:
-        """What transfers deliver in a step, by collective."""
+    def tamper(self, steps: range) -> Mapping[str, Tamper]:
+        """What transfers deliver in some steps, by collective."""
         found: dict[str, dict[int, Callable[[Array], Array | None]]] = {}
         for fault in self.faults:
-            happens = fault.step == step
-            if fault.what in ("overflow", "stopped") or not (happens or fault.what == "stale"):
+            if fault.what in ("overflow", "stopped"):
                 continue
-            name = self._name(fault)
-            found.setdefault(name, {})[fault.transfer] = self._delivers(fault, happens=happens)
+            for step in (fault.step - 1, fault.step) if fault.what == "stale" else (fault.step,):
+                if step in steps:
+                    deliver = self._delivers(fault, happens=step == fault.step)
+                    found.setdefault(self._name(fault, step), {})[fault.transfer] = deliver
         return found
 
     def _delivers(self, fault: Fault, *, happens: bool) -> Callable[[Array], Array | None]:
@@ -81,18 +76,27 @@ class Faults:
         return lambda sent: flipped(sent, fault.element, fault.bit)
 
     def _stale(self, fault: Fault, sent: Array, *, happens: bool) -> Array:
-        """What the same transfer brought a step before, zeros before the first."""
-        before = self._before.get(fault, np.zeros_like(sent))
+        """What the same transfer brought a step before."""
+        if happens:
+            return self._before[fault]
         self._before[fault] = sent.copy()
-        return before if happens else sent
+        return sent
 
     def _doubled(self, fault: Fault) -> Callable[[Array], Array | None]:
         # A copy that arrives twice is the same copy.
-        adds = bool(self.setting.logs[self._name(fault)].transfers.reduce[fault.transfer])
+        adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
         return (lambda sent: sent + sent) if adds else (lambda sent: sent)
 
-    def _name(self, fault: Fault) -> str:
-        return fault.collective or self._summing[0]
+    def _name(self, fault: Fault, step: int) -> str:
+        """The collective that a fault is about, as it is called in a step."""
+        if not self.setting.plan.step.sharding.asynchronous:
+            return fault.collective or self._summing[0]
+        # Where nobody waits every step has its own, and every worker.
+        pushes = [op for op in self.setting.plan.program.ranks[fault.rank] if _is_push(op)]
+        size = len(pushes) // self.setting.plan.step.steps
+        names = [op.name for op in pushes[fault.step * size : (fault.step + 1) * size]]
+        place = names.index(fault.collective) if fault.collective in names else 0
+        return pushes[step * size + place].name
 
     @cached_property
     def _summing(self) -> list[str]:
@@ -101,21 +105,34 @@ class Faults:
         return [op.name for op in ops if op.act is not None and op.act.what in _SUMS]
 
     def _check(self, place: str, fault: Fault) -> None:
-        """ScenarioError for a transfer that is not there."""
+        """ScenarioError for a transfer, an element or a bit that is not there."""
         logs = self.setting.logs
         if not logs:
             raise ScenarioError(f"{place}: one rank alone sends nothing; take more ranks")
-        if fault.collective is not None and fault.collective not in logs:
-            some = ", ".join(repr(name) for name in [*self._summing, *logs][:4])
-            raise ScenarioError(f"{place}.collective: got {fault.collective!r}; the step has {some}, ...")
-        log = logs[self._name(fault)]
-        if fault.transfer >= len(log.end):
-            told = f"{log.collective!r} has transfers 0 .. {len(log.end) - 1}"
-            raise ScenarioError(f"{place}.transfer: got {fault.transfer}; {told}")
+        known = list(dict.fromkeys([*self._summing, *logs]))
+        if fault.collective is not None and fault.collective not in known:
+            raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(known, fault.collective)}")
+        name = self._name(fault, fault.step)
+        if fault.collective not in (None, name):
+            raise ScenarioError(f"{place}.collective: got {fault.collective!r}, which is no push of rank {fault.rank} "
+                                f"in step {fault.step}; its first is {name!r}")  # fmt: skip
+        log, op = logs[name], self.setting.plan.program.collectives()[name]
+        itemsize = find(op.dtype).itemsize
+        for key, got, most in (
+            ("transfer", fault.transfer, len(log.end)),
+            ("bit", fault.bit, 8 * itemsize),
+            ("element", fault.element, int(log.nbytes[min(fault.transfer, len(log.end) - 1)]) // itemsize),
+        ):
+            if got >= most:
+                raise ScenarioError(f"{place}.{key}: got {got}; {name!r} carries {op.dtype}, 0 .. {most - 1}")
+
+
+def _is_push(op: Op) -> bool:
+    return isinstance(op, Collective) and op.act is not None and op.act.what == "push"
 
 
 def flipped(sent: Array, element: int, bit: int) -> Array:
-    """With one bit turned; counted around where there are fewer elements, or fewer bits.
+    """With one bit turned.
 
     Examples
     --------
@@ -124,8 +141,7 @@ def flipped(sent: Array, element: int, bit: int) -> Array:
     """
     delivered = np.ascontiguousarray(sent).copy()
     bits = delivered.view(f"u{delivered.itemsize}")
-    place = element % bits.size
-    bits[place] ^= bits.dtype.type(1 << (bit % (8 * delivered.itemsize)))
+    bits[element] ^= bits.dtype.type(1 << bit)
     return delivered
 
 
@@ -135,14 +151,3 @@ def without(program: Program, rank: int, micro: int) -> Program:
     acts = [op.act if isinstance(op, Compute) else None for op in ops]
     end = next(n for n, act in enumerate(acts) if act is not None and (act.what, act.micro) == ("backward", micro))
     return replace(program, ranks=(*program.ranks[:rank], ops[:end], *program.ranks[rank + 1 :]))
-
-
-def played_without(program: Program, cluster: Cluster, rank: int, micro: int) -> Timeline:
-    """What is seen when a rank has stopped; it is played, not thought out.
-
-    Raises
-    ------
-    DeadlockError
-        Others wait for it in vain; says who, and for what.
-    """
-    return execute(without(program, rank, micro), cluster, limit_memory=False)

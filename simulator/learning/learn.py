@@ -11,8 +11,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from simulator.cluster.cluster import Cluster
-from simulator.errors import DeadlockError
-from simulator.learning.faults import Faults, played_without
+from simulator.engine.events import execute_until_stuck
+from simulator.learning.faults import Faults, without
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.learning.state import Told
@@ -75,39 +75,32 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, seed: int) -> Le
     ------
     ScenarioError
         A fault of a transfer that is not there.
-    DeadlockError
-        A worker has stopped and others may not run ahead of it, so that none of all steps is sure.
     """
     step = plan.step
     lesson = step.lesson or Lesson()
     stopped = next((fault for fault in lesson.faults if fault.what == "stopped"), None)
-    if stopped is not None and step.sharding.asynchronous:
-        timeline = played_without(plan.program, cluster, stopped.rank, stopped.step * step.accumulation)
+    why, last = "", step.steps
+    if stopped is not None:
+        # Where steps cannot be told apart it stops within all of them, else at the start of its step.
+        micro = stopped.step * step.accumulation if step.sharding.asynchronous else 0
+        until, why = execute_until_stuck(without(plan.program, stopped.rank, micro), cluster)
+        why = f"rank {stopped.rank} has stopped: {why}" if why or not step.sharding.asynchronous else ""
+        timeline = until if step.sharding.asynchronous else timeline
+        last = step.steps if step.sharding.asynchronous else stopped.step
     setting = Setting(gpt_of(step), plan, timeline, rule_of(step), seed)
     training = start(setting, task.initial(setting.gpt, seed), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
-    told, why = list[Told](), ""
+    told = list[Told]()
     text = None if lesson.tokens is None else np.array(lesson.tokens)
     # Matrices here are too small to share among threads, and one thread adds in one order on every machine.
     with threadpool_limits(1, user_api="blas"):
-        while len(told) < step.steps and not why:
-            number = len(told)
-            if stopped is not None and number == stopped.step and not step.sharding.asynchronous:
-                why = _waiting(plan, cluster, stopped.rank)
-                training.checks.tell("watchdog", number)
-                continue
-            rows = [_tokens(setting, text, n) for n in range(number, number + step.rounds)]
-            told += training.play(rows, faults.spoil(number), faults.tamper(number))
-    return _learning(told, timeline.end, training.checks.seen, why)
-
-
-def _waiting(plan: StepPlan, cluster: Cluster, rank: int) -> str:
-    """What those who wait for a rank that has stopped wait for."""
-    try:
-        played_without(plan.program, cluster, rank, 0)
-    except DeadlockError as error:
-        return f"rank {rank} has stopped: {error}"
-    return f"rank {rank} has stopped"
+        for first in range(0, last, step.rounds):
+            steps = range(first, first + step.rounds)
+            rows = [_tokens(setting, text, number) for number in steps]
+            told += training.play(rows, faults.spoil(steps), faults.tamper(steps))
+    if why and stopped is not None:
+        training.checks.tell("watchdog", stopped.step)
+    return _learning(told, 0.0 if step.sharding.asynchronous else timeline.end, training.checks.seen, why)
 
 
 def _tokens(setting: Setting, text: Array | None, number: int) -> Array:
@@ -119,16 +112,15 @@ def _tokens(setting: Setting, text: Array | None, number: int) -> Array:
     return task.sequences(setting.seed, number, count, length, setting.gpt.vocabulary)
 
 
-def _learning(told: Sequence[Told], duration: float, seen: dict[str, int], why: str) -> Learning:
-    """Times of steps that were played once each go on from one to the next."""
-    rounds = len({one.ended for one in told}) > 1
+def _learning(told: Sequence[Told], each: float, seen: dict[str, int], why: str) -> Learning:
+    """Steps that were played once take `each` so long, one after the other."""
     return Learning(
-        ended_s=tuple(one.ended if rounds else duration * (number + 1) for number, one in enumerate(told)),
-        staleness=tuple(one.staleness for one in told),
-        seen=dict(seen),
-        stopped=why,
         losses=tuple(one.loss for one in told),
         gradient_norms=tuple(one.norm for one in told),
         loss_scales=tuple(one.scale for one in told),
         skipped=tuple(number for number, one in enumerate(told) if one.skipped),
+        ended_s=tuple(each * (number + 1) if each else one.ended for number, one in enumerate(told)),
+        staleness=tuple(one.staleness for one in told),
+        seen=dict(seen),
+        stopped=why,
     )

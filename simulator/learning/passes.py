@@ -14,8 +14,8 @@ from simulator.numerics.block import entry, trimmed
 from simulator.program import Act
 
 
-def forward(setting: Setting, rank: Rank, act: Act, rows: Array, begun: int) -> None:
-    """Run a unit, and keep what its backward pass needs, or what it can be run again from.
+def forward(setting: Setting, rank: Rank, act: Act, rows: Array, begun: int) -> float | None:
+    """Run a unit, and keep what its backward pass needs, or what it can be run again from; the head's loss.
 
     Parameters
     ----------
@@ -31,13 +31,14 @@ def forward(setting: Setting, rank: Rank, act: Act, rows: Array, begun: int) -> 
     x = rows[:, :-1] if unit == gpt.units[0] else rank.flowing[micro]
     draw = setting.draw(rank.number, unit, micro, begun)
     out, cache = gpt.forward(unit, gpt.used(unit, rank.working), x, draw)
+    loss = None
     if unit == gpt.units[-1]:
         targets = rows[:, 1:].ravel()
         loss, kept = layers.cross_entropy(out.reshape(-1, gpt.vocabulary), targets)
-        rank.losses.setdefault(micro // setting.plan.step.accumulation, []).append(loss)
         cache = (cache, kept, targets)
     rank.caches[unit, micro] = _kept(setting, unit, cache)
     rank.flowing[micro] = out
+    return loss
 
 
 def _kept(setting: Setting, unit: str, cache: object) -> object:

@@ -34,15 +34,15 @@ class Serving:
     Attributes
     ----------
     servers : dict of units to Server
-    squares : dict of step to list of float
-        Of gradients that were applied.
-    staleness : dict of step to list of int
-        Updates between a gradient's parameters and its own update.
+    squares : list of float
+        Of gradients, in the order in which they were applied.
+    staleness : list of int
+        Updates between a gradient's parameters and its own update, in that order.
     """
 
     servers: dict[Units, Server]
-    squares: dict[int, list[float]] = field(default_factory=dict)
-    staleness: dict[int, list[int]] = field(default_factory=dict)
+    squares: list[float] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)
     _pushed: dict[Units, tuple[Collective, dict[int, Array], Tamper]] = field(default_factory=dict)
     _coming: dict[tuple[int, Units], Array] = field(default_factory=dict)
     _seen: dict[tuple[int, Units], int] = field(default_factory=dict)
@@ -56,19 +56,17 @@ class Serving:
         op, pushed, tamper = self._pushed.pop(units)
         log, kind = setting.logs[op.name], find(op.dtype).numpy
         buffers = [pushed[number].astype(kind) for number in op.group]
-        gradient = added(_arrived(op, log, ended_order(log.transfers, log.end), buffers, tamper), op.elements)
+        gradient = added(_arrived(op, log, ended_order(log.transfers, log.end), buffers, tamper), op.elements, kind)
         checks.summed(step, buffers, gradient)
-        self.squares.setdefault(0, []).append(squares(gradient))
+        self.squares.append(squares(gradient))
         self.servers[units].update(setting.rule, gradient)
         return self.servers[units].parameters
 
     def apply(self, setting: Setting, rank: Rank, act: Act) -> None:
         """One worker's gradient, as soon as it is there."""
         gradient, server = self._coming.pop((rank.number, act.units)), self.servers[act.units]
-        number = act.micro // setting.plan.step.accumulation
-        self.squares.setdefault(number, []).append(squares(gradient))
-        late = server.version - self._seen.get((rank.number, act.units), 0)
-        self.staleness.setdefault(number, []).append(late)
+        self.squares.append(squares(gradient))
+        self.staleness.append(server.version - self._seen.get((rank.number, act.units), 0))
         server.update(setting.rule, gradient)
 
     def bring(
@@ -78,7 +76,7 @@ class Serving:
         own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
         log = setting.logs[op.name]
         order = ended_order(log.transfers, log.end)
-        gradient = added(_arrived(op, log, order, [own], tamper), op.elements)
+        gradient = added(_arrived(op, log, order, [own], tamper), op.elements, own.dtype)
         checks.summed(begun + act.micro // setting.plan.step.accumulation, [own], gradient)
         self._coming[rank.number, act.units] = gradient
 

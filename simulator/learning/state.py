@@ -17,7 +17,7 @@ from simulator.numerics.scaling import Scale
 
 Parameters = dict[str, Array]
 Units = tuple[str, ...]
-Spoil = Callable[[int, str, Parameters], None]
+Spoil = Callable[[int, str, Parameters, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Told:
     staleness : float
         Updates by others between a gradient's parameters and its own update, on average; with servers that do not wait.
     ended : float
-        When ranks were through with it, on average, from the start of what was played [s].
+        When it was over, from the start of what was played [s].
     """
 
     loss: float
@@ -71,7 +71,6 @@ class Rank:
     caches : dict of (unit, micro-batch) to what is kept for its backward pass
     flowing : dict of micro-batch to array
         Activations on the way up, their gradient on the way down.
-    losses : dict of step to list of float
     squares : float
         Of the gradient; its part's at first, then everybody's.
     overflowed : bool
@@ -87,7 +86,6 @@ class Rank:
     gradients: dict[str, Parameters] = field(default_factory=dict)
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
     flowing: dict[int, Array] = field(default_factory=dict)
-    losses: dict[int, list[float]] = field(default_factory=dict)
     squares: float = 0.0
     overflowed: bool = False
 

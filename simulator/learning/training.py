@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import unpacked
 from simulator.program import Act, Collective, Compute
 
+T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}
 
 
@@ -69,6 +70,7 @@ class Training:
     done: int = 0
     checks: Checks = field(default_factory=Checks)
     _moments: list[Moment] = field(default_factory=list)
+    _losses: list[tuple[float, int, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._moments = list(_moments(self.setting))
@@ -80,7 +82,7 @@ class Training:
         ----------
         tokens : int array, shape (ranks x micro-batches x sequences, seq_len + 1)
             Rank r has the r-th part, a micro-batch the m-th part of that.
-        spoil : function (rank, unit, gradients), optional
+        spoil : function (rank, unit, gradients, step), optional
             May change a unit's gradients in place before they are sent.
         tamper : mapping of a collective's name to Tamper, optional
             Faults of its transfers.
@@ -93,25 +95,28 @@ class Training:
     ) -> list[Told]:
         """Train once through what was played: one step, or the many steps of workers that do not wait.
 
-        Parameters are `step`'s, with the tokens of each step.
+        Where nobody waits, a step is what as many passes as there are workers have learned, in the order of the clock;
+        so there are fewer of them where a worker has stopped. Parameters are `step`'s, with the tokens of each step.
         """
         batches = [self._batches(tokens, number) for number in range(len(self.ranks))]
         for rank in self.ranks:
-            rank.losses, rank.gradients, rank.summed, rank.scattered = {}, {}, {}, {}
+            rank.gradients, rank.summed, rank.scattered = {}, {}, {}
             rank.overflowed = False
+        self._losses = []
         if self.serving is not None:
-            self.serving.squares, self.serving.staleness = {}, {}
+            self.serving.squares, self.serving.staleness = [], []
         results: dict[str, list[Array]] = {}
         # What overflows is told as a norm or a loss that is no finite number.
         with np.errstate(over="ignore", invalid="ignore"):
             for moment in self._moments:
                 self._follow(moment, batches[moment.rank], spoil, results, tamper.get(moment.op.name, {}))
-        told = [self._told(number) for number in range(len(tokens))]
+        count = len(self._losses) // (len(self.ranks) * self.setting.plan.step.accumulation)
+        told = [self._told(number, count) for number in range(count)]
         for rank in self.ranks:
             rank.scale = rank.scale.after(overflow=rank.overflowed)
-        for one in told:
-            self.checks.after(self.setting, self.ranks, self.done, one)
-            self.done += 1
+        for number, one in enumerate(told):
+            self.checks.after(self.setting, self.ranks, self.done + number, one)
+        self.done += len(tokens)
         return told
 
     def _follow(
@@ -124,7 +129,7 @@ class Training:
     ) -> None:
         rank, op, act = self.ranks[moment.rank], moment.op, moment.act
         if isinstance(op, Compute):
-            self._computed(rank, act, batches, spoil)
+            self._computed(rank, moment, batches, spoil)
         elif self.serving is not None and act.what in ("push", "pull"):
             self._served(self.serving, moment, results, tamper)
         else:
@@ -144,16 +149,19 @@ class Training:
         self.checks.moved(self.done, act, sent, found)
         return found
 
-    def _computed(self, rank: Rank, act: Act, batches: Sequence[Array], spoil: Spoil | None) -> None:
-        setting = self.setting
+    def _computed(self, rank: Rank, moment: Moment, batches: Sequence[Array], spoil: Spoil | None) -> None:
+        setting, act = self.setting, moment.act
         if act.what == "forward":
-            passes.forward(setting, rank, act, batches[act.micro], self.done)
+            loss = passes.forward(setting, rank, act, batches[act.micro], self.done)
+            if loss is not None:
+                self._losses.append((moment.time, rank.number, act.micro, loss))
         elif act.what == "recompute":
             passes.again(setting, rank, act, self.done)
         elif act.what == "backward":
             passes.backward(setting, rank, act, self.done)
             if spoil is not None:
-                spoil(rank.number, act.units[0], rank.gradients[act.units[0]])
+                step = self.done + act.micro // setting.plan.step.accumulation
+                spoil(rank.number, act.units[0], rank.gradients[act.units[0]], step)
         elif act.what == "check":
             updating.check(setting, rank)
         elif act.what == "norm":
@@ -181,28 +189,28 @@ class Training:
                 results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
             exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
 
-    def _told(self, number: int) -> Told:
-        losses = [loss for rank in self.ranks for loss in rank.losses.get(number, [])]
-        ends: dict[int, float] = {}
-        for moment in self._moments:
-            if moment.act.micro // self.setting.plan.step.accumulation == number and moment.ends:
-                ends[moment.rank] = moment.time
+    def _told(self, number: int, count: int) -> Told:
+        """Of one step out of so many."""
+        mine = _share(self._losses, number, count)
+        alone = self.setting.plan.step.sharding.asynchronous
+        serving = self.serving or Serving({})
+        late = _share(serving.staleness, number, count)
         return Told(
-            loss=float(np.mean(losses)),
-            norm=self._norm(number),
+            # By rank and micro-batch, so that who is late does not show in the last digit of the mean.
+            loss=float(np.mean([loss for *_, loss in sorted(mine, key=lambda one: one[1:3])])),
+            norm=self._norm(_share(serving.squares, number, count)),
             scale=self.ranks[0].scale.value,
             skipped=any(rank.overflowed for rank in self.ranks),
-            staleness=float(np.mean(self.serving.staleness.get(number, [0]))) if self.serving is not None else 0.0,
-            ended=float(np.mean(list(ends.values()))),
+            staleness=float(np.mean(late)) if late else 0.0,
+            ended=mine[-1][0] if alone else self.setting.timeline.end,
         )
 
-    def _norm(self, number: int) -> float:
+    def _norm(self, applied: Sequence[float]) -> float:
         """Of the summed gradient; with servers that do not wait, of one worker's on average."""
         if self.serving is None:
             return float(np.sqrt(self.ranks[0].squares))
-        applied = sum(self.serving.squares.get(number, []))
         alone = self.setting.plan.step.sharding.asynchronous
-        return float(np.sqrt(applied / (len(self.ranks) if alone else 1)))
+        return float(np.sqrt(sum(applied) / (len(self.ranks) if alone else 1)))
 
     def parameters(self) -> Parameters:
         """As they are updated, whole, by name: put together from all ranks."""
@@ -214,6 +222,11 @@ class Training:
             for own in unpacked(self.setting.gpt, whole, units).values():
                 found |= own
         return found
+
+
+def _share(values: Sequence[T], number: int, count: int) -> Sequence[T]:
+    """One of so many equal parts."""
+    return values[len(values) * number // count : len(values) * (number + 1) // count]
 
 
 def _moments(setting: Setting) -> Iterator[Moment]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Rule, State, step
@@ -38,17 +39,9 @@ class Server:
         self.version += 1
 
 
-def added(arrived: Sequence[tuple[slice, Array]], length: int) -> Array:
-    """Add pieces of gradients in their order; the first of a place is taken as it is.
-
-    Raises
-    ------
-    ValueError
-        Nothing has arrived.
-    """
-    if not arrived:
-        raise ValueError("a server updates before gradients have arrived")
-    total = np.zeros_like(arrived[0][1], shape=length)
+def added(arrived: Sequence[tuple[slice, Array]], length: int, dtype: npt.DTypeLike) -> Array:
+    """Add pieces of gradients in their order; the first of a place is taken as it is, what is missing is 0."""
+    total = np.zeros(length, dtype)
     there = np.zeros(length, np.bool_)
     for place, piece in arrived:
         total[place] = np.where(there[place], total[place] + piece, piece)

@@ -143,7 +143,8 @@ def trace(
 def _groups(collectives: Mapping[str, Collective], world_size: int) -> dict[tuple[int, ...], str]:
     """Process groups by their ranks, named "0", "1", ... as PyTorch does; "0" is the world."""
     everybody = tuple(range(world_size))
-    found = dict.fromkeys([everybody, *(c.group for c in collectives.values() if len(c.group) > 1)])
+    communicate = (c.group for c in collectives.values() if not c.schedule.operation.startswith("copy"))
+    found = dict.fromkeys([everybody, *communicate])
     return {group: str(number) for number, group in enumerate(found)}
 
 

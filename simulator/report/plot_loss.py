@@ -24,7 +24,7 @@ Learned = tuple[str, Mapping[str, Any]]
 _APART: Final = 0.005
 # Characters of all labels of a row of the legend together.
 _LEGEND: Final = 120
-# Below what float32 tells of a loss, so that runs without any difference can be drawn on a logarithmic axis.
+# Below what float32 tells of a loss: the axis is linear there, so that runs without any difference stand at 0.
 _NOTHING: Final = 1e-8
 
 
@@ -35,22 +35,28 @@ def figure(rows: Sequence[Row]) -> Figure:
     ----------
     rows : sequence of (label, training report with `learning`)
     """
-    runs = [(label, report["learning"]) for label, report in rows]
+    runs = [(label, _numbers(report["learning"])) for label, report in rows]
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
+
     with style.applied():
         drawn = style.new_figure(11.0, 4.6)
         by_step, beside = drawn.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
         for (label, learning), width in zip(runs, _widths(runs), strict=True):
-            _line(by_step, range(1, len(learning["losses"]) + 1), learning, colours[label], width, label)
+            _line(by_step, range(len(learning["losses"])), learning, colours[label], width, label)
             if _same_times(runs):
                 _distance(beside, runs[0][1], learning, colours[label])
             else:
                 _line(beside, learning["ended_s"], learning, colours[label], width, label)
-        by_step.set_xlabel("step")
+        by_step.set_xlabel("step, the first is 0")
+        by_step.xaxis.set_major_locator(MaxNLocator(integer=True))
         by_step.set_ylabel("loss (nats a token)")
         if _same_times(runs):
-            beside.set_yscale("log")
-            beside.set_xlabel("step")
+            beside.set_yscale("symlog", linthresh=_NOTHING)
+            beside.set_ylim(0)
+            beside.set_xlabel("step, the first is 0")
+            beside.xaxis.set_major_locator(MaxNLocator(integer=True))
             beside.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
         else:
             style.time_axis(beside, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
@@ -58,9 +64,18 @@ def figure(rows: Sequence[Row]) -> Figure:
         longest = max(len(label) for label, _ in runs) + 6
         columns = min(len(runs), max(1, _LEGEND // longest))
         handles, labels = by_step.get_legend_handles_labels()
+        for marker, told, happened in (("x", "skipped", "skipped"), ("s", "stopped", "stopped")):
+            if any(learning[happened] for _, learning in runs):
+                handles.append(Line2D([], [], color=style.BLACK, marker=marker, linestyle="none"))
+                labels.append(told)
         drawn.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
         style.set_title(drawn, finding(rows))
     return drawn
+
+
+def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With what JSON has no number for as one that is none."""
+    return {**learning, "losses": [float("nan") if loss is None else loss for loss in learning["losses"]]}
 
 
 def _same_times(runs: Sequence[Learned]) -> bool:
@@ -84,23 +99,24 @@ def _line(
     axes: Axes, along: Sequence[float], learning: Mapping[str, Any], colour: str, width: float, label: str
 ) -> None:
     losses, skipped = learning["losses"], list(learning["skipped"])
-    axes.plot(along, losses, color=colour, label=label, linewidth=width)
+    # A single step is no line.
+    axes.plot(along, losses, "o" if len(losses) == 1 else "-", color=colour, label=label, linewidth=width)
     axes.plot([along[n] for n in skipped], [losses[n] for n in skipped], "x", color=style.BLACK, markersize=6)
     if learning["stopped"] and losses:
         axes.plot(along[-1:], losses[-1:], "s", color=colour, markersize=9, markeredgecolor=style.BLACK)
 
 
 def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str) -> None:
-    if learning is first:
+    if learning["losses"] is first["losses"]:
         return
     common = min(len(first["losses"]), len(learning["losses"]))
     apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
-    axes.plot(range(1, common + 1), np.maximum(apart, _NOTHING), color=colour, linewidth=1.5)
+    axes.plot(range(common), apart, color=colour, linewidth=1.5)
 
 
 def finding(rows: Sequence[Row]) -> str:
     """Say how far runs lie apart at the end, and which is there first."""
-    known = [(label, report["learning"]) for label, report in rows if report["learning"]["losses"]]
+    known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
     whole = [(label, learning) for label, learning in known if not learning["stopped"]]
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
     ends = [f"{label} ends before step {len(learning['losses'])}" for label, learning in cut]
@@ -124,13 +140,19 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
     if apart <= _APART * min(last):
         alike = "one loss to the last digit" if apart == 0 else f"losses within {apart:.1g} of each other"
         return [f"{alike} at the end", *when]
-    low, lowest = runs[int(np.argmin(last))]
-    high = runs[int(np.argmax(last))][0]
-    if low == first or not when:
+    low, high = runs[int(np.argmin(last))][0], runs[int(np.argmax(last))][0]
+    half = soon / 2
+    midway = [_at(learning, half) for _, learning in runs]
+    ahead = runs[int(np.argmin(midway))][0]
+    if ahead == low or not when:
         return [f"{low} ends at a loss of {min(last):.3g}, {high} at {max(last):.3g}", *when]
-    there = sum(end <= soon for end in lowest["ended_s"])
-    meanwhile = f", where {low} has {lowest['losses'][there - 1]:.3g}" if there else ""
     return [
+        f"{ahead} is ahead at first ({min(midway):.3g} after {half:.3g} s)",
         f"{low} ends lowest, at {min(last):.3g}",
-        f"{first} has {best['losses'][-1]:.3g} after {soon:.3g} s{meanwhile}",
     ]
+
+
+def _at(learning: Mapping[str, Any], time: float) -> float:
+    """The last loss that was known then; the first where there was none yet."""
+    known = sum(end <= time for end in learning["ended_s"])
+    return float(learning["losses"][max(0, known - 1)])

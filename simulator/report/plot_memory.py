@@ -84,7 +84,8 @@ def distance(nbytes: float, capacity: float) -> str:
     if nbytes > capacity:
         return f"; that is {format_bytes(nbytes - capacity)} more than its {format_bytes(capacity)}"
     left = capacity - nbytes
-    return f"; {format_bytes(left)} of {format_bytes(capacity)} ({100 * left / capacity:.2g} %) stays free"
+    share = f"{100 * left / capacity:.2g}" if left < 0.99 * capacity else "more than 99"
+    return f"; {format_bytes(left)} of {format_bytes(capacity)} ({share} %) stays free"
 
 
 def over_time(

@@ -49,9 +49,9 @@ _TRAINING: Final = (
 _LEARNING: Final = (
     _TRAINING[0],
     _Column("steps", 3, lambda r: str(len(r["learning"]["losses"]))),
-    _Column("last loss", 0, lambda r: f"{r['learning']['losses'][-1]:.5g}" if r["learning"]["losses"] else "-"),
+    _Column("last loss", 0, lambda r: _last(r["learning"]["losses"])),
     _Column("skipped", 2, lambda r: str(len(r["learning"]["skipped"]))),
-    _Column("staleness", 4, lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
+    _Column("others between", 4, lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
     _Column("seen by", 1, lambda r: _seen(r["learning"]["seen"]), left=True),
     *_TRAINING[-2:],
 )
@@ -76,7 +76,10 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
 
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
     leading = [[setting_text(point["settings"].get(axis)) for axis in axes] for point in points]
-    columns = _columns([point["report"] for point in points if point["report"] is not None])
+    columns = _columns(
+        [point["report"] for point in points if point["report"] is not None],
+        training=any(axis.startswith("training.") for axis in axes),
+    )
     cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
     taken = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
@@ -98,16 +101,20 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
     return table
 
 
-def _columns(reports: Sequence[Row]) -> tuple[_Column, ...]:
-    """Those of what was played: a collective, a step, or real training."""
+def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
+    """Those of what was played: a collective, a step, or real training; where all failed, as axes are called."""
     if not any("step_time_s" in report for report in reports):
-        return _COLLECTIVE
+        return _TRAINING if not reports and training else _COLLECTIVE
     learned = reports and all(report["learning"] for report in reports)
     return _LEARNING if learned else _TRAINING
 
 
 def _memory(nbytes: int) -> str:
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
+
+
+def _last(losses: Sequence[float | None]) -> str:
+    return "-" if not losses else "no number" if losses[-1] is None else f"{losses[-1]:.5g}"
 
 
 def _mean(values: Sequence[float]) -> float:

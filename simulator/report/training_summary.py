@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from simulator.cluster.cluster import Cluster
@@ -112,8 +113,13 @@ class TrainingReport:
     learning: Learning | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
+        """Plain data, for JSON, which has no infinity: what is no finite number is None."""
+        found = asdict(self)
+        learning = found["learning"] or {}
+        for key in ("losses", "gradient_norms"):
+            if key in learning:
+                learning[key] = tuple(value if isfinite(value) else None for value in learning[key])
+        return found
 
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:

@@ -49,8 +49,11 @@ def _tokens() -> reading.Read:
     def reader(value: Any) -> str | tuple[int, ...]:
         if isinstance(value, str) and value.strip() and value.isprintable():
             return value
-        if isinstance(value, list | tuple) and value and all(type(n) is int and n >= 0 for n in value):
-            return tuple(value)
+        if isinstance(value, list | tuple) and value:
+            wrong = next((n for n in value if type(n) is not int or n < 0), None)
+            if wrong is None:
+                return tuple(value)
+            raise ValueError(f"got {reading.shown(wrong)} in a list; must be token numbers, whole and from 0 on")
         told = "must be the path of a text or of a .npy file, or a list of token numbers"
         raise ValueError(f"got {reading.shown(value)}; {told}")
 

@@ -5,12 +5,14 @@ Rule: as in training_rules.py; what is not built yet is refused here, each with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import ScenarioError
 from simulator.scenario.conflict import Conflict
+from simulator.scenario.learning_shape import FaultShape
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_making import precision
@@ -21,8 +23,27 @@ if TYPE_CHECKING:
 
 # More parameters than this train for minutes a step in numpy.
 _MOST: Final = 20_000_000
+# Keys of a config.json that change numbers and no time: what is computed with, and its other names.
+_COMPUTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+        "layer_norm_epsilon": (1e-5,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    }
+)
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "momentum", "sgd")
+# What a fault may say besides its step and what it is.
+_TRANSFER: Final = frozenset({"collective", "transfer", "rank"})
+_FITTING: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("dropped", "doubled", "stale"), _TRANSFER),
+        "bit_flip": _TRANSFER | {"element", "bit"},
+        **dict.fromkeys(("overflow", "stopped"), frozenset({"rank"})),
+    }
+)
+_ALL_KEYS: Final = _TRANSFER | {"element", "bit"}
 # Operations of all workers' steps that are planned at once; more take minutes.
 _MOST_WORKER_STEPS: Final = 20_000
 
@@ -35,7 +56,7 @@ def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | 
     if not shape.numerics:
         return
     if model is not None:
-        yield from _model(model)
+        yield from _model(model, shape.model)
         yield from _tokens(shape, model, base)
     sharding = shape.sharding
     if sharding.keep_below:
@@ -97,21 +118,31 @@ def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
         if fault.rank >= cluster.world_size:
             told = f"got {fault.rank}; the cluster has ranks 0 .. {cluster.world_size - 1}"
             yield _conflict(f"{place}.rank", told, "cluster.world_size")
-        if fault.what in ("overflow", "stopped") and (fault.collective is not None or fault.transfer):
-            yield _conflict(f"{place}.what", f"got {fault.what!r}, which is a rank's and no transfer's; name the rank")
+        if fault.what == "stale" and fault.step == 0:
+            yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
+        for key in _FITTING[fault.what] ^ _ALL_KEYS:
+            if getattr(fault, key) != FaultShape.model_fields[key].default:
+                fits = ", ".join(sorted(_FITTING[fault.what])) or "rank"
+                yield _conflict(f"{place}.{key}", f"says nothing of {fault.what!r}; keys for that are {fits}")
 
 
-def _model(model: Transformer) -> Iterator[Conflict]:
+def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
     """A GPT-2, small enough for numpy."""
     from simulator.model.parameters import total
 
     plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
     biased = model.attention_bias and model.output_bias and model.mlp_bias
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
-    if not (plain and biased and square) or model.ffn_size != 4 * model.hidden_size or model.num_experts:
+    if not (plain and biased and square) or model.num_experts:
         yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
+    elif model.ffn_size != 4 * model.hidden_size:
+        told = f"has an MLP of {model.ffn_size}; real numbers are of one four times as wide as the model, {{wide}}"
+        yield _conflict("model", told.format(wide=4 * model.hidden_size))
     elif total(model) > _MOST:
         yield _conflict("model", f"has {total(model):,} parameters; numpy trains {_MOST:,} at most")
+    for key, able in _COMPUTED.items():
+        if isinstance(written, Mapping) and written.get(key, able[0]) not in able:
+            yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
 
 
 def _tokens(shape: TrainingShape, model: Transformer, base: Path) -> Iterator[Conflict]:

@@ -34,13 +34,15 @@ def read_tokens(given: str | tuple[int, ...], base: Path | None) -> tuple[int, .
         return given
     path = Path(given) if base is None else base / given
     try:
-        return _array(path) if path.suffix == ".npy" else _text(path.read_text(encoding="utf-8"))
+        if path.suffix != ".npy":
+            return _text(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
     except UnicodeDecodeError:
         raise ScenarioError(f"{given}: is no text in UTF-8; an array's name ends in .npy") from None
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{given}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ScenarioError(f"{given}: cannot be read: {error.strerror}") from None
+    return _array(given, path)
 
 
 def _text(text: str) -> tuple[int, ...]:
@@ -48,10 +50,18 @@ def _text(text: str) -> tuple[int, ...]:
     return tuple(numbers[character] for character in text)
 
 
-def _array(path: Path) -> tuple[int, ...]:
+def _array(given: str, path: Path) -> tuple[int, ...]:
+    """Row after row, where it has several."""
     import numpy as np
 
-    found = np.load(path, allow_pickle=False)
-    if not np.issubdtype(found.dtype, np.integer) or found.size == 0 or found.min() < 0:
-        raise ValueError(f"holds {found.dtype}; must be whole numbers from 0 on")
+    try:
+        found = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
+    except (OSError, ValueError, EOFError):
+        raise ScenarioError(f"{given}: is no array that numpy can read; write it with numpy.save") from None
+    if not np.issubdtype(found.dtype, np.integer):
+        raise ScenarioError(f"{given}: holds {found.dtype}; must be whole numbers from 0 on")
+    if found.size and found.min() < 0:
+        raise ScenarioError(f"{given}: holds {found.min()}; must be whole numbers from 0 on")
     return tuple(found.ravel().tolist())

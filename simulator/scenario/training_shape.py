@@ -54,6 +54,7 @@ _OTHER_STRATEGIES: Final = {
 }
 PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
+        "fp64": {"params": "float64"},
         "fp32": {"params": "float32"},
         "tf32": {"params": "float32", "matmul": "tf32"},
         "fp16": {"params": "float16"},

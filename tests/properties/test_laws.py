@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING, Request
-from simulator.engine.events import Jitter, execute
+from simulator.engine.events import execute
+from simulator.engine.jitter import Jitter
 from simulator.program import Allocate, Compute, Free, Op, Program
 from simulator.timeline import Timeline, TransferLog
 from tests.playing import (

@@ -175,7 +175,9 @@ def test_a_sum_is_one_to_within_rounding_and_not_beyond() -> None:
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
-        ({"what": "dropped", "collective": "bucket"}, "training.faults.0.collective: got 'bucket'; the step has"),
+        ({"what": "dropped", "collective": "bucket"}, "training.faults.0.collective: got 'bucket'; one of gather"),
+        ({"what": "bit_flip", "bit": 32}, "training.faults.0.bit: got 32; 'scatter .* carries float32, 0 .. 31"),
+        ({"what": "bit_flip", "element": 10**6}, "training.faults.0.element: got 1000000; 'scatter"),
         ({"what": "dropped", "transfer": 10**6}, "training.faults.0.transfer: got 1000000; 'scatter"),
     ],
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from simulator.errors import DeadlockError
+from simulator.errors import ScenarioError
 from simulator.numerics import task
 from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.run import Run, simulate
+from simulator.run_directory import Keeper
 from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
 
@@ -44,6 +46,7 @@ def by_hand(played: Run) -> list[float]:
     state = fresh(Adam(), server)
     seen = {worker: server.copy() for worker in range(WORKERS)}
     found: dict[tuple[int, int], float] = {}
+    heads = of(played, "head forward")
     moments = [(span.end, 0, span) for span in of(played, "update bucket")]
     moments += [(span.start, 1, span) for span in of(played, "pull bucket")]
     for _, looks, span in sorted(moments, key=lambda moment: (moment[0], moment[1], moment[2].rank)):
@@ -52,9 +55,12 @@ def by_hand(played: Run) -> list[float]:
             seen[span.rank] = server.copy()
             continue
         rows = np.split(task.sequences(SEED, number, WORKERS * BATCH, 9, 32), WORKERS)[span.rank]
-        found[number, span.rank], gradient = gpt.gradients(unpacked(gpt, seen[span.rank], order), rows)
+        found[span.rank, number], gradient = gpt.gradients(unpacked(gpt, seen[span.rank], order), rows)
         step(Adam(), server, packed(gpt, gradient, order), state)
-    return [float(np.mean([found[n, worker] for worker in range(WORKERS)])) for n in range(STEPS)]
+    # In the order in which losses were known, as many at a time as there are workers.
+    order_of = [(s.rank, int(s.name.split()[2])) for s in sorted(heads, key=lambda s: (s.end, s.start, s.rank))]
+    losses = [found[one] for one in order_of]
+    return [float(np.mean(losses[n : n + WORKERS])) for n in range(0, len(losses), WORKERS)]
 
 
 def of(played: Run, name: str) -> list[Span]:
@@ -125,10 +131,56 @@ def test_others_go_on_where_a_worker_stops_and_wait_where_they_must() -> None:
     played = run(faults=stops)
     learning = played.report.learning  # type: ignore[union-attr]
     assert learning is not None
-    assert len(learning.losses) == STEPS
-    assert learning.stopped == ""
-    with pytest.raises(DeadlockError, match="'clock 3', which rank 1 has not reached"):
-        run(faults=stops, sharding={"staleness": 2})
+    # Two of three workers go through all their steps, and nobody notices that there are fewer gradients.
+    assert len(learning.losses) == (2 * STEPS + 4) // 3
+    assert (learning.stopped, learning.seen) == ("", {})
+    bound = run(faults=stops, sharding={"staleness": 2}).report.learning  # type: ignore[union-attr]
+    assert bound is not None
+    assert "'clock 3', which rank 1 has not reached" in bound.stopped
+    assert bound.seen == {"watchdog": 3}
+    # Others are through with steps up to 3 + 2, rank 1 has begun its step 3.
+    assert len(bound.losses) == (2 * 6 + 4) // 3
+
+
+@pytest.mark.parametrize("what", ["dropped", "doubled", "stale", "bit_flip"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_fault_of_one_workers_push_is_seen_in_its_step(what: str, rank: int) -> None:
+    clean, faulty = (
+        run(faults=f).report.learning
+        for f in ([], [{"step": 3, "what": what, "rank": rank, "bit": 0 if what != "bit_flip" else 29}])
+    )  # type: ignore[union-attr]
+    assert clean is not None
+    assert faulty is not None
+    assert faulty.seen["sums"] == 3
+    assert faulty.losses[:3] == clean.losses[:3]
+    assert faulty.losses != clean.losses
+
+
+def test_an_overflow_of_one_worker_ends_everybodys_training() -> None:
+    learning = run(faults=[{"step": 3, "what": "overflow", "rank": 1}]).report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    assert np.isfinite(learning.losses[:4]).all()
+    assert not np.isfinite(learning.losses[5:]).any()
+
+
+def test_a_push_that_is_not_that_workers_is_told() -> None:
+    fault = {"step": 3, "what": "dropped", "rank": 1, "collective": "push bucket 0 2 (worker 1)"}
+    with pytest.raises(ScenarioError, match="is no push of rank 1 in step 3; its first is 'push bucket 0 3"):
+        run(faults=[fault])
+
+
+def test_losses_stand_at_the_time_when_the_last_of_them_was_known() -> None:
+    played = run({2: 0.2})
+    learning = played.report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    known = sorted(span.end for span in of(played, "head forward"))
+    assert learning.ended_s == tuple(known[WORKERS - 1 :: WORKERS])
+
+
+def test_one_run_of_them_leaves_its_directory(tmp_path: Path) -> None:
+    played = run()
+    Keeper(tmp_path, single=True)(0, played)
+    assert list((tmp_path / "trace").iterdir())
 
 
 def test_memory_returns_to_its_start() -> None:

@@ -13,7 +13,7 @@ from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.learning.state import Rank, Told
-from simulator.learning.training import Training
+from simulator.learning.training import Moment, Training
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.arithmetic import Array
@@ -21,7 +21,6 @@ from simulator.numerics.flat import unpacked
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
-from simulator.program import Act
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
@@ -239,11 +238,12 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
     kept: dict[tuple[int, str], int] = {}
     computed = Training._computed
 
-    def computing(self: Training, rank: Rank, act: Act, batches: Any, spoil: Any) -> None:
+    def computing(self: Training, rank: Rank, moment: Moment, batches: Any, spoil: Any) -> None:
+        act = moment.act
         name = f"{act.units[0] if act.units else ''} {act.what} {act.micro}"
         if act.what == "backward":
             kept[rank.number, name] = rank.held()
-        computed(self, rank, act, batches, spoil)
+        computed(self, rank, moment, batches, spoil)
         if act.what == "forward":
             kept[rank.number, name] = rank.held()
 
@@ -273,7 +273,7 @@ def passes_the_gate(made: Training, spoil: Any = None) -> bool:
 
 
 def multiplied(factor: float) -> Any:
-    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+    def spoil(rank: int, unit: str, gradients: dict[str, Array], step: int) -> None:
         for name in gradients:
             gradients[name] = gradients[name] * np.float32(factor)
 
@@ -283,7 +283,7 @@ def multiplied(factor: float) -> Any:
 def zeroed_once() -> Any:
     seen: list[int] = []
 
-    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+    def spoil(rank: int, unit: str, gradients: dict[str, Array], step: int) -> None:
         if rank == 1 and unit == "layer 0":
             seen.append(rank)
             if len(seen) == 6:
@@ -369,10 +369,10 @@ def last_multiplied(factor: float) -> Any:
     """After the last micro-batch, for each backward pass adds to what is there."""
     seen: dict[tuple[int, str], int] = {}
 
-    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+    def spoil(rank: int, unit: str, gradients: dict[str, Array], step: int) -> None:
         seen[rank, unit] = seen.get((rank, unit), 0) + 1
         if seen[rank, unit] % 4 == 0:
-            multiplied(factor)(rank, unit, gradients)
+            multiplied(factor)(rank, unit, gradients, step)
 
     return spoil
 
@@ -385,7 +385,7 @@ def half(strategy: str, scale: Scale | None = None) -> tuple[Training, list[Told
     begun = {u: {name: golden("init")[name] for name in gpt.shapes(u)} for u in gpt.units}
     training = start(Setting(gpt, played.plan, played.timeline), begun, scale or grad_scaler())
 
-    def spoil(rank: int, unit: str, gradients: dict[str, Array]) -> None:
+    def spoil(rank: int, unit: str, gradients: dict[str, Array], step: int) -> None:
         if rank == 2 and unit == "head":
             gradients["head.weight"][3, 5] = np.inf
 

@@ -24,9 +24,9 @@ def test_runs_that_learn_alike_say_so_and_who_is_first() -> None:
     assert plot_loss.finding(rows).startswith("losses within 0.0001 of each other at the end")
 
 
-def test_runs_that_learn_differently_say_which_is_lowest_and_where_it_was_meanwhile() -> None:
-    rows = [("sound", run([4.0, 3.0, 2.0], 0.4)), ("hasty", run([4.0, 3.2, 3.1], 0.2))]
-    assert plot_loss.finding(rows) == "sound ends lowest, at 2; hasty has 3.1 after 0.6 s, where sound has 4"
+def test_runs_that_learn_differently_say_which_is_lowest_and_which_is_ahead_at_first() -> None:
+    rows = [("sound", run([4.0, 3.9, 3.0, 2.0], 0.4)), ("hasty", run([4.0, 3.2, 3.1, 3.0], 0.3))]
+    assert plot_loss.finding(rows) == "hasty is ahead at first (3.2 after 0.6 s); sound ends lowest, at 2"
     rows = [("both", run([4.0, 2.0], 0.1)), ("other", run([4.0, 3.0], 0.2))]
     told = "both ends at a loss of 2, other at 3; both has done 2 steps after 0.2 s, first of all"
     assert plot_loss.finding(rows) == told

@@ -355,7 +355,10 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             "did you mean 'bucket_size'?",
         ),
         ({"precision": "bfloat16"}, "precision: got 'bfloat16'; did you mean 'bf16'?"),
-        ({"precision": "fp15"}, "precision: got 'fp15'; one of bf16, fp16, fp32, fp8, tf32; did you mean 'fp16'?"),
+        (
+            {"precision": "fp15"},
+            "precision: got 'fp15'; one of bf16, fp16, fp32, fp64, fp8, tf32; did you mean 'fp16'?",
+        ),
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
         ({"precision": {"params": "tf32"}},
          "precision.params: got 'tf32', in which only matmuls run; write it at training.precision.matmul"),
@@ -630,7 +633,7 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
         ({"faults": [{"step": 2, "what": "lost"}]}, "faults.0.what: got 'lost'; one of bit_flip, doubled, dropped"),
         (
             {"faults": [{"step": 1, "what": "stopped", "transfer": 3}]},
-            "faults.0.what: got 'stopped', which is a",
+            "faults.0.transfer: says nothing of 'stopped'; keys for that are rank",
         ),
         ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: are of real training"),
         ({"sharding": "parameter_server", "precision": "fp16"}, "loss_scaling: servers apply gradients without"),
@@ -690,7 +693,7 @@ def test_what_is_learned_reaches_the_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("x.npy", b"no array", "x.npy: cannot be read"),
+        ("x.npy", b"no array", "x.npy: is no array that numpy can read"),
         ("x.txt", b"\xff\xfe\x00", "x.txt: is no text in UTF-8; an array's name ends in .npy"),
     ],
 )

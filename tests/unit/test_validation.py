@@ -11,7 +11,7 @@ import pytest
 
 from simulator import registry
 from simulator.cluster.gpu_file import load_gpu
-from simulator.engine.events import Jitter
+from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.model.head import head_operations, logits_memory
 from simulator.model.kernel import Attention, Elementwise, Matmul

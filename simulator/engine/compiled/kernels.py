@@ -1,0 +1,48 @@
+"""When kernels end that are slowed while a collective is in flight: the events engine's integral, all ranks at once.
+
+Rule: progress is 1/alone a second, or 1/slowed while anything is in flight; what is in flight is told as intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Interval = tuple[Floats, Floats]
+
+
+def ends(start: Floats, alone: Floats, slowed: Floats, flights: Sequence[Interval]) -> Floats:
+    """When kernels end that start then.
+
+    Parameters
+    ----------
+    start, alone, slowed : float array, shape (ranks,)
+        [s]
+    flights : sequence of (begin, end)
+        When each collective of a rank is in flight, shape (ranks,) each; they may overlap.
+    """
+    relevant = [(a, b) for a, b in flights if bool((b > start).any())]
+    if not relevant or bool((alone == slowed).all()):
+        return start + alone
+    begins = np.stack([a for a, _ in relevant])
+    stops = np.stack([b for _, b in relevant])
+    order = np.argsort(begins, axis=0, kind="stable")
+    begins, stops = np.take_along_axis(begins, order, 0), np.take_along_axis(stops, order, 0)
+    # Overlapping flights are one: each begins where all before it are over.
+    over = np.maximum.accumulate(stops, axis=0)
+    begins[1:] = np.maximum(begins[1:], over[:-1])
+    now, left = start.copy(), np.ones_like(start)
+    for begin, stop in zip(begins, over, strict=True):
+        now, left = _pass(now, left, np.maximum(begin, now), alone)
+        now, left = _pass(now, left, np.maximum(stop, now), slowed)
+    return now + left * alone
+
+
+def _pass(now: Floats, left: Floats, until: Floats, pace: Floats) -> tuple[Floats, Floats]:
+    """Go on until then, or to the end of the work."""
+    done = np.divide(until - now, pace, out=np.where(until > now, np.inf, 0.0), where=pace > 0.0)
+    finished = done >= left
+    return np.where(finished, now + left * pace, until), np.where(finished, 0.0, left - done)
