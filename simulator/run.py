@@ -17,9 +17,9 @@ from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.collectives.reduction import Array
 from simulator.dtypes import find as find_dtype
-from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
+from simulator.engine.play import play
 from simulator.errors import ScenarioError, SimulationError
 from simulator.report.summary import CollectiveReport, summarize, with_link_use
 from simulator.report.training_summary import TrainingReport
@@ -90,16 +90,11 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None, limit_memory: 
     luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
         step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
-        return Run(scenario, *play_step(cluster, step, luck, limit_memory=limit_memory), None)
+        return Run(scenario, *play_step(cluster, step, luck, limit_memory=limit_memory, engine=scenario.engine), None)
     planned = plan_scenario(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper or {})
     drawn = _copies(planned, payloads)
-    timeline = execute(
-        planned.program,
-        cluster,
-        jitter=luck,
-        payloads=payloads,
-    )
+    timeline = play(scenario.engine, planned.program, cluster, jitter=luck, payloads=payloads)
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
     report = summarize(planned, timeline, verdict, exact_form=luck.latency == 0)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
+from simulator.engine.play import Engine, play
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
 from simulator.report.summary import with_link_use
@@ -25,7 +26,7 @@ _MOST_TRIED = 6
 
 
 def play_step(
-    cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool
+    cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool, engine: Engine = "auto"
 ) -> tuple[StepPlan, Timeline, TrainingReport]:
     """Play one step; where numbers are asked for, train on it.
 
@@ -39,15 +40,15 @@ def play_step(
         planned = plan_step(cluster, step, steady=steady)
     except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
-    one = folded(cluster, planned.program) if steady and step.collectives == "auto" else None
+    may_fold = engine == "auto" and steady and step.collectives == "auto"
+    one = folded(cluster, planned.program) if may_fold else None
     try:
         if one is not None:
             timeline = execute(one, cluster, limit_memory=limit_memory, allocator=step.allocator)
             timeline = expanded(timeline, cluster.world_size)
         else:
-            timeline = with_link_use(
-                execute(planned.program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=step.allocator)
-            )
+            how = {"jitter": jitter, "limit_memory": limit_memory, "allocator": step.allocator}
+            timeline = with_link_use(play(engine, planned.program, cluster, **how))  # type: ignore[arg-type]
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise

@@ -28,7 +28,7 @@ Settings = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where results go; runs/NAME-0001 otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
-Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto or events.")]
+Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto, events or compiled.")]
 Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Write traces for every point of a larger run too.")]
 

@@ -168,8 +168,8 @@ class ScenarioShape(Shape):
     training: Annotated[TrainingShape | None, LeftOut(TrainingShape)] = Field(
         default=None, description="One training step; or else `collective`."
     )
-    engine: Annotated[str, reading.choice(("auto", "events"), {"compiled": "is not built yet; use auto or events"})] = (
-        Field(default="auto", description="What plays it.")
+    engine: Annotated[str, reading.choice(("auto", "events", "compiled"))] = Field(
+        default="auto", description="What plays it."
     )
     compare: Axes = Field(default={}, description="Key: values to set side by side.")
     sweep: Axes = Field(default={}, description="Key: values to go through.")

@@ -33,7 +33,7 @@ collective:                     # or `training`: one step of a model
   # servers: {count: 4, on: workers}           # with algorithm: parameter_server
   # root: 0                                    # with broadcast, reduce, scatter and gather
 
-engine: auto                    # auto events
+engine: auto                    # auto events compiled
 
 compare:                        # set side by side
   collective.algorithm: [ring, tree]
@@ -76,7 +76,7 @@ training:
   faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
   # parallelism: {dp: 8}        # left out: all ranks are data parallel
 
-engine: auto                    # auto events
+engine: auto                    # auto events compiled
 
 compare:                        # set side by side
   training.sharding.strategy: [ddp, zero3]

@@ -130,7 +130,7 @@ def test_data_without_end_is_refused() -> None:
         ({"name": 3}, "name: got 3; must be text; put it in quotes"),
         ({"seed": -1}, "seed: got -1; must be at least 0"),
         ({"seed": True}, "seed: got true; must be a whole number"),
-        ({"engine": "compiled"}, "engine: got 'compiled'; is not built yet; use auto or events"),
+        ({"engine": "arrays"}, "engine: got 'arrays'; one of auto, compiled, events"),
         ({"cluster__world_size": "8"}, "cluster.world_size: got '8'; must be a whole number; remove the quotes"),
         ({"cluster__world_size": 8.0}, "cluster.world_size: got 8.0; must be a whole number; write 8"),
         ({"cluster__world_size": 0}, "cluster.world_size: got 0; must be at least 1"),

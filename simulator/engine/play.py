@@ -1,0 +1,53 @@
+"""Which engine plays a program: the one that is asked for.
+
+Rule: both give one answer; the compiled one gives it sooner, or says why it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine import events
+from simulator.engine.compiled import engine as compiled
+from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.jitter import Jitter
+from simulator.engine.payload import Payload, carry, ended_order
+from simulator.errors import SimulationError
+from simulator.program import Program
+from simulator.timeline import Timeline
+
+Engine = Literal["auto", "events", "compiled"]
+
+
+def play(
+    engine: Engine,
+    program: Program,
+    cluster: Cluster,
+    *,
+    jitter: Jitter | None = None,
+    payloads: Mapping[str, Payload] | None = None,
+    limit_memory: bool = True,
+    allocator: str | None = None,
+) -> Timeline:
+    """Play a program; parameters and result are those of `events.execute`.
+
+    Raises
+    ------
+    SimulationError
+        As there; and where the compiled engine is asked for and cannot prove its answer.
+    """
+    how = {"jitter": jitter, "limit_memory": limit_memory, "allocator": allocator}
+    if engine != "compiled":
+        return events.execute(program, cluster, payloads=payloads, **how)  # type: ignore[arg-type]
+    try:
+        timeline = compiled.execute(program, cluster, **how)  # type: ignore[arg-type]
+    except DeclinedError as error:
+        raise SimulationError(f"engine: the compiled engine declines: {error}; write engine: auto") from error
+    ops = program.collectives()
+    for log in timeline.logs:
+        if payloads and log.collective in payloads:
+            order = ended_order(log.transfers, log.end)
+            carry(ops[log.collective].schedule, log.transfers, order, payloads[log.collective])
+    return timeline

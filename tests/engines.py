@@ -1,0 +1,32 @@
+"""Two timelines of one program: how far they are apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.timeline import Timeline
+
+
+def farthest(one: Timeline, other: Timeline) -> float:
+    """Largest distance of any start, end or enter, over the end of all; infinite where anything else differs."""
+    kinds = [[(s.rank, s.stream, s.name, s.kind, s.nbytes, s.flops) for s in t.spans] for t in (one, other)]
+    if kinds[0] != kinds[1] or peaks(one) != peaks(other) or sent(one) != sent(other):
+        return float("inf")
+    times = [[(s.start, s.end) for s in t.spans] for t in (one, other)]
+    apart = [float(np.abs(np.array(times[0]) - np.array(times[1])).max(initial=0.0))]
+    for a, b in zip(one.logs, other.logs, strict=True):
+        apart += [float(np.abs(x - y).max(initial=0.0)) for x, y in ((a.enter, b.enter), (a.end, b.end))]
+    return max(apart) / max(one.end, 1e-300)
+
+
+def peaks(timeline: Timeline) -> dict[int, int]:
+    """Most that each rank holds [B]."""
+    found: dict[int, int] = {}
+    for sample in timeline.memory:
+        found[sample.rank] = max(found.get(sample.rank, 0), sample.nbytes)
+    return found
+
+
+def sent(timeline: Timeline) -> dict[str, float]:
+    """Bytes of each collective [B]."""
+    return {log.collective: float(log.nbytes.sum()) for log in timeline.logs}
