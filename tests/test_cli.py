@@ -74,7 +74,7 @@ WRONG_COMMANDS = [
     (("run", "small.yaml", "--set", "collective.size=6 B"), "--set collective.size=6 B: got 6 B", "try 4 B or 8 B"),
     (("run", "small.yaml", "--set", "cluster.world_size=1"), "--set cluster.world_size=1: got 1", "at least 2 ranks"),
     (("run", "small.yaml", "--set", "collective.algorithm=nvls"), "--set collective.algorithm=nvls: ", "cannot reduce"),
-    (("run", "small.yaml", "--engine", "fast"), "--set engine=fast: got 'fast'", "one of auto, events"),
+    (("run", "small.yaml", "--engine", "fast"), "--set engine=fast: got 'fast'", "one of auto, compiled, events"),
     (("sweep", "small.yaml", "--set", "cluster.world_size=2,x"), "--set cluster.world_size=2,x: ", "a whole number"),
     (("check", "small.yaml", "--set", "collective.dtype=fp32"), "--set collective.dtype=fp32: ", "'float32'"),
     (("collective", "all_redue"), "OPERATION: got 'all_redue'", "did you mean 'all_reduce'?"),

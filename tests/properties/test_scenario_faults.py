@@ -230,7 +230,7 @@ NUMBERS = [-1, 2.5, "four", True, [1], {"a": 1}]
 WRONG: list[tuple[Path_, list[Any]]] = [
     (("name",), [12, "", "a/b", "two words here", ["a"], None, True]),
     (("seed",), [*NUMBERS, None, 10**40]),
-    (("engine",), ["compiled", 1, None]),
+    (("engine",), ["arrays", 1, None]),
     (("plots",), ["timeline", 3, {"timeline": True}, None]),
     (("cluster",), [8, "star_100g", None, [1]]),
     (("cluster", "topology"), [8, "", None, ["star_100g"], 1.5]),
