@@ -48,13 +48,15 @@ def play_step(
             timeline = expanded(timeline, cluster.world_size)
         else:
             how = {"jitter": jitter, "limit_memory": limit_memory, "allocator": step.allocator}
-            timeline = with_link_use(play(engine, planned.program, cluster, **how))  # type: ignore[arg-type]
+            # Real training follows the order in which things ended, to the last bit.
+            by = "events" if engine == "auto" and step.lesson is not None else engine
+            timeline = with_link_use(play(by, planned.program, cluster, **how))  # type: ignore[arg-type]
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise
     report = summarize_step(planned, cluster, timeline)
     if step.lesson is not None:
-        report = replace(report, learning=learn(planned, cluster, timeline, jitter.seed))
+        report = replace(report, learning=learn(planned, cluster, timeline, jitter))
     return planned, timeline, report
 
 

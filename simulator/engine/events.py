@@ -76,7 +76,7 @@ def execute(
     return play.timeline()
 
 
-def execute_until_stuck(program: Program, cluster: Cluster) -> tuple[Timeline, str]:
+def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:
     """Play as far as it goes.
 
     Returns
@@ -84,7 +84,7 @@ def execute_until_stuck(program: Program, cluster: Cluster) -> tuple[Timeline, s
     tuple
         What ended, and who waits for what; empty where everything did.
     """
-    play = _Play(program, cluster, Jitter(), limit_memory=False, allocator=None)
+    play = _Play(program, cluster, jitter, limit_memory=False, allocator=None)
     try:
         play.run()
     except DeadlockError as error:
@@ -233,8 +233,9 @@ class _Play:
         memory = memory_over_time(
             self.program, self.cluster, self.moments, limit=self.limit_memory, allocator=self.allocator
         )
-        logs = (collective.log() for collective in self.collectives.values())
-        # What never came to its end is no part of a record of the past.
+        # What never came to its end, and has no number for it, is no part of a record of the past.
+        with np.errstate(invalid="ignore"):
+            logs = [collective.log() for collective in self.collectives.values()]
         ended = tuple(log for log in logs if not np.isnan(log.end).any())
         return timeline_of(NAME, self.cluster, self.spans, ended, memory)
 

@@ -1,6 +1,7 @@
-"""Which engine plays a program: the one that is asked for.
+"""Which engine plays a program: the one that is asked for, or the first that can.
 
-Rule: both give one answer; the compiled one gives it sooner, or says why it cannot.
+Rule: both give one answer; the compiled one gives it sooner, or says why it cannot. Where arrays are carried the events
+engine plays: the order in which transfers end is theirs to the last bit.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ def play(
         As there; and where the compiled engine is asked for and cannot prove its answer.
     """
     how = {"jitter": jitter, "limit_memory": limit_memory, "allocator": allocator}
-    if engine != "compiled":
+    if engine == "events" or (engine == "auto" and payloads):
         return events.execute(program, cluster, payloads=payloads, **how)  # type: ignore[arg-type]
     try:
         timeline = compiled.execute(program, cluster, **how)  # type: ignore[arg-type]
     except DeclinedError as error:
+        if engine == "auto":
+            return events.execute(program, cluster, payloads=payloads, **how)  # type: ignore[arg-type]
         raise SimulationError(f"engine: the compiled engine declines: {error}; write engine: auto") from error
     ops = program.collectives()
     for log in timeline.logs:

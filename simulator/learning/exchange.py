@@ -14,7 +14,7 @@ from simulator.collectives.inputs import result
 from simulator.dtypes import find
 from simulator.engine.payload import Payload, Tamper, carry, ended_order
 from simulator.learning.setting import Setting
-from simulator.learning.state import Rank
+from simulator.learning.state import Parameters, Rank
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat, unpacked
 from simulator.program import Act, Collective
@@ -33,7 +33,7 @@ def moved(setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tampe
 def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
     """What a rank brings to a collective."""
     if act.what in ("all_reduce", "reduce_scatter", "push"):
-        return packed(setting, rank, act.units, op.elements)
+        return packed(setting, rank, act.units, act.micro, op.elements)
     if act.what == "flag":
         return np.array([rank.overflowed] + [False] * (op.elements - 1))
     if act.what == "sum norm":
@@ -41,7 +41,7 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
     if act.what == "sum copies":
         # Ranks that have whole copies scatter nothing.
         whole = act.units not in rank.scattered
-        part = packed(setting, rank, act.units, op.elements) if whole else rank.scattered.pop(act.units)
+        part = packed(setting, rank, act.units, act.micro) if whole else rank.scattered.pop(act.units)
         return np.pad(part, (0, op.elements - len(part)))
     place = op.group.index(rank.number)
     if act.what != "all_gather":
@@ -55,12 +55,15 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
     return buffer
 
 
-def packed(setting: Setting, rank: Rank, units: Sequence[str], elements: int | None = None) -> Array:
-    """Gradients of some units in one array; the rank has them no longer."""
-    found = flat(setting.gpt, rank.gradients, units, elements)
+def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None) -> Array:
+    """Gradients of some units in one array, of all micro-batches up to one; the rank has them no longer."""
+    last, found = setting.kept_in(micro), dict[str, Parameters]()
     for unit in units:
-        del rank.gradients[unit]
-    return found
+        for number in sorted(kept for name, kept in rank.gradients if name == unit and kept <= last):
+            own = rank.gradients.pop((unit, number))
+            into = found.setdefault(unit, {})
+            found[unit] = {name: into[name] + part if into else part for name, part in own.items()}
+    return flat(setting.gpt, found, units, elements)
 
 
 def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
@@ -70,7 +73,10 @@ def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
         alone = act.what == "reduce_scatter" and setting.copies > 1
         into = rank.scattered if alone else rank.summed
         held = into.get(act.units)
-        into[act.units] = array if held is None else held + array
+        # As gradients are kept; what was padded for the collective alone is gone.
+        own = array if alone else array[: len(rank.parts[act.units])]
+        own = own.astype(find(setting.plan.step.precision.grads).numpy, copy=False)
+        into[act.units] = own if held is None else held + own
     elif act.what in ("all_gather", "pull"):
         spread(setting, rank, act.units, array)
     elif act.what == "flag":

@@ -107,7 +107,7 @@ class Faults:
     def _check(self, place: str, fault: Fault) -> None:
         """ScenarioError for a transfer, an element or a bit that is not there."""
         logs = self.setting.logs
-        if not logs:
+        if not logs or (fault.collective is None and not self._summing):
             raise ScenarioError(f"{place}: one rank alone sends nothing; take more ranks")
         known = list(dict.fromkeys([*self._summing, *logs]))
         if fault.collective is not None and fault.collective not in known:

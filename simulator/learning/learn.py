@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute_until_stuck
+from simulator.engine.jitter import Jitter
 from simulator.learning.faults import Faults, without
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
@@ -68,8 +69,8 @@ def scale_of(wanted: LossScaling | None) -> scaling.Scale:
     return make(wanted.start) if wanted.interval is None else make(wanted.start, wanted.interval)
 
 
-def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, seed: int) -> Learning:
-    """Train for as many steps as the plan says, or until a rank stops that others wait for.
+def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learning:
+    """Train for as many steps as the plan says, or until a rank stops that others wait for, or a scale gives up.
 
     Raises
     ------
@@ -78,17 +79,19 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, seed: int) -> Le
     """
     step = plan.step
     lesson = step.lesson or Lesson()
-    stopped = next((fault for fault in lesson.faults if fault.what == "stopped"), None)
+    stops = sorted((fault for fault in lesson.faults if fault.what == "stopped"), key=lambda fault: fault.step)
     why, last = "", step.steps
-    if stopped is not None:
-        # Where steps cannot be told apart it stops within all of them, else at the start of its step.
-        micro = stopped.step * step.accumulation if step.sharding.asynchronous else 0
-        until, why = execute_until_stuck(without(plan.program, stopped.rank, micro), cluster)
-        why = f"rank {stopped.rank} has stopped: {why}" if why or not step.sharding.asynchronous else ""
-        timeline = until if step.sharding.asynchronous else timeline
-        last = step.steps if step.sharding.asynchronous else stopped.step
-    setting = Setting(gpt_of(step), plan, timeline, rule_of(step), seed)
-    training = start(setting, task.initial(setting.gpt, seed), scale_of(step.loss_scaling))
+    if stops and step.sharding.asynchronous:
+        program = plan.program
+        for fault in stops:
+            program = without(program, fault.rank, fault.step * step.accumulation)
+        timeline, why = execute_until_stuck(program, cluster, jitter)
+    elif stops:
+        # Each step is played as one: it stops at the start of its own.
+        why = execute_until_stuck(without(plan.program, stops[0].rank, 0), cluster, jitter)[1]
+        why, last = f"rank {stops[0].rank} has stopped" + (f": {why}" if why else ""), stops[0].step
+    setting = Setting(gpt_of(step), plan, timeline, rule_of(step), jitter.seed)
+    training = start(setting, task.initial(setting.gpt, jitter.seed), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
     told = list[Told]()
     text = None if lesson.tokens is None else np.array(lesson.tokens)
@@ -97,9 +100,13 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, seed: int) -> Le
         for first in range(0, last, step.rounds):
             steps = range(first, first + step.rounds)
             rows = [_tokens(setting, text, number) for number in steps]
-            told += training.play(rows, faults.spoil(steps), faults.tamper(steps))
-    if why and stopped is not None:
-        training.checks.tell("watchdog", stopped.step)
+            try:
+                told += training.play(rows, faults.spoil(steps), faults.tamper(steps))
+            except OverflowError as error:  # a scale that may fall no further
+                why, stops = str(error), []
+                break
+    if why and stops:
+        training.checks.tell("watchdog", stops[0].step)
     return _learning(told, 0.0 if step.sharding.asynchronous else timeline.end, training.checks.seen, why)
 
 

@@ -6,6 +6,7 @@ mean of.
 
 from __future__ import annotations
 
+from simulator.dtypes import find
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank
 from simulator.numerics import layers
@@ -69,15 +70,17 @@ def backward(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
     dy = rank.flowing.pop(micro)
     cache = rank.caches.pop((unit, micro))
     if unit == gpt.units[-1]:
-        cache, kept, targets = cache
-        gradient = layers.cross_entropy_backward(kept, targets, rank.scale.value)
+        cache, probabilities, targets = cache
+        gradient = layers.cross_entropy_backward(probabilities, targets, rank.scale.value)
         dy = gpt.arithmetic.rounded(gradient).reshape(dy.shape)
     draw = setting.draw(rank.number, unit, micro, begun)
     dx, found = gpt.backward(unit, gpt.used(unit, rank.working), cache, dy, draw)
     if dx is not None:
         rank.flowing[micro] = dx
+    kept = find(setting.plan.step.precision.grads).numpy
     for name, gradient in found.items():
         # A tied table has gradients from both ends; they are summed where it is at home.
-        own = rank.gradients.setdefault(unit if name in gpt.shapes(unit) else gpt.home(name), {})
-        part = gradient / gradient.dtype.type(setting.shares)
+        home = unit if name in gpt.shapes(unit) else gpt.home(name)
+        own = rank.gradients.setdefault((home, setting.kept_in(micro)), {})
+        part = (gradient / gradient.dtype.type(setting.shares)).astype(kept)
         own[name] = own[name] + part if name in own else part

@@ -21,6 +21,7 @@ from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, Units
 from simulator.learning.updating import squares
 from simulator.numerics.arithmetic import Array
+from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
 from simulator.program import Act, Collective
 from simulator.schedule import chunk_sizes
@@ -87,12 +88,33 @@ class Serving:
         return server.parameters.copy()
 
 
+def delivered(setting: Setting, rank: Rank, op: Collective, told: Array, tamper: Tamper) -> Array:
+    """What a worker has of what servers hand out to it."""
+    if not tamper or op.act is None:
+        return told
+    found, transfers = told.copy(), setting.logs[op.name].transfers
+    before = flat(setting.gpt, rank.working, op.act.units, op.elements).astype(found.dtype)
+    places = _places(op)
+    for number in np.flatnonzero(transfers.dst == op.group.index(rank.number)).tolist():
+        if number in tamper:
+            place = places[int(transfers.first[number])]
+            piece = tamper[number](found[place].copy())
+            # What does not arrive leaves what is there.
+            found[place] = before[place] if piece is None else piece
+    return found
+
+
+def _places(op: Collective) -> list[slice]:
+    """Where each chunk lies."""
+    starts = np.concatenate([[0], np.cumsum(chunk_sizes(op.schedule, op.elements))])
+    return [slice(int(a), int(b)) for a, b in pairwise(starts)]
+
+
 def _arrived(
     op: Collective, log: TransferLog, order: npt.NDArray[np.int64], buffers: Sequence[Array], tamper: Tamper
 ) -> list[tuple[slice, Array]]:
     """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
-    starts = np.concatenate([[0], np.cumsum(chunk_sizes(op.schedule, op.elements))])
-    places = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+    places = _places(op)
     found = [] if op.extras else [(place, buffers[host][place]) for host, place in enumerate(places)]
     for number in order.tolist():
         place = places[int(log.transfers.first[number])]

@@ -66,8 +66,8 @@ class Rank:
         Gradients that all ranks have added up: whole, or this rank's part.
     scattered : dict of units to array
         This rank's part of gradients that its own group has added up, where there are several copies of the states.
-    gradients : dict of unit to gradients
-        Its own, not sent yet.
+    gradients : dict of (unit, micro-batch) to gradients
+        Its own, not sent yet; one sum for all micro-batches where they are sent together.
     caches : dict of (unit, micro-batch) to what is kept for its backward pass
     flowing : dict of micro-batch to array
         Activations on the way up, their gradient on the way down.
@@ -83,7 +83,7 @@ class Rank:
     states: dict[Units, State] = field(default_factory=dict)
     summed: dict[Units, Array] = field(default_factory=dict)
     scattered: dict[Units, Array] = field(default_factory=dict)
-    gradients: dict[str, Parameters] = field(default_factory=dict)
+    gradients: dict[tuple[str, int], Parameters] = field(default_factory=dict)
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
     flowing: dict[int, Array] = field(default_factory=dict)
     squares: float = 0.0

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.engine.payload import Tamper
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
-from simulator.learning.serving import Serving
+from simulator.learning.serving import Serving, delivered
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, Told
 from simulator.numerics.arithmetic import Array
@@ -107,7 +107,7 @@ class Training:
             self.serving.squares, self.serving.staleness = [], []
         results: dict[str, list[Array]] = {}
         # What overflows is told as a norm or a loss that is no finite number.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for moment in self._moments:
                 self._follow(moment, batches[moment.rank], spoil, results, tamper.get(moment.op.name, {}))
         count = len(self._losses) // (len(self.ranks) * self.setting.plan.step.accumulation)
@@ -161,7 +161,7 @@ class Training:
             passes.backward(setting, rank, act, self.done)
             if spoil is not None:
                 step = self.done + act.micro // setting.plan.step.accumulation
-                spoil(rank.number, act.units[0], rank.gradients[act.units[0]], step)
+                spoil(rank.number, act.units[0], rank.gradients[act.units[0], setting.kept_in(act.micro)], step)
         elif act.what == "check":
             updating.check(setting, rank)
         elif act.what == "norm":
@@ -187,7 +187,8 @@ class Training:
         else:
             if op.name not in results:
                 results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
-            exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
+            told = results[op.name][op.group.index(rank.number)]
+            exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, told, tamper))
 
     def _told(self, number: int, count: int) -> Told:
         """Of one step out of so many."""

@@ -47,7 +47,7 @@ def collect(setting: Setting, rank: Rank) -> None:
     """Where nobody sends anything, a rank's own gradients are everybody's."""
     if not rank.summed and setting.world_size == 1:
         for units in travelling_together(setting.plan):
-            rank.summed[units] = packed(setting, rank, units)
+            rank.summed[units] = packed(setting, rank, units, setting.plan.step.accumulation - 1)
 
 
 def update(setting: Setting, rank: Rank) -> None:

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,9 @@ class Scale:
         left = self.hysteresis if self.refills else self.left
         clean = self.clean + 1
         if self.interval and clean >= self.interval:
-            return replace(self, value=self.value * self.growth, clean=0, left=self.hysteresis)
+            grown = self.value * self.growth
+            # Never to infinity, where everything would overflow for good.
+            return replace(self, value=grown if isfinite(grown) else self.value, clean=0, left=self.hysteresis)
         return replace(self, clean=clean, left=left)
 
     def _overflowed(self) -> Scale:

@@ -30,6 +30,10 @@ def learned(*faults: dict[str, Any], **changed: Any) -> Learning:
     return learning
 
 
+def fault_of(what: str, bit: int) -> dict[str, Any]:
+    return {"what": what} | ({"bit": bit} if what == "bit_flip" else {})
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 @pytest.mark.parametrize("sharding", [*SHARDINGS, {"strategy": "zero3", "shard_size": 2}])
 def test_nothing_is_seen_where_nothing_is_wrong(sharding: Any, precision: str) -> None:
@@ -49,7 +53,7 @@ def test_every_algorithms_sums_are_sums(algorithm: str) -> None:
 @pytest.mark.parametrize("what", ["dropped", "doubled", "stale", "bit_flip"])
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_a_wrong_transfer_shows_in_its_sum_and_from_its_step_on_in_the_loss(sharding: str, what: str) -> None:
-    clean, faulty = learned(sharding=sharding), learned({"what": what, "bit": 28}, sharding=sharding)
+    clean, faulty = learned(sharding=sharding), learned(fault_of(what, 28), sharding=sharding)
     assert faulty.seen["sums"] == AT
     assert faulty.losses[: AT + 1] == clean.losses[: AT + 1]
     assert faulty.gradient_norms[AT] != clean.gradient_norms[AT]
@@ -63,7 +67,7 @@ def test_a_wrong_transfer_shows_in_its_sum_and_from_its_step_on_in_the_loss(shar
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "naive", "halving_doubling", "double_binary_tree"])
 @pytest.mark.parametrize("what", ["dropped", "stale", "bit_flip"])
 def test_every_algorithm_carries_a_fault(algorithm: str, what: str) -> None:
-    assert learned({"what": what, "bit": 29}, algorithm=algorithm, sharding="ddp").seen["sums"] == AT
+    assert learned(fault_of(what, 29), algorithm=algorithm, sharding="ddp").seen["sums"] == AT
 
 
 def test_parameters_that_arrive_wrong_are_seen_too() -> None:
@@ -184,3 +188,31 @@ def test_a_sum_is_one_to_within_rounding_and_not_beyond() -> None:
 def test_a_transfer_that_is_not_there_is_told(fault: dict[str, Any], line: str) -> None:
     with pytest.raises(ScenarioError, match=line):
         learned(fault, sharding="zero3")
+
+
+def test_a_fault_on_the_way_back_from_servers_is_a_workers_own() -> None:
+    for what in ("bit_flip", "dropped"):
+        told = learned(fault_of(what, 29) | {"collective": "pull bucket 0 0"}, sharding="parameter_server")
+        assert told.seen["copies"] == AT, what
+        assert told.losses != learned(sharding="parameter_server").losses
+
+
+def test_whoever_stops_first_ends_it() -> None:
+    told = learned({"what": "stopped", "rank": 1, "step": 4}, {"what": "stopped", "rank": 2, "step": 2}, sharding="ddp")
+    assert (len(told.losses), told.seen) == (2, {"watchdog": 2})
+    assert "rank 2 has stopped" in told.stopped
+
+
+def test_a_scale_that_can_fall_no_further_ends_the_training_in_words() -> None:
+    faults = [{"step": step, "what": "overflow", "rank": 1} for step in range(4)]
+    told = learned(*faults, precision="fp16", loss_scaling={"rule": "deepspeed", "start": 1})
+    assert "loss scale of 1, the least that is allowed" in told.stopped
+    assert len(told.losses) < STEPS
+
+
+def test_nobody_sends_anything_alone() -> None:
+    data = {"name": "x", "cluster": {"topology": "dgx_a100", "world_size": 1}}
+    training = {"model": MODEL, "seq_len": 16, "numerics": True, "sharding": "zero1", "offload": "optimizer"}
+    training |= {"faults": [{"step": 0, "what": "dropped"}]}
+    with pytest.raises(ScenarioError, match="one rank alone sends nothing"):
+        simulate(load_scenario(data | {"training": training}))

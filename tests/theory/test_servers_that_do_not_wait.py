@@ -37,14 +37,18 @@ def losses(*args: Any, **facts: Any) -> tuple[float, ...]:
     return learning.losses
 
 
-def by_hand(played: Run) -> list[float]:
-    """Workers and a server in a plain loop, in the order of the played spans: who looks, who applies."""
+def by_hand(played: Run) -> list[list[float]]:
+    """Workers and a server in a plain loop, in the order of the played spans: who looks, who applies.
+
+    Losses, staleness and norms, each as a mean over as many as there are workers.
+    """
     gpt = Gpt(32, 16, 2, 8, 2, arithmetic("float32"), tied=True)
     start = {u: {n: v.astype(np.float32) for n, v in own.items()} for u, own in task.initial(gpt, SEED).items()}
     order = gpt.units[::-1]  # one bucket holds everything
     server = flat(gpt, start, order)
     state = fresh(Adam(), server)
     seen = {worker: server.copy() for worker in range(WORKERS)}
+    looked, late, squares = dict.fromkeys(range(WORKERS), 0), [], []
     found: dict[tuple[int, int], float] = {}
     heads = of(played, "head forward")
     moments = [(span.end, 0, span) for span in of(played, "update bucket")]
@@ -52,15 +56,19 @@ def by_hand(played: Run) -> list[float]:
     for _, looks, span in sorted(moments, key=lambda moment: (moment[0], moment[1], moment[2].rank)):
         number = int(span.name.split()[3])
         if looks:
-            seen[span.rank] = server.copy()
+            seen[span.rank], looked[span.rank] = server.copy(), len(late)
             continue
         rows = np.split(task.sequences(SEED, number, WORKERS * BATCH, 9, 32), WORKERS)[span.rank]
         found[span.rank, number], gradient = gpt.gradients(unpacked(gpt, seen[span.rank], order), rows)
+        late.append(len(late) - looked[span.rank])
+        squares.append(float((packed(gpt, gradient, order).astype(np.float64) ** 2).sum()))
         step(Adam(), server, packed(gpt, gradient, order), state)
     # In the order in which losses were known, as many at a time as there are workers.
     order_of = [(s.rank, int(s.name.split()[2])) for s in sorted(heads, key=lambda s: (s.end, s.start, s.rank))]
     losses = [found[one] for one in order_of]
-    return [float(np.mean(losses[n : n + WORKERS])) for n in range(0, len(losses), WORKERS)]
+    cut = range(0, len(losses), WORKERS)
+    means = [[float(np.mean(values[n : n + WORKERS])) for n in cut] for values in (losses, late, squares)]
+    return [means[0], means[1], np.sqrt(means[2]).tolist()]
 
 
 def of(played: Run, name: str) -> list[Span]:
@@ -76,7 +84,10 @@ def test_a_plain_loop_in_the_order_of_the_clock_learns_the_same(stragglers: dict
     played = run(stragglers)
     learning = played.report.learning  # type: ignore[union-attr]
     assert learning is not None
-    np.testing.assert_allclose(learning.losses, by_hand(played), rtol=2e-6)
+    losses_, staleness, norms = by_hand(played)
+    np.testing.assert_allclose(learning.losses, losses_, rtol=2e-6)
+    assert learning.staleness == pytest.approx(staleness)
+    np.testing.assert_allclose(learning.gradient_norms, norms, rtol=1e-5)
 
 
 def test_who_is_slow_changes_what_is_learned_and_the_same_twice_is_the_same() -> None:

@@ -58,3 +58,8 @@ def test_the_rule_worked_by_hand_sees_wrong_scalers(mutant: str) -> None:
             scale = Scale(scale.value, 4, clean=clean)
         found.append(scale.value)
     assert found != right
+
+
+def test_a_scale_never_grows_to_infinity() -> None:
+    scale = Scale(2.0**1023, interval=1)
+    assert scale.after(overflow=False).value == 2.0**1023
