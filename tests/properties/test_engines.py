@@ -93,14 +93,24 @@ def drawn_collective(seed: int) -> tuple[str, Program, Cluster, Jitter | None]:
     return algorithm, Program(tuple(lists)), cluster, luck
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_a_collective_of_any_kind_is_played_alike_or_not_at_all(block: int) -> None:
-    for seed in range(block * 20, block * 20 + 20):
+def collectives(seeds: range) -> None:
+    for seed in seeds:
         try:
             case = drawn_collective(seed)
         except ValueError:  # what an algorithm cannot do on such a cluster
             continue
         compare(*case)
+
+
+@pytest.mark.parametrize("block", range(40))
+def test_a_collective_of_any_kind_is_played_alike_or_not_at_all(block: int) -> None:
+    collectives(range(block * 50, block * 50 + 50))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(40))
+def test_many_collectives_are_played_alike_or_not_at_all(block: int) -> None:
+    collectives(range(10_000 + block * 450, 10_000 + block * 450 + 450))
 
 
 def drawn_step(seed: int) -> tuple[str, Program, Cluster, Jitter | None]:
@@ -125,10 +135,27 @@ def drawn_step(seed: int) -> tuple[str, Program, Cluster, Jitter | None]:
     return strategy, planned.program, cluster, luck
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(20))
 def test_a_training_step_is_played_alike_or_not_at_all(block: int) -> None:
-    for seed in range(block * 10, block * 10 + 10):
+    for seed in range(block * 20, block * 20 + 20):
         compare(*drawn_step(seed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(40))
+def test_many_training_steps_are_played_alike_or_not_at_all(block: int) -> None:
+    for seed in range(10_000 + block * 100, 10_000 + block * 100 + 100):
+        compare(*drawn_step(seed))
+
+
+def test_a_crowd_that_enters_at_once_gets_its_exact_shares() -> None:
+    """Three flows leave each port together, each at a third: direct's closed form on a star is 2 (a + 3 S / (4 B))."""
+    cluster = build("star_100g", 4)
+    request = Request("all_reduce", 4, 4_000_000)
+    program = plan_collective(cluster, Task(request, "direct", (0, 1, 2, 3), "float32")).program
+    found = compiled(program, cluster)
+    assert farthest(events(program, cluster), found) <= CLOSE
+    assert found.end == pytest.approx(2 * (10e-6 + 3 * 16e6 / 4 / 12.5e9), rel=1e-9)
 
 
 def test_one_slow_link_changes_the_time_as_it_changes_the_events() -> None:
@@ -142,9 +169,10 @@ def test_one_slow_link_changes_the_time_as_it_changes_the_events() -> None:
 def test_what_meets_is_told_with_link_time_and_operations() -> None:
     cluster = build("star_100g", 4)
     request = Request("all_reduce", 4, 1000)
-    program = plan_collective(cluster, Task(request, "direct", (0, 1, 2, 3), "float32")).program
-    with pytest.raises(DeclinedError, match=r"flows of '.*' meet on gpu0->switch0 at .* s"):
-        compiled(program, cluster)
+    planned = plan_collective(cluster, Task(request, "direct", (0, 1, 2, 3), "float32")).program
+    lists = [(Compute("late", rank * 1e-7, stream="communication"), *ops) for rank, ops in enumerate(planned.ranks)]
+    with pytest.raises(DeclinedError, match=r"flows of 'all_reduce' meet on .*gpu.* at .* s"):
+        compiled(Program(tuple(lists)), cluster)
 
 
 def test_ranks_that_do_different_things_are_for_the_events_engine() -> None:

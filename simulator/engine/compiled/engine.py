@@ -154,7 +154,7 @@ class _Compiled:
         if key not in self._known:
             self._known[key] = play(shape, begun - zero)
         relative = self._known[key]
-        found = Played(relative.enter + zero, relative.end + zero, relative.done + zero)
+        found = Played(relative.enter + zero, relative.end + zero, relative.done + zero, relative.crowd)
         self.played[op.name] = (shape.wiring, found)
         use = use_of(op.name, shape, found)
         if use is not None:
@@ -169,7 +169,8 @@ class _Compiled:
         if noise is not None:
             key = (*key, op.name)
         if key not in self._shapes:
-            self._shapes[key] = shape_of(op.schedule, wiring, len(op.group), noise)
+            capacity = capacities(self.cluster)
+            self._shapes[key] = shape_of(op.schedule, wiring, len(op.group), noise, capacity)
         return self._shapes[key]
 
     def _moments(self) -> Iterator[Moment]:

@@ -31,12 +31,15 @@ class Use:
     link : int array
     enter, end : float array
         [s]
+    crowd : int array
+        Flows whose shares were solved together; -1 for those that were alone.
     """
 
     name: str
     link: npt.NDArray[np.int64]
     enter: Floats
     end: Floats
+    crowd: npt.NDArray[np.int64]
 
 
 def use_of(name: str, shape: Shape, played: Played) -> Use | None:
@@ -57,7 +60,7 @@ def use_of(name: str, shape: Shape, played: Played) -> Use | None:
     flow, link = np.concatenate(flows), np.concatenate(links)
     enter, end = played.enter[flow], played.end[flow]
     order = np.lexsort((end, enter, link))
-    return Use(name, link[order], enter[order], end[order])
+    return Use(name, link[order], enter[order], end[order], played.crowd[flow][order])
 
 
 def refuse_shared(uses: Sequence[Use], link_name: Callable[[int], str]) -> None:
@@ -68,11 +71,13 @@ def refuse_shared(uses: Sequence[Use], link_name: Callable[[int], str]) -> None:
     enter = np.concatenate([use.enter for use in uses])
     end = np.concatenate([use.end for use in uses])
     whose = np.repeat(np.arange(len(uses)), [len(use.link) for use in uses])
+    crowd = np.concatenate([use.crowd for use in uses])
     # A flow without bytes holds nothing.
     real = np.flatnonzero(end > enter)
     order = real[np.lexsort((end[real], enter[real], link[real]))]
-    link, enter, end, whose = link[order], enter[order], end[order], whose[order]
-    same = link[1:] == link[:-1]
+    link, enter, end, whose, crowd = link[order], enter[order], end[order], whose[order], crowd[order]
+    solved = (crowd[1:] >= 0) & (crowd[1:] == crowd[:-1]) & (whose[1:] == whose[:-1])
+    same = (link[1:] == link[:-1]) & ~solved
     met = np.flatnonzero(same & (enter[1:] < end[:-1] * (1.0 - _ROUNDING)))
     if len(met):
         first = int(met[np.argmin(enter[met + 1])])

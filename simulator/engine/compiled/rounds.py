@@ -6,13 +6,14 @@ round is cut where one of its transfers waits for another of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.engine.compiled.crowds import Crowds, crowds_of
 from simulator.engine.wiring import Wiring
 from simulator.schedule import Repeat, Round, Schedule, Transfers
 
@@ -50,11 +51,14 @@ class Played:
         [s]
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
+    crowd : int array, shape (t,)
+        With whom a flow shares its links as it was solved; -1 for nobody.
     """
 
     enter: Floats
     end: Floats
     done: Floats
+    crowd: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Shape:
     ----------
     wiring : Wiring
     batches : tuple of Batch
+    crowds : tuple of Crowds or None
+        By batch.
     latency, takes : float array, shape (t,)
         Of each transfer: of its route, and its bytes at its own rate [s].
     ranks : int
@@ -73,19 +79,21 @@ class Shape:
 
     wiring: Wiring
     batches: tuple[Batch, ...]
+    crowds: tuple[Crowds | None, ...]
     latency: Floats
     takes: Floats
     ranks: int
 
 
-def shape_of(schedule: Schedule, wiring: Wiring, ranks: int, noise: Floats | None) -> Shape:
+def shape_of(schedule: Schedule, wiring: Wiring, ranks: int, noise: Floats | None, capacity: Sequence[float]) -> Shape:
     """Look everything up that does not depend on when ranks start."""
     latency = np.array([path.latency for path in wiring.paths], np.float64)[wiring.route]
     rate = np.array([path.rate for path in wiring.paths], np.float64)[wiring.route]
     if noise is not None:
         latency = latency * noise
     batches = tuple(_batches(schedule, wiring.transfers))
-    return Shape(wiring, batches, latency, wiring.nbytes / rate, ranks)
+    crowds = tuple(_crowds(wiring, batches, capacity))
+    return Shape(wiring, batches, crowds, latency, wiring.nbytes / rate, ranks)
 
 
 def play(shape: Shape, start: Floats) -> Played:
@@ -101,7 +109,8 @@ def play(shape: Shape, start: Floats) -> Played:
     end[-1] = -np.inf
     enter = ready
     before = transfers.before_on_channel
-    for batch in shape.batches:
+    together, number = np.full(total, -1), 0
+    for batch, crowds in zip(shape.batches, shape.crowds, strict=True):
         part = slice(batch.first, batch.last)
         own = enter[part]
         if batch.after is not None:
@@ -111,10 +120,30 @@ def play(shape: Shape, start: Floats) -> Played:
         if batch.follows:
             np.maximum(own, end[before[part]], out=own)
         np.add(own, shape.takes[part], out=end[part])
+        if crowds is not None:
+            entering = crowds.entering(own)
+            flow = crowds.flow[entering]
+            end[batch.first + flow] = own[flow] + crowds.takes[entering]
+            together[batch.first + flow] = number + crowds.crowd[entering]
+            number += len(crowds.flow)
     done = np.concatenate([start, np.full(extras, -np.inf)])
     np.maximum.at(done, transfers.src, end[:total])
     np.maximum.at(done, transfers.dst, end[:total])
-    return Played(enter, end[:total], done[: shape.ranks])
+    return Played(enter, end[:total], done[: shape.ranks], together)
+
+
+def _crowds(wiring: Wiring, batches: tuple[Batch, ...], capacity: Sequence[float]) -> Iterator[Crowds | None]:
+    """Of each batch; batches that are alike are looked at once."""
+    if not any(path.links for path in wiring.paths):
+        yield from [None] * len(batches)
+        return
+    known: dict[tuple[bytes, bytes], Crowds | None] = {}
+    for batch in batches:
+        route, nbytes = wiring.route[batch.first : batch.last], wiring.nbytes[batch.first : batch.last]
+        key = route.tobytes(), nbytes.tobytes()
+        if key not in known:
+            known[key] = crowds_of([wiring.paths[row] for row in route.tolist()], nbytes, capacity)
+        yield known[key]
 
 
 def _batches(schedule: Schedule, transfers: Transfers) -> Iterator[Batch]:

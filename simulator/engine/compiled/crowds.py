@@ -1,0 +1,87 @@
+"""Flows that begin at one moment and share links: their exact shares, where all of a crowd end together.
+
+Rule: a crowd is what hangs together by shared links within one batch; it is solved once, as if all its flows entered at
+once. If they do, and all end at once too, nothing changes in between, and the shares are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.engine.max_min import rates
+from simulator.engine.path import Path
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+# Rounding of bytes over a share.
+_TOGETHER: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Crowds:
+    """Flows of a batch that share links with others of it.
+
+    Attributes
+    ----------
+    flow : int array
+        Their places in the batch.
+    crowd : int array
+        Which crowd each is of, from 0.
+    takes : float array
+        How long each takes when its whole crowd enters at once [s].
+    """
+
+    flow: Ints
+    crowd: Ints
+    takes: Floats
+
+    def entering(self, enter: Floats) -> npt.NDArray[np.bool_]:
+        """Which of them enter with their whole crowd, for enters of the whole batch [s]."""
+        own, count = enter[self.flow], int(self.crowd.max()) + 1
+        least, most = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(least, self.crowd, own)
+        np.maximum.at(most, self.crowd, own)
+        found: npt.NDArray[np.bool_] = (least == most)[self.crowd]
+        return found
+
+
+def crowds_of(paths: Sequence[Path], nbytes: Floats, capacity: Sequence[float]) -> Crowds | None:
+    """Crowds among flows that take these paths; None where nobody shares a link, or no crowd ends together."""
+    real = [number for number, path in enumerate(paths) if path.links and nbytes[number] > 0]
+    flow = np.repeat(real, [len(paths[number].links) for number in real]).astype(np.int64)
+    _, link = np.unique([link for number in real for link in paths[number].links], return_inverse=True)
+    if not len(link) or int(np.bincount(link).max()) < 2:
+        return None
+    label = _hanging_together(flow, link, len(paths))
+    size = np.bincount(label[real], minlength=len(paths))
+    member = np.array([number for number in real if size[label[number]] > 1], np.int64)
+    takes = nbytes[member] / rates([paths[number] for number in member.tolist()], capacity)
+    _, crowd = np.unique(label[member], return_inverse=True)
+    count = int(crowd.max()) + 1
+    least, most = np.full(count, np.inf), np.zeros(count)
+    np.minimum.at(least, crowd, takes)
+    np.maximum.at(most, crowd, takes)
+    kept = ((most - least) <= _TOGETHER * most)[crowd]
+    if not kept.any():
+        return None
+    # One end for all, to the last bit.
+    _, renumbered = np.unique(crowd[kept], return_inverse=True)
+    return Crowds(member[kept], renumbered, most[crowd][kept])
+
+
+def _hanging_together(flow: Ints, link: Ints, flows: int) -> Ints:
+    """A number for each flow, the same for all that shared links connect."""
+    label = np.arange(flows)
+    while True:
+        least = np.full(int(link.max()) + 1, flows)
+        np.minimum.at(least, link, label[flow])
+        after = label.copy()
+        np.minimum.at(after, flow, least[link])
+        if bool((after == label).all()):
+            return label
+        label = after
