@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import events, learning, payload, routing, sharing, training
+from benchmarks import compiled, events, learning, payload, routing, sharing, training
 
 
 def lines() -> list[tuple[str, bool]]:
@@ -17,6 +17,9 @@ def lines() -> list[tuple[str, bool]]:
     large = events.large()
     text = f"events engine, ring of 1,024: {large['seconds']:.2f} s (aim 6), {large['mib']:.0f} MiB (aim 300)"
     found.append((text, large["seconds"] <= 6 and large["mib"] <= 300))
+    quick, slow, apart = compiled.ring(1024)
+    text = f"compiled engine, ring of 1,024 unlike links: {quick:.3f} s, events {slow:.2f} s, ratio {slow / quick:.0f}"
+    found.append((f"{text} (aim 10); ends within {apart:.1e} (aim 1e-9)", slow >= 10 * quick and apart <= 1e-9))
     least = payload.floor(64, 16 * 2**20)
     play, drawing, judging, wrong = payload.engine(64, 16 * 2**20)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,6 @@ from tests.training import TINY, step
 
 CLOSE = 1e-9
 TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_4x4x4": 8}
-ACCEPTED: Counter[str] = Counter()
 
 
 def uneven(cluster: Cluster, generator: np.random.Generator) -> dict[str, float]:
@@ -55,12 +55,10 @@ def meetings(timeline: Timeline) -> int:
 def compare(family: str, program: Program, cluster: Cluster, jitter: Jitter | None = None) -> None:
     """Play both ways."""
     expected = events(program, cluster, jitter=jitter, limit_memory=False)
-    ACCEPTED[f"{family}, all"] += 1
     found = tried(program, cluster, jitter)
     if found is None:
         assert meetings(expected), family
     else:
-        ACCEPTED[family] += 1
         assert farthest(expected, found) <= CLOSE, family
 
 
@@ -180,3 +178,18 @@ def test_ranks_that_do_different_things_are_for_the_events_engine() -> None:
     unlike = Program(((Compute("a", 1.0),), (Compute("a", 1.0), Compute("b", 1.0))))
     with pytest.raises(DeclinedError, match="unlike length"):
         compiled(unlike, cluster)
+
+
+def test_most_of_what_is_drawn_is_accepted_and_something_of_every_kind() -> None:
+    """Declining is allowed, declining everything would prove nothing."""
+    drawn, accepted = Counter[str](), Counter[str]()
+    cases = [drawn_step(seed) for seed in range(150)]
+    for seed in range(400):
+        with suppress(ValueError):
+            cases.append(drawn_collective(seed))
+    for family, program, cluster, luck in cases:
+        drawn[family] += 1
+        accepted[family] += tried(program, cluster, luck) is not None
+    told = ", ".join(f"{family} {accepted[family]} of {drawn[family]}" for family in sorted(drawn))
+    assert accepted.total() >= 0.6 * drawn.total(), told
+    assert all(accepted[family] >= 0.3 * drawn[family] for family in drawn), told
