@@ -47,10 +47,12 @@ def play_step(
             timeline = execute(one, cluster, limit_memory=limit_memory, allocator=step.allocator)
             timeline = expanded(timeline, cluster.world_size)
         else:
-            how = {"jitter": jitter, "limit_memory": limit_memory, "allocator": step.allocator}
             # Real training follows the order in which things ended, to the last bit.
             by = "events" if engine == "auto" and step.lesson is not None else engine
-            timeline = with_link_use(play(by, planned.program, cluster, **how))  # type: ignore[arg-type]
+            timeline = play(
+                by, planned.program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=step.allocator
+            )
+            timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise

@@ -19,7 +19,7 @@ from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
-from simulator.engine.payload import Payload, carry, ended_order
+from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.engine.wiring import capacities, wire
@@ -69,11 +69,9 @@ def execute(
     """
     play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator)
     play.run()
-    for name, payload in (payloads or {}).items():
-        collective = play.collectives[name]
-        transfers = collective.wiring.transfers
-        carry(collective.op.schedule, transfers, ended_order(transfers, collective.log().end), payload)
-    return play.timeline()
+    timeline = play.timeline()
+    carry_all(program, timeline, payloads or {})
+    return timeline
 
 
 def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from simulator.collectives.reduction import Array, accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
 from simulator.dtypes import Dtype
+from simulator.program import Program
 from simulator.schedule import Schedule, Transfers, chunk_sizes
+from simulator.timeline import Timeline
 
 Tamper = Mapping[int, Callable[[Array], Array | None]]
 
@@ -51,6 +53,15 @@ def ended_order(transfers: Transfers, end: npt.NDArray[np.float64]) -> npt.NDArr
     adds may arrive in any order, schedules number them by sending rank.
     """
     return np.lexsort((np.arange(len(end)), end))
+
+
+def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Payload]) -> None:
+    """Apply all transfers of the collectives that have a payload, in the order in which they ended."""
+    ops = program.collectives()
+    for log in timeline.logs:
+        if log.collective in payloads:
+            order = ended_order(log.transfers, log.end)
+            carry(ops[log.collective].schedule, log.transfers, order, payloads[log.collective])
 
 
 def carry(schedule: Schedule, transfers: Transfers, order: npt.NDArray[np.int64], payload: Payload) -> None:

@@ -7,6 +7,7 @@ engine plays: the order in which transfers end is theirs to the last bit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 from simulator.cluster.cluster import Cluster
@@ -14,7 +15,7 @@ from simulator.engine import events
 from simulator.engine.compiled import engine as compiled
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.jitter import Jitter
-from simulator.engine.payload import Payload, carry, ended_order
+from simulator.engine.payload import Payload, carry_all
 from simulator.errors import SimulationError
 from simulator.program import Program
 from simulator.timeline import Timeline
@@ -39,18 +40,17 @@ def play(
     SimulationError
         As there; and where the compiled engine is asked for and cannot prove its answer.
     """
-    how = {"jitter": jitter, "limit_memory": limit_memory, "allocator": allocator}
+    by_events = partial(
+        events.execute, program, cluster,
+        jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator,
+    )  # fmt: skip
     if engine == "events" or (engine == "auto" and payloads):
-        return events.execute(program, cluster, payloads=payloads, **how)  # type: ignore[arg-type]
+        return by_events()
     try:
-        timeline = compiled.execute(program, cluster, **how)  # type: ignore[arg-type]
+        timeline = compiled.execute(program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator)
     except DeclinedError as error:
         if engine == "auto":
-            return events.execute(program, cluster, payloads=payloads, **how)  # type: ignore[arg-type]
+            return by_events()
         raise SimulationError(f"engine: the compiled engine declines: {error}; write engine: auto") from error
-    ops = program.collectives()
-    for log in timeline.logs:
-        if payloads and log.collective in payloads:
-            order = ended_order(log.transfers, log.end)
-            carry(ops[log.collective].schedule, log.transfers, order, payloads[log.collective])
+    carry_all(program, timeline, payloads or {})
     return timeline

@@ -23,7 +23,7 @@ from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
 from simulator.report.training_summary import Learning
 from simulator.timeline import Timeline
-from simulator.training.spec import Lesson, LossScaling, TrainingStep
+from simulator.training.spec import Fault, Lesson, LossScaling, TrainingStep
 from simulator.training.step import StepPlan
 
 
@@ -81,15 +81,9 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     lesson = step.lesson or Lesson()
     stops = sorted((fault for fault in lesson.faults if fault.what == "stopped"), key=lambda fault: fault.step)
     why, last = "", step.steps
-    if stops and step.sharding.asynchronous:
-        program = plan.program
-        for fault in stops:
-            program = without(program, fault.rank, fault.step * step.accumulation)
-        timeline, why = execute_until_stuck(program, cluster, jitter)
-    elif stops:
-        # Each step is played as one: it stops at the start of its own.
-        why = execute_until_stuck(without(plan.program, stops[0].rank, 0), cluster, jitter)[1]
-        why, last = f"rank {stops[0].rank} has stopped" + (f": {why}" if why else ""), stops[0].step
+    if stops:
+        until, why = _until_stopped(plan, cluster, jitter, stops)
+        timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
     setting = Setting(gpt_of(step), plan, timeline, rule_of(step), jitter.seed)
     training = start(setting, task.initial(setting.gpt, jitter.seed), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
@@ -108,6 +102,17 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     if why and stops:
         training.checks.tell("watchdog", stops[0].step)
     return _learning(told, 0.0 if step.sharding.asynchronous else timeline.end, training.checks.seen, why)
+
+
+def _until_stopped(plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[Fault]) -> tuple[Timeline, str]:
+    """How far others come, and who then waits for whom: in all steps where they cannot be told apart, else in one."""
+    if plan.step.sharding.asynchronous:
+        program = plan.program
+        for fault in stops:
+            program = without(program, fault.rank, fault.step * plan.step.accumulation)
+        return execute_until_stuck(program, cluster, jitter)
+    timeline, why = execute_until_stuck(without(plan.program, stops[0].rank, 0), cluster, jitter)
+    return timeline, f"rank {stops[0].rank} has stopped" + (f": {why}" if why else "")
 
 
 def _tokens(setting: Setting, text: Array | None, number: int) -> Array:

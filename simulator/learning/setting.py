@@ -78,9 +78,8 @@ class Setting:
 
     def kept_in(self, micro: int) -> int:
         """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""
-        sharding, each = self.plan.step.sharding, self.plan.step.accumulation
-        apart = sharding.strategy == "zero2" or (sharding.strategy == "zero3" and sharding.gradient_sync != "last")
-        return micro if apart else micro // each
+        step = self.plan.step
+        return micro // step.accumulation if step.sharding.keeps_whole_gradients else micro
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
         """Dropout's luck of a unit's pass; `begun` steps have been taken before what was played."""

@@ -36,9 +36,6 @@ def figure(rows: Sequence[Row]) -> Figure:
     rows : sequence of (label, training report with `learning`)
     """
     runs = [(label, _numbers(report["learning"])) for label, report in rows]
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
-
     with style.applied():
         drawn = style.new_figure(11.0, 4.6)
         by_step, beside = drawn.subplots(1, 2, sharey=not _same_times(runs))
@@ -49,28 +46,40 @@ def figure(rows: Sequence[Row]) -> Figure:
                 _distance(beside, runs[0][1], learning, colours[label])
             else:
                 _line(beside, learning["ended_s"], learning, colours[label], width, label)
-        by_step.set_xlabel("step, the first is 0")
-        by_step.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _step_axis(by_step)
         by_step.set_ylabel("loss (nats a token)")
         if _same_times(runs):
+            _step_axis(beside)
             beside.set_yscale("symlog", linthresh=_NOTHING)
             beside.set_ylim(0)
-            beside.set_xlabel("step, the first is 0")
-            beside.xaxis.set_major_locator(MaxNLocator(integer=True))
             beside.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
         else:
             style.time_axis(beside, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
             beside.set_xlabel(f"simulated {beside.get_xlabel()}")
-        longest = max(len(label) for label, _ in runs) + 6
-        columns = min(len(runs), max(1, _LEGEND // longest))
-        handles, labels = by_step.get_legend_handles_labels()
-        for marker, told, happened in (("x", "skipped", "skipped"), ("s", "stopped", "stopped")):
-            if any(learning[happened] for _, learning in runs):
-                handles.append(Line2D([], [], color=style.BLACK, marker=marker, linestyle="none"))
-                labels.append(told)
-        drawn.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
+        _legend(drawn, by_step, runs)
         style.set_title(drawn, finding(rows))
     return drawn
+
+
+def _step_axis(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("step, the first is 0")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _legend(drawn: Figure, axes: Axes, runs: Sequence[Learned]) -> None:
+    """Below both panels: the runs, and what marks on their lines say."""
+    from matplotlib.lines import Line2D
+
+    handles, labels = axes.get_legend_handles_labels()
+    for marker, happened in (("x", "skipped"), ("s", "stopped")):
+        if any(learning[happened] for _, learning in runs):
+            handles.append(Line2D([], [], color=style.BLACK, marker=marker, linestyle="none"))
+            labels.append(happened)
+    longest = max(len(label) for label, _ in runs) + 6
+    columns = min(len(runs), max(1, _LEGEND // longest))
+    drawn.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
 
 
 def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -120,9 +120,9 @@ def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
             yield _conflict(f"{place}.rank", told, "cluster.world_size")
         if fault.what == "stale" and fault.step == 0:
             yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
-        for key in _FITTING[fault.what] ^ _ALL_KEYS:
+        for key in sorted(_ALL_KEYS - _FITTING[fault.what]):
             if getattr(fault, key) != FaultShape.model_fields[key].default:
-                fits = ", ".join(sorted(_FITTING[fault.what])) or "rank"
+                fits = ", ".join(sorted(_FITTING[fault.what]))
                 yield _conflict(f"{place}.{key}", f"says nothing of {fault.what!r}; keys for that are {fits}")
 
 
@@ -136,8 +136,9 @@ def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
     if not (plain and biased and square) or model.num_experts:
         yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
     elif model.ffn_size != 4 * model.hidden_size:
-        told = f"has an MLP of {model.ffn_size}; real numbers are of one four times as wide as the model, {{wide}}"
-        yield _conflict("model", told.format(wide=4 * model.hidden_size))
+        wide = 4 * model.hidden_size
+        told = f"has an MLP of {model.ffn_size}; real numbers are of one four times as wide as the model, {wide}"
+        yield _conflict("model", told)
     elif total(model) > _MOST:
         yield _conflict("model", f"has {total(model):,} parameters; numpy trains {_MOST:,} at most")
     for key, able in _COMPUTED.items():

@@ -47,8 +47,7 @@ class Passes:
     @property
     def keeps_whole_gradients(self) -> bool:
         """Whether whole gradients are summed up over micro-batches, instead of this rank's part of them."""
-        sharding = self.step.sharding
-        return sharding.strategy not in ("zero2", "zero3") or sharding.gradient_sync == "last"
+        return self.step.sharding.keeps_whole_gradients
 
     @property
     def gradient_itemsize(self) -> int:

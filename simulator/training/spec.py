@@ -64,6 +64,11 @@ class Sharding:
     staleness: int | None = None
 
     @property
+    def keeps_whole_gradients(self) -> bool:
+        """Whether whole gradients are summed up over micro-batches, instead of each rank's part of them."""
+        return self.strategy not in ("zero2", "zero3") or self.gradient_sync == "last"
+
+    @property
     def mesh(self) -> int | None:
         """Ranks over which parameters are spread between forward and backward, where that is a number of its own."""
         return None if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward

@@ -61,6 +61,7 @@ class _Compiled:
     flights: list[kernels.Interval] = field(default_factory=list)
     played: dict[str, tuple[Wiring, Played]] = field(default_factory=dict)
     uses: list[Use] = field(default_factory=list)
+    _capacity: list[float] = field(default_factory=list)
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
@@ -71,10 +72,9 @@ class _Compiled:
         if len(self.program.ranks) > self.cluster.world_size:
             raise DeclinedError("more ranks than the cluster has")
         self.lines = template(self.program)
+        self._capacity = capacities(self.cluster)
         ops = [op for op in self.program.collectives().values() if op.duration is None]
-        self._wirings = dict(
-            zip((op.name for op in ops), wire(self.cluster, ops, capacities(self.cluster)), strict=True)
-        )
+        self._wirings = dict(zip((op.name for op in ops), wire(self.cluster, ops, self._capacity), strict=True))
         self._numbers = {op.name: number for number, op in enumerate(ops)}
         if len({line.op.stream for line in self.lines if _slowed(line)}) > 1:
             raise DeclinedError("kernels of several streams are slowed by communication")
@@ -169,8 +169,7 @@ class _Compiled:
         if noise is not None:
             key = (*key, op.name)
         if key not in self._shapes:
-            capacity = capacities(self.cluster)
-            self._shapes[key] = shape_of(op.schedule, wiring, len(op.group), noise, capacity)
+            self._shapes[key] = shape_of(op.schedule, wiring, len(op.group), noise, self._capacity)
         return self._shapes[key]
 
     def _moments(self) -> Iterator[Moment]:

@@ -82,4 +82,5 @@ def refuse_shared(uses: Sequence[Use], link_name: Callable[[int], str]) -> None:
     if len(met):
         first = int(met[np.argmin(enter[met + 1])])
         ops = " and ".join(dict.fromkeys(repr(uses[int(n)].name) for n in (whose[first], whose[first + 1])))
-        raise DeclinedError(f"flows of {ops} meet on {link_name(int(link[first]))} at {enter[first + 1]:.6g} s")
+        where = int(link[first])
+        raise DeclinedError(f"flows of {ops} meet on {link_name(where)} at {enter[first + 1]:.6g} s", where)
