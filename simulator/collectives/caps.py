@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from simulator.cluster.cluster import Cluster
 from simulator.program import Collective
 
 
-def rate_caps(cluster: Cluster, op: Collective) -> Callable[[int, int], float]:
+def rate_caps(box_of: Mapping[int, int], op: Collective) -> Callable[[int, int], float]:
     """Say for two participants the most that one flow between them gets [B/s].
 
-    Servers and switches count as inside: they belong to no box, or to that of everybody they talk to.
+    `box_of` gives each rank's box (`Cluster.box_of`). Servers and switches count as inside: they belong to no box, or to
+    that of everybody they talk to.
     """
-    box_of = cluster.box_of()
     boxes = [box_of.get(rank) for rank in op.group] + [None] * len(op.extras)
 
     def cap_of(src: int, dst: int) -> float:

@@ -1,16 +1,15 @@
-"""Wiring: which links each transfer of a program takes, and which of them two flows could ever meet on.
+"""Wiring: which links each transfer of a program takes.
 
-Rule: looks at the whole program before it is played, and leaves out of the fabric what cannot matter:
-- a link that only one channel of one collective uses never has two flows, for a channel is a FIFO;
-- a link that all flows that can be on it at once cannot fill, each at the rate that it has alone, holds nobody back;
-- a link is never the bottleneck if all its users also use another one that is as narrow or narrower for each of them.
-Routes keep all their links for the books; rates are taken over all of them.
+Rule: looks at rounds, never at transfers, which are written out for who asks for them. Routes keep all their links for
+the books; rates are taken over all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,65 +17,104 @@ import numpy.typing as npt
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import rate_caps
 from simulator.engine.path import Path
+from simulator.engine.useful_links import End, Laid, pruned, useful_links
 from simulator.program import Collective
-from simulator.schedule import Transfers, chunk_sizes, transfer_elements, write_out
+from simulator.schedule import Repeat, Schedule, Transfers, chunk_sizes, transfer_elements, write_out
 
 # Two reads and a write of HBM for each byte that is added to what is there.
 _REDUCE_WEIGHT = 3.0
-# Rounding of a sum of rates.
-_FULL = 1.0 + 1e-12
-
-_End = tuple[int | str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A round that is played so many times, and the route of each of its transfers, shape (t,): a row of `paths`."""
+
+    repeat: Repeat
+    route: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
 class Wiring:
     """One collective laid on the fabric.
 
     Attributes
     ----------
-    transfers : Transfers
-    nbytes : float array, shape (t,)
-        On the wire [B].
-    route : int32 array, shape (t,)
-        Row of `paths` and `links`.
+    schedule : Schedule
+    elements, itemsize, reduce_itemsize : int
+        As the collective's.
+    parts : tuple of Part
+        Those with any transfers.
     paths : tuple of Path
         With only the links on which flows can meet.
     links : tuple of tuple of int
-        All links of the cluster on the way.
+        All links of the cluster on the way, by path.
     vertices : tuple of str
         Of the participants.
     """
 
-    transfers: Transfers
-    nbytes: npt.NDArray[np.float64]
-    route: npt.NDArray[np.int32]
+    schedule: Schedule
+    elements: int
+    itemsize: int
+    reduce_itemsize: int
+    parts: tuple[Part, ...]
     paths: tuple[Path, ...]
     links: tuple[tuple[int, ...], ...]
     vertices: tuple[str, ...]
 
+    def __len__(self) -> int:
+        """How many transfers there are; nothing is written out."""
+        return sum(len(part.route) * part.repeat.times for part in self.parts)
 
-@dataclass(slots=True)
+    @cached_property
+    def transfers(self) -> Transfers:
+        """All of them, written out when first asked for."""
+        return write_out(self.schedule)
+
+    @cached_property
+    def nbytes(self) -> npt.NDArray[np.float64]:
+        """On the wire, shape (transfers,) [B]."""
+        carried = transfer_elements(self.transfers, self.chunk_sizes).astype(np.float64)
+        if self.itemsize == self.reduce_itemsize:
+            return carried * self.itemsize
+        return carried * np.where(self.transfers.reduce, self.reduce_itemsize, self.itemsize)
+
+    @cached_property
+    def chunk_sizes(self) -> npt.NDArray[np.int64]:
+        """Elements of each chunk."""
+        return chunk_sizes(self.schedule, self.elements)
+
+    @cached_property
+    def route(self) -> npt.NDArray[np.int32]:
+        """Row of `paths` and `links`, shape (transfers,)."""
+        return np.concatenate([np.zeros(0, np.int32), *(np.tile(p.route, p.repeat.times) for p in self.parts)])
+
+    @cached_property
+    def latency(self) -> npt.NDArray[np.float64]:
+        """By path [s]."""
+        return np.array([path.latency for path in self.paths], np.float64)
+
+    @cached_property
+    def rate(self) -> npt.NDArray[np.float64]:
+        """Of each path alone [B/s]."""
+        return np.array([path.rate for path in self.paths], np.float64)
+
+    @cached_property
+    def meets(self) -> bool:
+        """Whether any link is left on which flows can meet."""
+        return any(path.links for path in self.paths)
+
+
+# Collectives for which everything is alike but their sizes.
+_Kind = tuple[int, tuple[int, ...], tuple[str, ...], str, float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class _Draft:
-    """A collective's routes before pruning: all links with weights, and the channels that take each route.
+    """The routes of collectives of one kind before pruning."""
 
-    Attributes
-    ----------
-    users : list of (int, int)
-        By route: the lowest and the highest channel that takes it.
-    flows : list of int
-        By route: how many channels take it, so how many flows it can have at once.
-    ends : list of (source, destination)
-        By route: whose stream a flow belongs to, (rank, stream); of a switch or server (collective's name, its number).
-    """
-
-    transfers: Transfers
-    route: npt.NDArray[np.int32]
-    paths: list[Path]
-    links: list[tuple[int, ...]]
-    users: list[tuple[int, int]]
-    flows: list[int]
-    ends: list[tuple[_End, _End]]
+    laid: Laid
+    parts: tuple[Part, ...]
+    links: tuple[tuple[int, ...], ...]
     vertices: tuple[str, ...]
 
 
@@ -87,69 +125,73 @@ def capacities(cluster: Cluster) -> list[float]:
 
 
 def wire(cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence[float]) -> list[Wiring]:
-    """Lay every collective of a program on the fabric."""
-    drafts = [_draft(cluster, op, capacity) for op in collectives]
-    useful = _useful_links(drafts, capacity)
-    return [
-        Wiring(
-            transfers=draft.transfers,
-            nbytes=_nbytes(op, draft.transfers),
-            route=draft.route,
-            paths=tuple(_pruned(path, useful, capacity) for path in draft.paths),
-            links=tuple(draft.links),
-            vertices=draft.vertices,
-        )
-        for op, draft in zip(collectives, drafts, strict=True)
-    ]
+    """Lay every collective of a program on the fabric; those that are alike share one wiring."""
+    drafts: dict[_Kind, _Draft] = {}
+    box_of = cluster.box_of()
+    times = Counter(map(_kind, collectives))
+    for op in collectives:
+        kind = _kind(op)
+        if kind not in drafts:
+            drafts[kind] = _draft(cluster, op, capacity, box_of, times[kind])
+    useful = useful_links([draft.laid for draft in drafts.values()], capacity)
+    paths = {kind: tuple(pruned(path, useful, capacity) for path in draft.laid.paths) for kind, draft in drafts.items()}
+    made: dict[tuple[_Kind, int, int, int], Wiring] = {}
+    found = []
+    for op in collectives:
+        kind, sizes = _kind(op), (op.elements, op.itemsize, op.reduce_itemsize)
+        if (kind, *sizes) not in made:
+            draft = drafts[kind]
+            made[kind, *sizes] = Wiring(op.schedule, *sizes, draft.parts, paths[kind], draft.links, draft.vertices)
+        found.append(made[kind, *sizes])
+    return found
 
 
-def _nbytes(op: Collective, transfers: Transfers) -> npt.NDArray[np.float64]:
-    carried = transfer_elements(transfers, chunk_sizes(op.schedule, op.elements)).astype(np.float64)
-    if op.itemsize == op.reduce_itemsize:
-        return carried * op.itemsize
-    return carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)
+def _kind(op: Collective) -> _Kind:
+    return id(op.schedule), op.group, op.extras, op.stream, op.rate_cap, op.cross_rate_cap
 
 
-def _draft(cluster: Cluster, op: Collective, capacity: Sequence[float]) -> _Draft:
-    transfers = write_out(op.schedule)
+def _draft(
+    cluster: Cluster, op: Collective, capacity: Sequence[float], box_of: Mapping[int, int], times: int
+) -> _Draft:
     vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras
     n = len(vertices)
-    key = (transfers.src * np.int32(n) + transfers.dst) * np.int32(2) + transfers.reduce
-    table = np.full(2 * n * n, -1, np.int32)
-    table[key] = 0
-    found = np.flatnonzero(table == 0)
-    table[found] = np.arange(len(found), dtype=np.int32)
-    route = table[key]
-    cap_of = rate_caps(cluster, op)
+    repeats = [part if isinstance(part, Repeat) else Repeat(part, 1, 0, part.first) for part in op.schedule.parts()]
+    repeats = [repeat for repeat in repeats if repeat.times and len(repeat.round)]
+    keys = [(r.round.src * n + r.round.dst) * 2 + r.round.reduce for r in repeats]
+    found, place = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
+    route: npt.NDArray[np.int32] = place.astype(np.int32)
+    cap_of = rate_caps(box_of, op)
     paths, links, ends = [], [], []
-    whose: list[_End] = [(rank, op.stream) for rank in op.group] + [(op.name, extra) for extra in range(len(op.extras))]
+    whose: list[End] = [(rank, op.stream) for rank in op.group] + list(range(len(op.extras)))
     for row in found.tolist():
         (src, dst), reduce = divmod(row // 2, n), bool(row % 2)
-        cap = cap_of(src, dst)
         hbm = len(capacity) - cluster.world_size + op.group[dst] if reduce and dst < len(op.group) else None
-        path, all_links = _path(cluster, vertices[src], vertices[dst], hbm, cap, capacity)
+        path, all_links = _path(cluster, vertices[src], vertices[dst], hbm, cap_of(src, dst), capacity)
         paths.append(path)
         links.append(all_links)
         ends.append((whose[src], whose[dst]))
-    users = _channels(route, transfers, len(paths))
-    return _Draft(transfers, route, paths, links, users, _flows(route, transfers, users), ends, vertices)
+    channel = np.concatenate([np.zeros(0, np.int64), *(r.round.channel for r in repeats)])
+    users = _channels(route, channel, len(paths))
+    cuts = np.cumsum([0, *(len(r.round) for r in repeats)])
+    parts = tuple(Part(r, route[a:b]) for r, a, b in zip(repeats, cuts[:-1], cuts[1:], strict=True))
+    return _Draft(Laid(paths, users, _flows(route, channel, users), ends, times), parts, tuple(links), vertices)
 
 
-def _channels(route: npt.NDArray[np.int32], transfers: Transfers, routes: int) -> list[tuple[int, int]]:
+def _channels(route: npt.NDArray[np.int32], channel: npt.NDArray[np.int64], routes: int) -> list[tuple[int, int]]:
     """For each route the lowest and the highest channel that takes it."""
-    low = np.full(routes, np.iinfo(np.int32).max, np.int32)
-    high = np.full(routes, -1, np.int32)
-    np.minimum.at(low, route, transfers.channel)
-    np.maximum.at(high, route, transfers.channel)
+    low = np.full(routes, np.iinfo(np.int64).max)
+    high = np.full(routes, -1)
+    np.minimum.at(low, route, channel)
+    np.maximum.at(high, route, channel)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def _flows(route: npt.NDArray[np.int32], transfers: Transfers, users: list[tuple[int, int]]) -> list[int]:
+def _flows(route: npt.NDArray[np.int32], channel: npt.NDArray[np.int64], users: list[tuple[int, int]]) -> list[int]:
     """For each route how many channels take it; counted only where some have several."""
     if all(low == high for low, high in users):
         return [1] * len(users)
-    channels = int(transfers.channel.max()) + 1
-    taken = np.unique(route.astype(np.int64) * channels + transfers.channel) // channels
+    channels = int(channel.max()) + 1
+    taken = np.unique(route.astype(np.int64) * channels + channel) // channels
     counted: list[int] = np.bincount(taken, minlength=len(users)).tolist()
     return counted
 
@@ -163,70 +205,3 @@ def _path(
         links, weights = (*links, hbm), (*weights, _REDUCE_WEIGHT)
     rate = min(capacity[link] / weight for link, weight in zip(links, weights, strict=True)) if links else cap
     return Path(links, weights, route.latency, min(rate, cap)), route.links
-
-
-def _useful_links(drafts: list[_Draft], capacity: Sequence[float]) -> set[int]:
-    """Links on which flows can meet and that can be the bottleneck."""
-    users: dict[int, set[tuple[int, int]]] = {}
-    takers: dict[int, list[tuple[Path, float]]] = {}
-    for op, draft in enumerate(drafts):
-        for path, (low, high) in zip(draft.paths, draft.users, strict=True):
-            for link, weight in zip(path.links, path.weights, strict=True):
-                users.setdefault(link, set()).update(((op, low), (op, high)))
-                takers.setdefault(link, []).append((path, weight))
-    held = _demands(drafts)
-    meeting = {
-        link: takers[link]
-        for link, channels in users.items()
-        if len(channels) > 1 and held[link] > capacity[link] * _FULL
-    }
-    useful = set(meeting)
-    for link in sorted(meeting, reverse=True):
-        if any(
-            _rules(other, link, meeting[link], capacity)
-            for other in meeting[link][0][0].links
-            if other in useful - {link}
-        ):
-            useful.discard(link)
-    return useful
-
-
-def _demands(drafts: list[_Draft]) -> dict[int, float]:
-    """By link: the most that flows can ask of it at once [B/s].
-
-    A rank's stream carries out one collective at a time, and a flow belongs to that of its source and to that of its
-    destination: of either's collectives only the most demanding counts.
-    """
-    least: dict[int, float] = {}
-    for end in (0, 1):
-        asked: dict[tuple[int, _End], float] = {}
-        for draft in drafts:
-            mine: dict[tuple[int, _End], float] = {}
-            for path, flows, ends in zip(draft.paths, draft.flows, draft.ends, strict=True):
-                for link, weight in zip(path.links, path.weights, strict=True):
-                    key = link, ends[end]
-                    mine[key] = mine.get(key, 0.0) + flows * path.rate * weight
-            for key, demand in mine.items():
-                asked[key] = max(demand, asked.get(key, 0.0))
-        total: dict[int, float] = {}
-        for (link, _), demand in asked.items():
-            total[link] = total.get(link, 0.0) + demand
-        least = {link: min(demand, least.get(link, demand)) for link, demand in total.items()}
-    return least
-
-
-def _rules(other: int, link: int, takers: list[tuple[Path, float]], capacity: Sequence[float]) -> bool:
-    """Whether a link is as narrow or narrower than another for each of the other's users."""
-    for path, weight in takers:
-        if other not in path.links:
-            return False
-        if path.weights[path.links.index(other)] / capacity[other] < weight / capacity[link]:
-            return False
-    return True
-
-
-def _pruned(path: Path, useful: set[int], capacity: Sequence[float]) -> Path:
-    """Leave out links on which nobody is met; where one of them was the narrowest, it bounds the flow like a cap."""
-    kept = [(link, weight) for link, weight in zip(path.links, path.weights, strict=True) if link in useful]
-    capped = any(path.rate < capacity[link] / weight for link, weight in kept)
-    return Path(tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, capped)
