@@ -10,8 +10,8 @@ from simulator.program import Collective
 def rate_caps(box_of: Mapping[int, int], op: Collective) -> Callable[[int, int], float]:
     """Say for two participants the most that one flow between them gets [B/s].
 
-    `box_of` gives each rank's box (`Cluster.box_of`). Servers and switches count as inside: they belong to no box, or to
-    that of everybody they talk to.
+    `box_of` gives each rank's box (`Cluster.box_of`). Servers and switches count as inside: they belong to no box, or
+    to that of everybody they talk to.
     """
     boxes = [box_of.get(rank) for rank in op.group] + [None] * len(op.extras)
 

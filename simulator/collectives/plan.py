@@ -101,7 +101,8 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         foreseen &= time is not None
         predicted += time or 0.0
         ops.append(op)
-    ranks = tuple(tuple(ops) if rank in task.group else () for rank in range(cluster.world_size))
+    all_ops, group = tuple(ops), frozenset(task.group)
+    ranks = tuple(all_ops if rank in group else () for rank in range(cluster.world_size))
     return Plan(Program(ranks), name, why, predicted if foreseen else None)
 
 
