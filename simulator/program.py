@@ -6,8 +6,9 @@ the points where players meet.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, overload
 
 from simulator.schedule import Schedule
 
@@ -178,26 +179,84 @@ class Free:
 Op = Compute | Collective | Allocate | Free
 
 
+class SameForAll(Sequence[tuple[Op, ...]]):
+    """Every rank's list where all do the same, each among its own groups: written once; a rank's own when asked for.
+
+    Parameters
+    ----------
+    ops : tuple of Op
+        Rank 0's.
+    size : int
+        Ranks.
+    own : callable (place, rank) -> Op
+        What a rank does at a place of the list.
+    teams : callable (place) -> tuple of Collective
+        The operation of each group that carries out the collective at a place.
+    """
+
+    __slots__ = ("_lists", "_own", "ops", "size", "teams")
+
+    def __init__(
+        self,
+        ops: tuple[Op, ...],
+        size: int,
+        own: Callable[[int, int], Op],
+        teams: Callable[[int], tuple[Collective, ...]],
+    ) -> None:
+        self.ops = ops
+        self.size = size
+        self.teams = teams
+        self._own = own
+        self._lists: dict[int, tuple[Op, ...]] = {}
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, rank: int) -> tuple[Op, ...]: ...
+    @overload
+    def __getitem__(self, rank: slice) -> tuple[tuple[Op, ...], ...]: ...
+    def __getitem__(self, rank: int | slice) -> tuple[Op, ...] | tuple[tuple[Op, ...], ...]:
+        if isinstance(rank, slice):
+            return tuple(self[r] for r in range(self.size)[rank])
+        number = range(self.size)[rank]
+        if number not in self._lists:
+            self._lists[number] = tuple(self._own(place, number) for place in range(len(self.ops)))
+        return self._lists[number]
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What each rank does.
 
     Attributes
     ----------
-    ranks : tuple of tuple of Op
+    ranks : sequence of tuple of Op
         Rank r's operations. Those of one stream run one at a time in this order; those of different streams at once.
     idle : frozenset of int
         Ranks without any operation are allowed; named here for reports.
     """
 
-    ranks: tuple[tuple[Op, ...], ...]
+    ranks: Sequence[tuple[Op, ...]]
     idle: frozenset[int] = field(default=frozenset())
 
     def collectives(self) -> dict[str, Collective]:
         """Every collective once, by name, in order of first appearance."""
         found: dict[str, Collective] = {}
-        for ops in self.ranks:
+        for ops in self._different():
             for op in ops:
                 if isinstance(op, Collective):
                     found.setdefault(op.name, op)
         return found
+
+    def _different(self) -> Iterator[Iterable[Op]]:
+        """Lists that hold every operation at least once; one that many ranks share is looked at once."""
+        if isinstance(self.ranks, SameForAll):
+            for place, op in enumerate(self.ranks.ops):
+                yield self.ranks.teams(place) if isinstance(op, Collective) else ()
+            return
+        seen = set()
+        for ops in self.ranks:
+            if id(ops) not in seen:
+                seen.add(id(ops))
+                yield ops

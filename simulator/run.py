@@ -6,6 +6,7 @@ Rule: this is the way of a scenario, one direction, and nothing is decided here 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,13 @@ class Run:
     results: tuple[Array, ...] | None
 
 
-def simulate(scenario: Scenario, *, tamper: Tamper | None = None, limit_memory: bool = True) -> Run:
+def simulate(
+    scenario: Scenario,
+    *,
+    tamper: Tamper | None = None,
+    limit_memory: bool = True,
+    keep: Collection[int] | None = None,
+) -> Run:
     """Play one scenario.
 
     Parameters
@@ -73,6 +80,8 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None, limit_memory: 
         Faults put into the payload, to see that they show.
     limit_memory : bool
         Whether a training step ends where a GPU's memory does; otherwise its report says what is missing.
+    keep : collection of int, optional
+        Ranks whose operations the timeline is to tell; see `training_run.play_step`.
 
     Raises
     ------
@@ -90,11 +99,12 @@ def simulate(scenario: Scenario, *, tamper: Tamper | None = None, limit_memory: 
     luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
         step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
-        return Run(scenario, *play_step(cluster, step, luck, limit_memory=limit_memory, engine=scenario.engine), None)
+        played = play_step(cluster, step, luck, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+        return Run(scenario, *played, None)
     planned = plan_scenario(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper or {})
     drawn = _copies(planned, payloads)
-    timeline = play(scenario.engine, planned.program, cluster, jitter=luck, payloads=payloads)
+    timeline = play(scenario.engine, planned.program, cluster, jitter=luck, payloads=payloads, keep=keep)
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
     report = summarize(planned, timeline, verdict, exact_form=luck.latency == 0)

@@ -5,7 +5,9 @@ Rule: a record of the past, without behaviour. Like a seismograph's paper.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +76,48 @@ class TransferLog:
 
     def __len__(self) -> int:
         return len(self.nbytes)
+
+
+class Later(Sequence[TransferLog]):
+    """Logs that are written when somebody asks for them: a program's transfers may be more than fit into memory."""
+
+    __slots__ = ("_made", "_makers")
+
+    def __init__(self, makers: Sequence[Callable[[], TransferLog]]) -> None:
+        self._makers = makers
+        self._made: dict[int, TransferLog] = {}
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    @overload
+    def __getitem__(self, number: int) -> TransferLog: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[TransferLog, ...]: ...
+    def __getitem__(self, number: int | slice) -> TransferLog | tuple[TransferLog, ...]:
+        if isinstance(number, slice):
+            return tuple(self[n] for n in range(len(self))[number])
+        place = range(len(self))[number]
+        if place not in self._made:
+            self._made[place] = self._makers[place]()
+        return self._made[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a collective sent in all: known without its log.
+
+    Attributes
+    ----------
+    collective : str
+    transfers : int
+    nbytes : float
+        On the wire, each transfer counted once [B].
+    """
+
+    collective: str
+    transfers: int
+    nbytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +197,13 @@ class Timeline:
     end : float
         When the last operation ended [s].
     spans : tuple of Span
-        Sorted by rank, stream, start.
-    logs : tuple of TransferLog
+        Sorted by rank, stream, start; of all ranks, or of those that were asked for and the one that ends last.
+    logs : sequence of TransferLog
         One a collective, in the program's order.
+    sent : tuple of Sent
+        The same collectives, counted.
     memory : tuple of MemorySample
+        Of all ranks, or of the ranks with spans and one of each kind that differs in what it holds.
     links : tuple of LinkUse
         Links that carried anything, by number.
     link_names : mapping of link number to 'src->dst', for links on any route
@@ -172,7 +219,8 @@ class Timeline:
     engine: str
     end: float
     spans: tuple[Span, ...]
-    logs: tuple[TransferLog, ...] = ()
+    logs: Sequence[TransferLog] = ()
+    sent: tuple[Sent, ...] = ()
     memory: tuple[MemorySample, ...] = ()
     links: tuple[LinkUse, ...] = ()
     link_names: dict[int, str] = field(default_factory=dict)

@@ -5,10 +5,10 @@ Rule: the training half of run.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from simulator.cluster.cluster import Cluster
-from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play
 from simulator.errors import OutOfMemoryError, ScenarioError
@@ -19,16 +19,34 @@ from simulator.timeline import Timeline
 from simulator.training.alternatives import alternatives
 from simulator.training.spec import TrainingStep
 from simulator.training.step import StepPlan, plan_step
-from simulator.training_fold import expanded, folded
 
 # Trying is playing: more than a few changes would make a user wait for an error.
 _MOST_TRIED = 6
+# Operations of all ranks that are kept without being asked for; beyond, those of one rank and of the one that ends last.
+_MOST_KEPT = 100_000
 
 
 def play_step(
-    cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool, engine: Engine = "auto"
+    cluster: Cluster,
+    step: TrainingStep,
+    jitter: Jitter,
+    *,
+    limit_memory: bool,
+    engine: Engine = "auto",
+    keep: Collection[int] | None = None,
 ) -> tuple[StepPlan, Timeline, TrainingReport]:
     """Play one step; where numbers are asked for, train on it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    step : TrainingStep
+    jitter : Jitter
+    limit_memory : bool
+    engine : {"auto", "events", "compiled"}
+    keep : collection of int, optional
+        Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
+        large job those of rank 0.
 
     Raises
     ------
@@ -40,19 +58,22 @@ def play_step(
         planned = plan_step(cluster, step, steady=steady)
     except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
-    may_fold = engine == "auto" and steady and step.collectives == "auto"
-    one = folded(cluster, planned.program) if may_fold else None
+    # Real training follows the order in which things ended, to the last bit, and on all ranks.
+    by = "events" if engine == "auto" and step.lesson is not None else engine
+    large = cluster.world_size * len(planned.program.ranks[0]) > _MOST_KEPT
+    if keep is None and large and step.lesson is None and step.rounds == 1:
+        keep = (0,)
     try:
-        if one is not None:
-            timeline = execute(one, cluster, limit_memory=limit_memory, allocator=step.allocator)
-            timeline = expanded(timeline, cluster.world_size)
-        else:
-            # Real training follows the order in which things ended, to the last bit.
-            by = "events" if engine == "auto" and step.lesson is not None else engine
-            timeline = play(
-                by, planned.program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=step.allocator
-            )
-            timeline = with_link_use(timeline)
+        timeline = play(
+            by,
+            planned.program,
+            cluster,
+            jitter=jitter,
+            limit_memory=limit_memory,
+            allocator=step.allocator,
+            keep=keep,
+        )
+        timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise
@@ -70,9 +91,7 @@ def _advice(cluster: Cluster, step: TrainingStep) -> str:
         if number == _MOST_TRIED:
             break
         program = plan_step(cluster, changed).program
-        timeline = execute(
-            folded(cluster, program) or program, cluster, limit_memory=False, allocator=changed.allocator
-        )
+        timeline = play("auto", program, cluster, limit_memory=False, allocator=changed.allocator, keep=(0,))
         need = max(sample.nbytes for sample in timeline.memory)
         if timeline.short_of_memory:
             # Where the bytes would fit but not their fragments, what is reserved says what is missing.

@@ -23,11 +23,12 @@ from itertools import chain
 
 import numpy as np
 
+from simulator.chunks import split
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.hierarchical import as_ring, equal_boxes
 from simulator.collectives.idle import IdleNetwork, Link
-from simulator.schedule import Schedule, split
+from simulator.schedule import Schedule
 
 
 def orders(request: Request) -> list[tuple[int, ...]]:

@@ -6,8 +6,8 @@ that says how long a Program takes.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +38,7 @@ def execute(
     payloads: Mapping[str, Payload] | None = None,
     limit_memory: bool = True,
     allocator: str | None = None,
+    keep: Collection[int] | None = None,
 ) -> Timeline:
     """Play a program to its end.
 
@@ -52,6 +53,8 @@ def execute(
         Whether going beyond HBM's capacity is an error; otherwise the timeline names the ranks that are short.
     allocator : str, optional
         "caching" or "expandable_segments"; bytes are only counted where it is left out.
+    keep : collection of int, optional
+        Ranks whose spans are wanted, beside that of the rank that ends last; all where it is left out.
 
     Returns
     -------
@@ -71,7 +74,10 @@ def execute(
     play.run()
     timeline = play.timeline()
     carry_all(program, timeline, payloads or {})
-    return timeline
+    if keep is None or not timeline.spans:
+        return timeline
+    last = min(timeline.spans, key=lambda span: (-span.end, span.rank)).rank
+    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in keep or span.rank == last))
 
 
 def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:
@@ -114,7 +120,7 @@ class _Play:
     places_in: dict[str, dict[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
-    moments: list[Moment] = field(default_factory=list)
+    moments: dict[int, list[Moment]] = field(default_factory=dict)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
 
@@ -154,6 +160,7 @@ class _Play:
             self.collectives[op.name] = CollectivePlay(self.clock, fabric, op, wiring, luck)
         for rank in range(len(ranks)):
             self.kernels.append(Kernels(self.clock))
+            self.moments[rank] = []
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
             if len(self.ended[rank]) != len(ranks[rank]):
                 raise ValueError(f"rank {rank} has two operations of one name")
@@ -185,7 +192,7 @@ class _Play:
             yield from self._communicate(rank, op)
             self.kernels[rank].communicate(-op.takes_sms)
         else:
-            self.moments.append((self.clock.now, rank, number))
+            self.moments[rank].append((self.clock.now, number))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
         place = self.places_in[op.name][rank]
@@ -233,9 +240,10 @@ class _Play:
         )
         # What never came to its end, and has no number for it, is no part of a record of the past.
         with np.errstate(invalid="ignore"):
-            logs = [collective.log() for collective in self.collectives.values()]
-        ended = tuple(log for log in logs if not np.isnan(log.end).any())
-        return timeline_of(NAME, self.cluster, self.spans, ended, memory)
+            logs = {name: collective.log() for name, collective in self.collectives.items()}
+        ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
+        wirings = [(name, self.collectives[name].wiring) for name in ended]
+        return timeline_of(NAME, self.cluster, self.spans, tuple(ended.values()), memory, wirings)
 
 
 def _who(place: _Place) -> str:

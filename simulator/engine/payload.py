@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simulator.chunks import chunk_sizes
 from simulator.collectives.reduction import Array, accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
 from simulator.dtypes import Dtype
 from simulator.program import Program
-from simulator.schedule import Schedule, Transfers, chunk_sizes
+from simulator.schedule import Schedule, Transfers
 from simulator.timeline import Timeline
 
 Tamper = Mapping[int, Callable[[Array], Array | None]]

@@ -6,7 +6,7 @@ engine plays: the order in which transfers end is theirs to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Literal
 
@@ -32,6 +32,7 @@ def play(
     payloads: Mapping[str, Payload] | None = None,
     limit_memory: bool = True,
     allocator: str | None = None,
+    keep: Collection[int] | None = None,
 ) -> Timeline:
     """Play a program; parameters and result are those of `events.execute`.
 
@@ -42,12 +43,14 @@ def play(
     """
     by_events = partial(
         events.execute, program, cluster,
-        jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator,
+        jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator, keep=keep,
     )  # fmt: skip
     if engine == "events" or (engine == "auto" and payloads):
         return by_events()
     try:
-        timeline = compiled.execute(program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator)
+        timeline = compiled.execute(
+            program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator, keep=keep
+        )
     except DeclinedError as error:
         if engine == "auto":
             return by_events()

@@ -6,47 +6,70 @@ at one moment the order of its program counts, so that no engine's own order sho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.memory import Hbm
+from simulator.engine.wiring import Wiring
+from simulator.errors import OutOfMemoryError
 from simulator.program import Allocate, Free, Program
-from simulator.timeline import Span, Timeline, TransferLog
+from simulator.timeline import Sent, Span, Timeline, TransferLog
 
-# Time, rank and place in its program of an operation on memory.
-Moment = tuple[float, int, int]
+# Time and place in its rank's program of an operation on memory.
+Moment = tuple[float, int]
 
 
 def memory_over_time(
-    program: Program, cluster: Cluster, moments: Iterable[Moment], *, limit: bool, allocator: str | None
+    program: Program,
+    cluster: Cluster,
+    moments: Mapping[int, Iterable[Moment]],
+    *,
+    limit: bool,
+    allocator: str | None,
 ) -> list[Hbm]:
-    """Take and give bytes as they were taken and given.
+    """Take and give bytes as they were taken and given, on the ranks that are told.
 
     Raises
     ------
     OutOfMemoryError
-        If `limit`, where a rank needs more than it has.
+        If `limit`, where a rank needs more than it has: that of the first of them.
     """
-    found = []
-    for rank in range(len(program.ranks)):
+    found, lacking = [], list[OutOfMemoryError]()
+    for rank, own in moments.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
-        desk = LoggedAllocator(allocator, capacity) if allocator else None
-        found.append(Hbm(rank, capacity, limit, desk))
-    for time, rank, place in sorted(moments):
-        op = program.ranks[rank][place]
-        if isinstance(op, Allocate):
-            found[rank].allocate(op, time)
-        elif isinstance(op, Free):
-            found[rank].free(op.allocation, time)
+        hbm = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
+        try:
+            _follow(hbm, program, own)
+        except OutOfMemoryError as error:
+            lacking.append(error)
+        found.append(hbm)
+    if lacking:
+        raise min(lacking, key=lambda error: (error.time, error.rank))
     return found
 
 
+def _follow(hbm: Hbm, program: Program, moments: Iterable[Moment]) -> None:
+    ops = program.ranks[hbm.rank]
+    for time, place in sorted(moments):
+        op = ops[place]
+        if isinstance(op, Allocate):
+            hbm.allocate(op, time)
+        elif isinstance(op, Free):
+            hbm.free(op.allocation, time)
+
+
 def timeline_of(
-    engine: str, cluster: Cluster, spans: Iterable[Span], logs: tuple[TransferLog, ...], memory: Sequence[Hbm]
+    engine: str,
+    cluster: Cluster,
+    spans: Iterable[Span],
+    logs: Sequence[TransferLog],
+    memory: Sequence[Hbm],
+    wirings: Sequence[tuple[str, Wiring]],
 ) -> Timeline:
-    """Put everything together."""
-    used = sorted({link for log in logs for route in log.routes for link in route})
+    """Put everything together; `wirings` are those of the logs, by collective."""
+    different = {id(wiring): wiring for _, wiring in wirings}.values()
+    used = sorted({link for wiring in different for route in wiring.links for link in route})
     router = cluster.router
     ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
     return Timeline(
@@ -54,6 +77,7 @@ def timeline_of(
         end=max((span.end for span in ordered), default=0.0),
         spans=ordered,
         logs=logs,
+        sent=tuple(Sent(name, len(wiring), wiring.total_bytes) for name, wiring in wirings),
         memory=tuple(sample for hbm in memory for sample in hbm.samples),
         allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in memory if hbm.allocator},
         reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in memory if hbm.allocator},

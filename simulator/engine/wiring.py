@@ -7,19 +7,20 @@ the books; rates are taken over all of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.chunks import chunk_sizes, run_elements, transfer_elements
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import rate_caps
 from simulator.engine.path import Path
 from simulator.engine.useful_links import End, Laid, pruned, useful_links
 from simulator.program import Collective
-from simulator.schedule import Repeat, Schedule, Transfers, chunk_sizes, transfer_elements, write_out
+from simulator.schedule import Repeat, Schedule, Transfers, write_out
 
 # Two reads and a write of HBM for each byte that is added to what is there.
 _REDUCE_WEIGHT = 3.0
@@ -87,6 +88,40 @@ class Wiring:
     def route(self) -> npt.NDArray[np.int32]:
         """Row of `paths` and `links`, shape (transfers,)."""
         return np.concatenate([np.zeros(0, np.int32), *(np.tile(p.route, p.repeat.times) for p in self.parts)])
+
+    def carried(self, part: Part) -> Iterator[tuple[npt.NDArray[np.float64], int]]:
+        """Bytes of each transfer of a round, shape (t,), and for how many rounds in a row they are just these [B]."""
+        repeat = part.repeat
+        width = np.where(repeat.round.reduce, self.reduce_itemsize, self.itemsize)
+        if self.even:
+            yield (repeat.round.count * (int(self.chunk_sizes[0]) * width)).astype(np.float64), repeat.times
+            return
+        # Chunks differ by an element: then every round is its own.
+        for i in range(repeat.times):
+            first = repeat.table[(repeat.round.first + i * repeat.moves) % len(repeat.table)]
+            carried = run_elements(first, repeat.round.count, repeat.round.step, self.chunk_sizes)
+            yield (carried * width).astype(np.float64), 1
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all chunks are of one size."""
+        return int(self.chunk_sizes.min()) == int(self.chunk_sizes.max())
+
+    @cached_property
+    def bytes_by_route(self) -> npt.NDArray[np.float64]:
+        """What all transfers of each route carry [B]."""
+        total = np.zeros(len(self.paths))
+        for part in self.parts:
+            for nbytes, times in self.carried(part):
+                total += times * np.bincount(part.route, nbytes, len(self.paths))
+        return total
+
+    @cached_property
+    def total_bytes(self) -> float:
+        """On the wire, each transfer counted once [B]."""
+        if "nbytes" in self.__dict__:
+            return float(self.nbytes.sum())
+        return sum(times * float(nbytes.sum()) for part in self.parts for nbytes, times in self.carried(part))
 
     @cached_property
     def latency(self) -> npt.NDArray[np.float64]:

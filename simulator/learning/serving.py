@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from simulator.chunks import chunk_sizes
 from simulator.dtypes import find
 from simulator.engine.payload import Tamper, ended_order
 from simulator.learning.checks import Checks
@@ -24,7 +25,6 @@ from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
 from simulator.program import Act, Collective
-from simulator.schedule import chunk_sizes
 from simulator.timeline import TransferLog
 
 

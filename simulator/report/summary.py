@@ -133,11 +133,13 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         time_s=time,
         algbw=algbw,
         busbw=algbw * busbw_factor(operation, world_size) if algbw is not None else None,
-        transfers=sum(len(log) for log in timeline.logs),
-        wire_bytes=int(sum(float(log.nbytes.sum()) for log in timeline.logs)),
+        transfers=sum(sent.transfers for sent in timeline.sent),
+        wire_bytes=int(sum(sent.nbytes for sent in timeline.sent)),
         input_bytes_per_rank=sum(_share(op, ("all_gather", "gather")) for op in ops),
         result_bytes_per_rank=sum(_share(op, ("reduce_scatter", "scatter")) for op in ops),
-        peak_buffer_bytes=max((_peak_buffer(op, log) for op, log in zip(ops, timeline.logs, strict=True)), default=0),
+        peak_buffer_bytes=max(
+            (_peak_buffer(op, timeline.logs[n]) for n, op in enumerate(ops) if op.schedule.adds == "held"), default=0
+        ),
         wrong=verdict.wrong if verdict else None,
         max_abs_error=verdict.max_abs_error if verdict else None,
         overflowed=verdict.overflowed if verdict else None,
@@ -176,8 +178,11 @@ def _because(timeline: Timeline, held: Bottleneck | None, nbytes: int) -> str:
 
 
 def _peak_buffer(op: Collective, log: TransferLog) -> int:
-    """Most bytes that one rank buffers: each part from when it begins to arrive until the last for its chunk is in."""
-    if op.schedule.adds != "held" or not log.transfers.reduce.any():
+    """Most bytes that one rank buffers of a sum in rank order.
+
+    Each part counts from when it begins to arrive until the last for its chunk is in.
+    """
+    if not log.transfers.reduce.any():
         return 0
     transfers = log.transfers
     rows = np.flatnonzero(transfers.reduce)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.program import Collective, Op
+from simulator.program import Collective, Op, SameForAll
 
 Scope = Literal["all", "shard", "replicate", "mesh", "own", "worker"]
 
@@ -89,7 +89,7 @@ def for_every_rank(
     scopes: Mapping[str, Scope],
     groups: Groups,
     among: Callable[[Collective, Scope, int], Collective],
-) -> tuple[tuple[Op, ...], ...]:
+) -> Sequence[tuple[Op, ...]]:
     """Rank 0's operations as every rank's, each collective among the rank's own group.
 
     Parameters
@@ -103,28 +103,30 @@ def for_every_rank(
     if all(groups.size(scope) == groups.world_size for scope in set(scopes.values())):
         return (tuple(ops),) * groups.world_size
     made: dict[tuple[str, int], Collective] = {}
-    every = range(groups.world_size)
-    return tuple(tuple(_own(op, rank, scopes, groups, among, made) for op in ops) for rank in every)
 
+    def team(place: int, number: int) -> Collective:
+        op = ops[place]
+        assert isinstance(op, Collective)
+        scope = scopes[op.name]
+        key = (op.name, number)
+        if key not in made:
+            first = groups.members(scope, number)[0]
+            made[key] = replace(among(op, scope, number), name=_named(op.name, first, scopes, groups))
+        return made[key]
 
-def _own(
-    op: Op,
-    rank: int,
-    scopes: Mapping[str, Scope],
-    groups: Groups,
-    among: Callable[[Collective, Scope, int], Collective],
-    made: dict[tuple[str, int], Collective],
-) -> Op:
-    after = tuple(_named(name, rank, scopes, groups) for name in op.after)
-    if not isinstance(op, Collective):
+    def own(place: int, rank: int) -> Op:
+        op = ops[place]
+        after = tuple(_named(name, rank, scopes, groups) for name in op.after)
+        if isinstance(op, Collective):
+            op = team(place, groups.number(scopes[op.name], rank))
+        # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
         return op if after == op.after else replace(op, after=after)
-    scope = scopes[op.name]
-    number = groups.number(scope, rank)
-    key = (op.name, number)
-    if key not in made:
-        made[key] = replace(among(op, scope, number), name=_named(op.name, rank, scopes, groups))
-    # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
-    return made[key] if made[key].after == after else replace(made[key], after=after)
+
+    def teams(place: int) -> tuple[Collective, ...]:
+        scope = scopes[ops[place].name]
+        return tuple(team(place, number) for number in range(groups.world_size // groups.size(scope)))
+
+    return SameForAll(tuple(ops), groups.world_size, own, teams)
 
 
 def _named(name: str, rank: int, scopes: Mapping[str, Scope], groups: Groups) -> str:

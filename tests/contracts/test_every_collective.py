@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from simulator import dtypes
+from simulator.chunks import chunk_sizes, transfer_elements
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED, Request
 from simulator.collectives.verify import verify
-from simulator.schedule import chunk_sizes, transfer_elements, write_out
+from simulator.schedule import write_out
 from tests.playing import (
     Array,
     boxes,

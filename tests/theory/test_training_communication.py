@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster.build import build
 from simulator.model.parameters import modules, total
 from simulator.training.spec import LossScaling, Offload, Precision
-from simulator.training.step import plan_step
-from simulator.training_fold import folded
 from tests.training import TINY, play, sent, step
 
 P = total(TINY)
@@ -212,12 +209,3 @@ def test_gradients_are_held_until_they_have_been_sent(strategy: str, offload: Of
     # While the last bucket, the embedding's, is under way its gradients are there.
     least = 2 * modules(TINY)[0].elements
     assert all(nbytes >= least for time, nbytes in held if backward <= time < sent[-1])
-
-
-def test_one_rank_stands_for_all_only_where_ranks_end_together() -> None:
-    """With one slowed link ranks of a tree end far apart; such a step is played whole."""
-    made = step("ddp", collectives="auto", bucket_size=2**14)
-    slow = {"gpu0->switch0": 0.5, "switch0->gpu1": 0.2}
-    even, odd = build("star_100g", 8), build("star_100g", 8, link_factors=slow)
-    assert folded(even, plan_step(even, made).program) is not None
-    assert folded(odd, plan_step(odd, made).program) is None

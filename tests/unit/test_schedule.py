@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.chunks import chunk_sizes, split, transfer_elements
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
-from simulator.schedule import Repeat, Round, Schedule, chunk_sizes, split, transfer_elements, write_out
+from simulator.schedule import Repeat, Round, Schedule, write_out
 from tests.playing import equal_boxes
 
 

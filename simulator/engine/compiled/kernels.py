@@ -19,16 +19,16 @@ def ends(start: Floats, alone: Floats, slowed: Floats, flights: Sequence[Interva
 
     Parameters
     ----------
-    start, alone, slowed : float array, shape (ranks,)
+    start, alone, slowed : float array, shape (ranks,) or (1,)
         [s]
     flights : sequence of (begin, end)
-        When each collective of a rank is in flight, shape (ranks,) each; they may overlap.
+        When each collective of a rank is in flight, shape (ranks,) or (1,) each; they may overlap.
     """
-    relevant = [(a, b) for a, b in flights if bool((b > start).any())]
+    relevant = [column for a, b in flights if bool((b > start).any()) for column in (a, b)]
     if not relevant or bool((alone == slowed).all()):
         return start + alone
-    begins = np.stack([a for a, _ in relevant])
-    stops = np.stack([b for _, b in relevant])
+    start, alone, slowed, *relevant = np.broadcast_arrays(start, alone, slowed, *relevant)
+    begins, stops = np.stack(relevant[::2]), np.stack(relevant[1::2])
     order = np.argsort(begins, axis=0, kind="stable")
     begins, stops = np.take_along_axis(begins, order, 0), np.take_along_axis(stops, order, 0)
     # Overlapping flights are one: each begins where all before it are over.

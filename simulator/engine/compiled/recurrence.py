@@ -62,8 +62,8 @@ def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
     slower = _slower(np.roll(takes, -turn))
     if slower.pairs > _MOST_PAIRS * len(end):
         return by_rounds(end, latency, takes, rounds)
-    turned = (np.roll(column, -turn) for column in (end, latency, takes))
-    return np.roll(_longest(*turned, rounds, slower), turn)
+    end, latency, takes = (np.roll(column, -turn) for column in (end, latency, takes))
+    return np.roll(_longest(end, latency, takes, rounds, slower), turn)
 
 
 def by_rounds(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:

@@ -30,14 +30,11 @@ class Phase:
         [s]
     pace : float array, shape (rings, hops)
         Of a byte [s/B].
-    itemsize : int array, shape (rings, hops)
-        Bytes on the wire of an element.
     """
 
     part: Part
     latency: Floats
     pace: Floats
-    itemsize: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +81,7 @@ def steady_of(wiring: Wiring) -> Steady | None:
     if len(parts) < 2 or len(wiring.vertices) != wiring.schedule.world_size:
         return None
     order = _rings(parts)
-    sizes = wiring.chunk_sizes
-    several = any(bool((part.repeat.round.count != 1).any()) for part in parts)
-    if order is None or (several and int(sizes.min()) != int(sizes.max())):
+    if order is None:
         return None
     first = parts[0].repeat.round
     phases = tuple(_phase(wiring, part, order) for part in parts)
@@ -139,8 +134,7 @@ def _cycles(behind: Ints) -> Ints | None:
 
 def _phase(wiring: Wiring, part: Part, order: Ints) -> Phase:
     route = part.route[order]
-    size = np.where(part.repeat.round.reduce[order], wiring.reduce_itemsize, wiring.itemsize)
-    return Phase(part, wiring.latency[route], 1.0 / wiring.rate[route], size)
+    return Phase(part, wiring.latency[route], 1.0 / wiring.rate[route])
 
 
 def play(steady: Steady, start: Floats) -> Passage:
@@ -160,12 +154,30 @@ def play(steady: Steady, start: Floats) -> Passage:
     return Passage(begun if enter is None else enter, end, done)
 
 
+def times_on(steady: Steady, start: Floats, routes: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Enter and end of all transfers that take these routes, shape (k,) each, from following every round [s]."""
+    begun = np.maximum(start[steady.src], start[steady.dst])
+    end, enters, ends, first = begun, [np.zeros(0)], [np.zeros(0)], True
+    for phase in steady.phases:
+        mine = np.isin(phase.part.route[steady.order], routes)
+        for nbytes, times in steady.wiring.carried(phase.part):
+            takes = nbytes[steady.order] * phase.pace
+            for _ in range(times):
+                enter = begun if first else np.maximum(np.roll(end, 1, axis=1) + phase.latency, end)
+                enter = enter + phase.latency if first else enter
+                end, first = enter + takes, False
+                enters.append(enter[mine])
+                ends.append(end[mine])
+    return np.concatenate(enters), np.concatenate(ends)
+
+
 def _stretches(steady: Steady) -> Iterator[tuple[Floats, Floats, int]]:
     """Latency, time of a chunk, and how many rounds in a row have just these."""
     last: tuple[Floats, Floats] | None = None
     count = 0
     for phase in steady.phases:
-        for takes, times in _chunk_times(steady, phase):
+        for nbytes, times in steady.wiring.carried(phase.part):
+            takes = nbytes[steady.order] * phase.pace
             if last is not None and np.array_equal(last[1], takes) and np.array_equal(last[0], phase.latency):
                 count += times
                 continue
@@ -174,23 +186,3 @@ def _stretches(steady: Steady) -> Iterator[tuple[Floats, Floats, int]]:
             last, count = (phase.latency, takes), times
     if last is not None:
         yield *last, count
-
-
-def _chunk_times(steady: Steady, phase: Phase) -> Iterator[tuple[Floats, int]]:
-    """How long the chunks of a round take on their hops, and for how many rounds in a row."""
-    for nbytes, times in carried(steady, phase):
-        yield nbytes * phase.pace, times
-
-
-def carried(steady: Steady, phase: Phase) -> Iterator[tuple[Floats, int]]:
-    """Bytes that each channel carries in a round, shape (rings, hops), and for how many rounds in a row [B]."""
-    sizes, repeat = steady.wiring.chunk_sizes, phase.part.repeat
-    count = repeat.round.count[steady.order]
-    if int(sizes.min()) == int(sizes.max()):
-        yield (count * (int(sizes[0]) * phase.itemsize)).astype(np.float64), repeat.times
-        return
-    # Chunks differ by an element: then every round is its own.
-    by_place = sizes[repeat.table]
-    for i in range(repeat.times):
-        place = (repeat.round.first[steady.order] + i * repeat.moves) % len(repeat.table)
-        yield (by_place[place] * phase.itemsize).astype(np.float64), 1

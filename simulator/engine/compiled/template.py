@@ -6,6 +6,7 @@ everybody fills in: the same lines, other numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.compiled.declined import DeclinedError
-from simulator.program import Allocate, Collective, Compute, Free, Op, Program
+from simulator.program import Allocate, Collective, Compute, Free, Op, Program, SameForAll
 
 Floats = npt.NDArray[np.float64]
 _NONE: Final[Floats] = np.zeros(0)
@@ -31,9 +32,9 @@ class Line:
         Rank 0's.
     after : tuple of int
         Places that must have ended.
-    alone, slowed : float array, shape (ranks,)
-        Durations of kernels [s]; empty for other operations.
-    groups : tuple of Collective
+    alone, slowed : float array, shape (ranks,) or (1,)
+        Durations of kernels, one number where they are the same for all [s]; empty for other operations.
+    teams : tuple of Collective
         Each group's operation, once.
     """
 
@@ -42,7 +43,7 @@ class Line:
     after: tuple[int, ...]
     alone: Floats
     slowed: Floats
-    groups: tuple[Collective, ...] = ()
+    teams: tuple[Collective, ...] = ()
 
 
 def template(program: Program) -> tuple[Line, ...]:
@@ -54,17 +55,32 @@ def template(program: Program) -> tuple[Line, ...]:
         Ranks do different things.
     """
     lists = program.ranks
-    alike = all(ops is lists[0] for ops in lists)
-    if not alike and len({len(ops) for ops in lists}) > 1:
-        raise DeclinedError("ranks have lists of unlike length")
-    after = _places(lists[0])
-    if not alike:
-        seen = {id(lists[0])}
-        for rank, ops in enumerate(lists):
-            if id(ops) not in seen:
-                seen.add(id(ops))
-                _compare(rank, ops, lists[0], after)
-    return tuple(_line(place, lists, after[place], alike=alike) for place in range(len(lists[0])))
+    if isinstance(lists, SameForAll):
+        after = _places(lists.ops)
+        teams = [lists.teams(place) if isinstance(op, Collective) else () for place, op in enumerate(lists.ops)]
+        busy = active(program)
+        return tuple(_line(place, [op], busy, after[place], teams[place]) for place, op in enumerate(lists.ops))
+    busy = active(program)
+    if not busy:
+        return ()
+    first = lists[busy[0]]
+    after = _places(first)
+    seen = {id(first)}
+    for rank in busy:
+        if id(lists[rank]) not in seen:
+            seen.add(id(lists[rank]))
+            _compare(rank, lists[rank], first, after)
+    # Kernels of ranks that do nothing take as long as anybody's; nobody looks at them.
+    every = [first] if len(seen) == 1 else [ops or first for ops in lists]
+    at = [[ops[place] for ops in every] for place in range(len(first))]
+    return tuple(_line(place, own, busy, after[place], _teams(own)) for place, own in enumerate(at))
+
+
+def active(program: Program) -> list[int]:
+    """Ranks that do anything."""
+    if isinstance(program.ranks, SameForAll):
+        return list(range(len(program.ranks)))
+    return [rank for rank, ops in enumerate(program.ranks) if ops]
 
 
 def _places(ops: tuple[Op, ...]) -> list[tuple[int, ...]]:
@@ -80,6 +96,8 @@ def _places(ops: tuple[Op, ...]) -> list[tuple[int, ...]]:
 
 def _compare(rank: int, ops: tuple[Op, ...], first: tuple[Op, ...], after: list[tuple[int, ...]]) -> None:
     """DeclinedError where a rank does something else than rank 0, or after something else."""
+    if len(ops) != len(first):
+        raise DeclinedError("ranks have lists of unlike length")
     if _places(ops) != after:
         raise DeclinedError(f"rank {rank} waits for other operations than rank 0")
     for own, other in zip(ops, first, strict=True):
@@ -98,26 +116,19 @@ def _kind(op: Op) -> tuple[object, ...]:
     return Free, op.stream, op.allocation
 
 
-def _line(place: int, lists: tuple[tuple[Op, ...], ...], after: tuple[int, ...], *, alike: bool) -> Line:
-    op = lists[0][place]
-    if isinstance(op, Compute):
-        own = [op] if alike else [ops[place] for ops in lists]
+def _teams(own: Sequence[Op]) -> tuple[Collective, ...]:
+    return tuple({op.name: op for op in own if isinstance(op, Collective)}.values())
+
+
+def _line(
+    place: int, own: Sequence[Op], busy: list[int], after: tuple[int, ...], teams: tuple[Collective, ...]
+) -> Line:
+    """One line from the operations of all ranks at its place, or from the one that all have."""
+    if isinstance(own[0], Compute):
         times = [(o.duration, o.duration if o.slowed is None else o.slowed) for o in own if isinstance(o, Compute)]
-        alone, slowed = np.broadcast_to(np.array(times), (len(lists), 2)).T
-        return Line(place, op, after, alone, slowed)
-    if isinstance(op, Collective):
-        found: dict[str, Collective] = {}
-        for ops in [lists[0]] if alike else lists:
-            other = ops[place]
-            if isinstance(other, Collective):
-                found.setdefault(other.name, other)
-        return Line(place, op, after, _NONE, _NONE, _covering(tuple(found.values()), len(lists)))
-    return Line(place, op, after, _NONE, _NONE)
-
-
-def _covering(groups: tuple[Collective, ...], ranks: int) -> tuple[Collective, ...]:
-    """Every rank is in just one of the groups."""
-    members = sorted(rank for op in groups for rank in op.group)
-    if members != list(range(ranks)):
-        raise DeclinedError(f"{groups[0].name!r} is not done by every rank once")
-    return groups
+        alone, slowed = np.array(times).T
+        return Line(place, own[0], after, alone, slowed)
+    members = sorted(rank for op in teams for rank in op.group)
+    if teams and members != busy:
+        raise DeclinedError(f"{teams[0].name!r} is not done by every rank once")
+    return Line(place, own[0], after, _NONE, _NONE, teams)

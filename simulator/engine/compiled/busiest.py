@@ -1,0 +1,55 @@
+"""The link whose bytes take longest, and how long it was busy, where there are too many transfers for books of all links.
+
+Rule: bytes are counted by rounds; times are looked up for the flows of that one link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cluster.routing import Router
+from simulator.engine.compiled.played import Played
+from simulator.engine.wiring import Wiring
+from simulator.timeline import LinkUse
+
+Floats = npt.NDArray[np.float64]
+# A collective on its links, from when on, and what became of it.
+Flight = tuple[Wiring, float, Played]
+
+
+def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
+    """The first of the links whose bytes take longest at their bandwidth; nothing where none carries any."""
+    nbytes = np.zeros(len(router.bandwidth))
+    times: dict[int, int] = {}
+    wirings = {id(wiring): wiring for wiring, _, _ in flights}
+    for wiring, _, _ in flights:
+        times[id(wiring)] = times.get(id(wiring), 0) + 1
+    for number, wiring in wirings.items():
+        lengths = [len(route) for route in wiring.links]
+        links = np.array([link for route in wiring.links for link in route], np.int64)
+        np.add.at(nbytes, links, times[number] * np.repeat(wiring.bytes_by_route, lengths))
+    link = int(np.argmax(nbytes / np.array(router.bandwidth)))
+    if nbytes[link] == 0:
+        return ()
+    busy = _length([_on(link, *flight) for flight in flights])
+    return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), busy),)
+
+
+def _on(link: int, wiring: Wiring, zero: float, played: Played) -> tuple[Floats, Floats]:
+    routes = [row for row, way in enumerate(wiring.links) if link in way]
+    if not routes:
+        return np.zeros(0), np.zeros(0)
+    enter, end = played.on(np.array(routes))
+    return enter + zero, end + zero
+
+
+def _length(intervals: Sequence[tuple[Floats, Floats]]) -> float:
+    """Of the union [s]."""
+    enter, end = (np.concatenate([pair[side] for pair in intervals]) for side in (0, 1))
+    order = np.argsort(enter, kind="stable")
+    enter, end = enter[order], np.maximum.accumulate(end[order])
+    before = np.concatenate([[-np.inf], end[:-1]])
+    return float(np.maximum(end - np.maximum(enter, before), 0.0).sum())
