@@ -22,7 +22,7 @@ from simulator.training.step import StepPlan, plan_step
 
 # Trying is playing: more than a few changes would make a user wait for an error.
 _MOST_TRIED = 6
-# Operations of all ranks that are kept without being asked for; beyond, those of one rank and of the one that ends last.
+# Operations that are kept of all ranks without being asked for; beyond, those of rank 0 and of the one that ends last.
 _MOST_KEPT = 100_000
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.schedule import Repeat, Round
+from simulator.schedule import Ints, Repeat, Round
 
 Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 
@@ -20,7 +20,7 @@ class Draft:
     """Transfers noted so far; `send` returns a transfer's number, for later ones to wait for."""
 
     step: int = 1
-    _rounds: list[list[Row]] = field(default_factory=list)
+    _rounds: list[list[Row] | Round] = field(default_factory=list)
     _open: list[Row] = field(default_factory=list)
     _count: int = 0
 
@@ -41,6 +41,19 @@ class Draft:
         self._count += 1
         return self._count - 1
 
+    def send_round(
+        self, src: Ints, dst: Ints, first: Ints, count: Ints, channel: Ints, after: Ints, *, reduce: bool
+    ) -> Ints:
+        """Note a whole round of transfers, an entry of each array a transfer; returns their numbers.
+
+        `after` has shape (t, w), -1 where there are fewer than w.
+        """
+        self.end_round()
+        adds = np.full(len(src), reduce)
+        self._rounds.append(Round(src, dst, first, count, adds, channel, after, self.step))
+        self._count += len(src)
+        return np.arange(self._count - len(src), self._count)
+
     def end_round(self) -> None:
         """Close the open round, if it has any transfer."""
         if self._open:
@@ -50,8 +63,8 @@ class Draft:
     def parts(self) -> Iterator[Round | Repeat]:
         """The rounds as arrays."""
         self.end_round()
-        for rows in self._rounds:
-            yield _round(rows, self.step)
+        for round_ in self._rounds:
+            yield round_ if isinstance(round_, Round) else _round(round_, self.step)
 
 
 def _round(rows: list[Row], step: int) -> Round:

@@ -9,14 +9,15 @@ Chunk b G + g belongs to the g-th rank of box b; the *set* g is that chunk of ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Schedule
+from simulator.schedule import Ints, Schedule
 
 
 def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:
@@ -33,18 +34,20 @@ def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:
 class Stages:
     """A draft over boxes of G ranks, stage by stage.
 
-    `arrived` is the last transfer into each rank for a segment, `sent` the last one of a ring stage out of it.
+    `arrived` is the last transfer into each rank for a segment, `sent` the last one of a ring stage out of it; -1 where
+    there is none.
 
     Transfers of a stage queue in one channel a source rank; stages have channels of their own.
     """
 
     boxes: tuple[tuple[int, ...], ...]
     draft: Draft = field(init=False)
-    arrived: dict[int, int] = field(default_factory=dict)
-    sent: dict[int, int] = field(default_factory=dict)
+    arrived: Ints = field(init=False)
+    sent: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self.draft = Draft(step=self.size)
+        self.next_segment()
 
     @property
     def size(self) -> int:
@@ -55,43 +58,35 @@ class Stages:
         return len(self.boxes) * self.size
 
     def next_segment(self) -> None:
-        self.arrived = {}
-        self.sent = {}
+        self.arrived = np.full(self.ranks, -1)
+        self.sent = np.full(self.ranks, -1)
 
     def inside(self, stage: int, segment: int, *, reduce: bool) -> None:
         """A ring inside every box, moving whole sets; set g ends (or begins) at the g-th rank."""
-        rings = [(box, [(segment * self.ranks + g, len(self.boxes)) for g in range(self.size)]) for box in self.boxes]
-        self._rings(rings, stage, reduce=reduce)
+        part = np.broadcast_to(segment * self.ranks + np.arange(self.size), (len(self.boxes), self.size))
+        self._rings(np.array(self.boxes), part, len(self.boxes), stage, reduce=reduce)
 
     def across(self, stage: int, segment: int, *, reduce: bool) -> None:
         """A ring through the g-th rank of every box, moving single chunks; chunk b ends (or begins) at box b."""
-        start = segment * self.ranks
-        rings = [
-            (tuple(box[g] for box in self.boxes), [(start + b * self.size + g, 1) for b in range(len(self.boxes))])
-            for g in range(self.size)
-        ]
-        self._rings(rings, stage, reduce=reduce)
+        part = segment * self.ranks + np.arange(self.ranks).reshape(len(self.boxes), self.size)
+        self._rings(np.array(self.boxes).T, part.T, 1, stage, reduce=reduce)
 
-    def _rings(
-        self, rings: Iterable[tuple[tuple[int, ...], list[tuple[int, int]]]], stage: int, *, reduce: bool
-    ) -> None:
-        """Note rings of equal length side by side; part p ends at place p (reduce) or begins there (copy)."""
-        rings = list(rings)
-        n = len(rings[0][0])
-        before = dict(self.arrived)
-        shift = 1 if reduce else 0
+    def _rings(self, rings: Ints, part: Ints, count: int, stage: int, *, reduce: bool) -> None:
+        """Note rings side by side, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
+
+        `part` is the first chunk of each, of the same shape, and `count` how many chunks a part is.
+        """
+        n = rings.shape[1]
+        src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
+        counts, channel = np.full(len(src), count), stage * self.ranks + src
+        # What is added to must itself be ready: what came to the receiver before this stage.
+        before = [self.arrived[dst]] if reduce else []
         for k in range(n - 1):
-            came = dict(self.arrived)
-            for ranks, parts in rings:
-                for i in range(n):
-                    src, dst = ranks[i], ranks[(i + 1) % n]
-                    # What is added to must itself be ready: what came to the receiver before this stage.
-                    after = [came.get(src), before.get(dst) if reduce else None]
-                    self.sent[src] = self.arrived[dst] = self.draft.send(
-                        src, dst, *parts[(i - k - shift) % n],
-                        reduce=reduce, channel=stage * self.ranks + src, after=after,
-                    )  # fmt: skip
-            self.draft.end_round()
+            first = np.roll(part, k + (1 if reduce else 0), axis=1).ravel()
+            after = np.stack([self.arrived[src], *before], axis=1)
+            numbers = self.draft.send_round(src, dst, first, counts, channel, after, reduce=reduce)
+            self.sent[src] = numbers
+            self.arrived[dst] = numbers
 
 
 def segments(request: Request) -> int:

@@ -58,13 +58,13 @@ def _ask(stages: Stages, segment: int) -> None:
 def _hand_out(stages: Stages, segment: int) -> None:
     """The g-th rank sends the sum of set g to its switch, which sends it to all ranks of the box."""
     n = stages.ranks
-    ready = dict(stages.arrived)
+    ready = stages.arrived.tolist()
     for g, part in enumerate(_sets(stages, segment)):
         for b, box in enumerate(stages.boxes):
             up = stages.draft.send(box[g], n + b, *part, reduce=False, channel=4 * n + box[g], after=[ready[box[g]]])
             for r in box:
                 # The owner gets back what it may still be sending to other boxes.
-                still_read = stages.sent.get(r) if r == box[g] else None
+                still_read = stages.sent[r] if r == box[g] and stages.sent[r] >= 0 else None
                 stages.draft.send(n + b, r, *part, reduce=False, channel=5 * n + r, after=[up, still_read])
         stages.draft.end_round()
 

@@ -1,4 +1,4 @@
-"""The link whose bytes take longest, and how long it was busy, where there are too many transfers for books of all links.
+"""The link whose bytes take longest, where there are too many transfers to keep books of all links.
 
 Rule: bytes are counted by rounds; times are looked up for the flows of that one link.
 """

@@ -30,7 +30,7 @@ from simulator.timeline import Later, Span, Timeline, TransferLog
 NAME = "compiled"
 Floats = npt.NDArray[np.float64]
 # Beyond so many transfers only the busiest link is told: the others' busy times would need every transfer.
-_MOST_BOOKED = 2**22
+_MOST_BOOKED = 2**19
 
 
 def execute(
