@@ -121,6 +121,13 @@ class Schedule:
             for i in range(part.times):
                 yield self._moved(part, i)
 
+    def repeats(self) -> Iterator[Repeat]:
+        """The parts that have any transfers, a plain round as one that is played once."""
+        for part in self.parts():
+            repeat = part if isinstance(part, Repeat) else _once(part)
+            if repeat.times and len(repeat.round):
+                yield repeat
+
     def length(self) -> int:
         """How many transfers there are, without writing them out."""
         return sum(len(p) if isinstance(p, Round) else len(p.round) * p.times for p in self.parts())
@@ -169,10 +176,13 @@ class Transfers:
         return found
 
 
+def _once(round_: Round) -> Repeat:
+    return Repeat(round_, 1, 0, np.arange(int(round_.first.max(initial=0)) + 1))
+
+
 def write_out(schedule: Schedule) -> Transfers:
     """Write a schedule out as columns, for whoever plays it transfer by transfer."""
-    parts = [p if isinstance(p, Repeat) else Repeat(p, 1, 0, p.first) for p in schedule.parts()]
-    parts = [p for p in parts if p.times and len(p.round)]
+    parts = list(schedule.repeats())
 
     def column(name: str, kind: npt.DTypeLike = np.int32) -> npt.NDArray[Any]:
         columns = [np.broadcast_to(np.asarray(getattr(p.round, name), kind), len(p.round)) for p in parts]
@@ -206,8 +216,6 @@ def _laid_out(columns: list[npt.NDArray[Any]], times: list[int], kind: npt.DType
 
 
 def _first_chunks(part: Repeat) -> npt.NDArray[np.int32]:
-    if part.times == 1 and part.moves == 0:
-        return part.round.first.astype(np.int32)
     moves = np.arange(part.times, dtype=np.int32) * np.int32(part.moves)
     moved = (part.round.first.astype(np.int32)[None, :] + moves[:, None]) % np.int32(len(part.table))
     return part.table.astype(np.int32)[moved].ravel()

@@ -20,7 +20,7 @@ class Draft:
     """Transfers noted so far; `send` returns a transfer's number, for later ones to wait for."""
 
     step: int = 1
-    _rounds: list[list[Row] | Round] = field(default_factory=list)
+    _rounds: list[list[Row] | Round | Repeat] = field(default_factory=list)
     _open: list[Row] = field(default_factory=list)
     _count: int = 0
 
@@ -41,18 +41,12 @@ class Draft:
         self._count += 1
         return self._count - 1
 
-    def send_round(
-        self, src: Ints, dst: Ints, first: Ints, count: Ints, channel: Ints, after: Ints, *, reduce: bool
-    ) -> Ints:
-        """Note a whole round of transfers, an entry of each array a transfer; returns their numbers.
-
-        `after` has shape (t, w), -1 where there are fewer than w.
-        """
+    def send_round(self, round_: Round, times: int = 1, moves: int = 0, table: Ints | None = None) -> Ints:
+        """Note a whole round, or one that is repeated as `Repeat` says; returns the numbers of the last repetition."""
         self.end_round()
-        adds = np.full(len(src), reduce)
-        self._rounds.append(Round(src, dst, first, count, adds, channel, after, self.step))
-        self._count += len(src)
-        return np.arange(self._count - len(src), self._count)
+        self._rounds.append(round_ if table is None else Repeat(round_, times, moves, table))
+        self._count += len(round_) * times
+        return np.arange(self._count - len(round_), self._count)
 
     def end_round(self) -> None:
         """Close the open round, if it has any transfer."""
@@ -64,7 +58,7 @@ class Draft:
         """The rounds as arrays."""
         self.end_round()
         for round_ in self._rounds:
-            yield round_ if isinstance(round_, Round) else _round(round_, self.step)
+            yield _round(round_, self.step) if isinstance(round_, list) else round_
 
 
 def _round(rows: list[Row], step: int) -> Round:

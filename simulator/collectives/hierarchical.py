@@ -17,7 +17,7 @@ from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Ints, Schedule
+from simulator.schedule import Ints, Round, Schedule
 
 
 def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:
@@ -63,28 +63,38 @@ class Stages:
 
     def inside(self, stage: int, segment: int, *, reduce: bool) -> None:
         """A ring inside every box, moving whole sets; set g ends (or begins) at the g-th rank."""
-        part = np.broadcast_to(segment * self.ranks + np.arange(self.size), (len(self.boxes), self.size))
-        self._rings(np.array(self.boxes), part, len(self.boxes), stage, reduce=reduce)
+        sets = segment * self.ranks + np.arange(self.size)
+        part = np.broadcast_to(np.arange(self.size), (len(self.boxes), self.size))
+        self._rings(np.array(self.boxes), part, sets, 1, len(self.boxes), stage, reduce=reduce)
 
     def across(self, stage: int, segment: int, *, reduce: bool) -> None:
         """A ring through the g-th rank of every box, moving single chunks; chunk b ends (or begins) at box b."""
-        part = segment * self.ranks + np.arange(self.ranks).reshape(len(self.boxes), self.size)
-        self._rings(np.array(self.boxes).T, part.T, 1, stage, reduce=reduce)
+        chunks = segment * self.ranks + np.arange(self.ranks)
+        part = np.arange(self.ranks).reshape(len(self.boxes), self.size)
+        self._rings(np.array(self.boxes).T, part.T, chunks, self.size, 1, stage, reduce=reduce)
 
-    def _rings(self, rings: Ints, part: Ints, count: int, stage: int, *, reduce: bool) -> None:
+    def _rings(self, rings: Ints, part: Ints, table: Ints, apart: int, count: int, stage: int, *, reduce: bool) -> None:
         """Note rings side by side, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
 
-        `part` is the first chunk of each, of the same shape, and `count` how many chunks a part is.
+        `part`, of the same shape, says where in `table` its first chunk stands; the next ring place's is `apart` on.
+        `count` is how many chunks a part is.
         """
         n = rings.shape[1]
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
         counts, channel = np.full(len(src), count), stage * self.ranks + src
-        # What is added to must itself be ready: what came to the receiver before this stage.
+        adds, step = np.full(len(src), reduce), self.draft.step
+        shift = 1 if reduce else 0
+        # What is added to must itself be ready: what came to the receiver before this stage. Later rounds of the same
+        # channel come behind the first.
         before = [self.arrived[dst]] if reduce else []
-        for k in range(n - 1):
-            first = np.roll(part, k + (1 if reduce else 0), axis=1).ravel()
-            after = np.stack([self.arrived[src], *before], axis=1)
-            numbers = self.draft.send_round(src, dst, first, counts, channel, after, reduce=reduce)
+        for k, times in ((0, 1), (1, n - 2)):
+            if times < 1:
+                continue
+            first = np.roll(part, k + shift, axis=1).ravel()
+            after = np.stack([self.arrived[src], *(before if k == 0 else [])], axis=1)
+            numbers = self.draft.send_round(
+                Round(src, dst, first, counts, adds, channel, after, step), times, -apart, table
+            )
             self.sent[src] = numbers
             self.arrived[dst] = numbers
 

@@ -190,8 +190,7 @@ def _draft(
 ) -> _Draft:
     vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras
     n = len(vertices)
-    repeats = [part if isinstance(part, Repeat) else Repeat(part, 1, 0, part.first) for part in op.schedule.parts()]
-    repeats = [repeat for repeat in repeats if repeat.times and len(repeat.round)]
+    repeats = list(op.schedule.repeats())
     keys = [(r.round.src * n + r.round.dst) * 2 + r.round.reduce for r in repeats]
     found, place = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
     route: npt.NDArray[np.int32] = place.astype(np.int32)

@@ -1,57 +1,35 @@
-"""One collective as arrays: round by round, every transfer of a round at once.
+"""One collective as arrays: step by step, every transfer of a step at once.
 
-Rule: the rule of transfers (docs/design.md) as if nothing were shared; who could meet whom is checked afterwards. A
-round is cut where one of its transfers waits for another of them.
+Rule: the rule of transfers (docs/design.md) as if nothing were shared but within crowds; who could meet whom is checked
+afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.compiled.crowds import Crowds, crowds_of
-from simulator.engine.wiring import Wiring
-from simulator.schedule import Repeat, Round, Schedule, Transfers
+from simulator.engine.compiled.layout import Batch, Laps, Layout
+from simulator.engine.compiled.recurrence import advance
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Transfers that wait for none of each other.
+class Passage:
+    """What became of a collective, by slot of its layout.
 
     Attributes
     ----------
-    first, last : int
-        Their numbers, the last not included.
-    after : int array, shape (transfers, w), or None
-        What they wait for; -1 where there is less.
-    follows : bool
-        Whether any has another ahead of it on its channel.
-    """
-
-    first: int
-    last: int
-    after: Ints | None
-    follows: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What became of a collective.
-
-    Attributes
-    ----------
-    enter, end : float array, shape (t,)
-        [s]
+    enter, end : float array, shape (slots,)
+        Of a lap's slots the enter of the first repetition and the end of the last [s].
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
-    crowd : int array, shape (t,)
+    crowd : int array, shape (slots,)
         With whom a flow shares its links as it was solved; -1 for nobody.
     """
 
@@ -61,128 +39,83 @@ class Played:
     crowd: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A collective on its links, ready to be played from any start.
-
-    Attributes
-    ----------
-    wiring : Wiring
-    batches : tuple of Batch
-    crowds : tuple of Crowds or None
-        By batch.
-    latency, takes : float array, shape (t,)
-        Of each transfer: of its route, and its bytes at its own rate [s].
-    ranks : int
-        Of the group.
-    """
-
-    wiring: Wiring
-    batches: tuple[Batch, ...]
-    crowds: tuple[Crowds | None, ...]
-    latency: Floats
-    takes: Floats
-    ranks: int
-
-
-def shape_of(schedule: Schedule, wiring: Wiring, ranks: int, noise: Floats | None, capacity: Sequence[float]) -> Shape:
-    """Look everything up that does not depend on when ranks start."""
-    latency = np.array([path.latency for path in wiring.paths], np.float64)[wiring.route]
-    rate = np.array([path.rate for path in wiring.paths], np.float64)[wiring.route]
-    if noise is not None:
-        latency = latency * noise
-    batches = tuple(_batches(schedule, wiring.transfers))
-    crowds = tuple(_crowds(wiring, batches, capacity))
-    return Shape(wiring, batches, crowds, latency, wiring.nbytes / rate, ranks)
-
-
-def play(shape: Shape, start: Floats) -> Played:
+def play(layout: Layout, start: Floats) -> Passage:
     """Play from when each rank has reached the operation and paid its start-up, shape (ranks,)."""
-    transfers = shape.wiring.transfers
-    total = len(transfers)
+    slots = len(layout.src)
     # Servers and switches are always there, but nothing happens before the first rank has come.
-    extras = len(shape.wiring.vertices) - shape.ranks
+    extras = len(layout.wiring.vertices) - layout.ranks
     began = np.concatenate([start, np.full(extras, start.min())])
-    ready = np.maximum(began[transfers.src], began[transfers.dst])
+    enter = np.maximum(began[layout.src], began[layout.dst])
     # What -1 stands for has ended long ago.
-    end = np.empty(total + 1)
-    end[-1] = -np.inf
-    enter = ready
-    before = transfers.before_on_channel
-    together, number = np.full(total, -1), 0
-    for batch, crowds in zip(shape.batches, shape.crowds, strict=True):
-        part = slice(batch.first, batch.last)
-        own = enter[part]
-        if batch.after is not None:
-            for column in batch.after.T:
-                np.maximum(own, end[column], out=own)
-        own += shape.latency[part]
-        if batch.follows:
-            np.maximum(own, end[before[part]], out=own)
-        np.add(own, shape.takes[part], out=end[part])
-        if crowds is not None:
-            entering = crowds.entering(own)
-            flow = crowds.flow[entering]
-            end[batch.first + flow] = own[flow] + crowds.takes[entering]
-            together[batch.first + flow] = number + crowds.crowd[entering]
-            number += len(crowds.flow)
-    done = np.concatenate([start, np.full(extras, -np.inf)])
-    np.maximum.at(done, transfers.src, end[:total])
-    np.maximum.at(done, transfers.dst, end[:total])
-    return Played(enter, end[:total], done[: shape.ranks], together)
-
-
-def _crowds(wiring: Wiring, batches: tuple[Batch, ...], capacity: Sequence[float]) -> Iterator[Crowds | None]:
-    """Of each batch; batches that are alike are looked at once."""
-    if not any(path.links for path in wiring.paths):
-        yield from [None] * len(batches)
-        return
-    known: dict[tuple[bytes, bytes], Crowds | None] = {}
-    for batch in batches:
-        route, nbytes = wiring.route[batch.first : batch.last], wiring.nbytes[batch.first : batch.last]
-        key = route.tobytes(), nbytes.tobytes()
-        if key not in known:
-            known[key] = crowds_of([wiring.paths[row] for row in route.tolist()], nbytes, capacity)
-        yield known[key]
-
-
-def _batches(schedule: Schedule, transfers: Transfers) -> Iterator[Batch]:
-    base = 0
-    for part in schedule.parts():
-        repeat = part if isinstance(part, Repeat) else Repeat(part, 1, 0, part.first)
-        length = len(repeat.round)
-        if not length:
+    end = np.full(slots + 1, -np.inf)
+    crowd, crowds = np.full(slots, -1), 0
+    for step in layout.steps:
+        if isinstance(step, Laps):
+            _go_round(layout, step, enter, end)
             continue
-        cuts = _cuts(repeat.round, base)
-        after = _trimmed(repeat.round.after)
-        for i in range(repeat.times):
-            moved = None if after is None else np.where(after >= 0, after + i * length, -1)
-            for first, last in pairwise(cuts):
-                at = base + i * length
-                own = None if moved is None else moved[first:last]
-                follows = bool((transfers.before_on_channel[at + first : at + last] >= 0).any())
-                yield Batch(at + first, at + last, own, follows)
-        base += length * repeat.times
+        _move(layout, step, enter, end)
+        if step.crowds is not None:
+            own = enter[step.first : step.last]
+            together = step.crowds.entering(own)
+            flow = step.crowds.flow[together]
+            end[step.first + flow] = own[flow] + step.crowds.takes[together]
+            crowd[step.first + flow] = crowds + step.crowds.crowd[together]
+            crowds += len(step.crowds.flow)
+    done = np.concatenate([start, np.full(extras, -np.inf)])
+    np.maximum.at(done, layout.src, end[:-1])
+    np.maximum.at(done, layout.dst, end[:-1])
+    return Passage(enter, end[:-1], done[: layout.ranks], crowd)
 
 
-def _trimmed(after: Ints) -> Ints | None:
-    """Without columns in which nobody waits."""
-    kept = after[:, (after >= 0).any(axis=0)]
-    return kept if kept.shape[1] else None
+def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
+    part = slice(batch.first, batch.last)
+    own = enter[part]
+    for slots in batch.after:
+        np.maximum(own, end[slots], out=own)
+    own += layout.latency[part]
+    if batch.before is not None:
+        np.maximum(own, end[batch.before], out=own)
+    np.add(own, batch.takes, out=end[part])
 
 
-def _cuts(round_: Round, base: int) -> list[int]:
-    """Where a round must be cut: before each transfer that waits for one that is in the same piece."""
-    length = len(round_)
-    inside = (round_.after >= base).any() if round_.after.size else False
-    if not inside and len(np.unique(round_.channel)) == length:
-        return [0, length]
-    cuts, first = [0], 0
-    last_on: dict[int, int] = {}
-    for number, channel in enumerate(round_.channel.tolist()):
-        ahead = max((int(a) - base for a in round_.after[number] if a >= base), default=-1)
-        if max(ahead, last_on.get(channel, -1)) >= first and number > 0:
-            cuts.append(number)
-            first = number
-        last_on[channel] = number
-    return [*cuts, length]
+def _go_round(layout: Layout, laps: Laps, enter: Floats, end: Floats) -> None:
+    """From the ends of the round before to those of the last repetition."""
+    part, order = layout.wiring.parts[laps.part], laps.order
+    length = laps.last - laps.first
+    now = end[laps.first - length : laps.first][order]
+    latency = layout.latency[laps.first : laps.last][order]
+    rate = layout.wiring.rate[part.route][order]
+    enter[laps.first + order] = np.maximum(np.roll(now, 1, axis=1) + latency, now)
+    for nbytes, times in layout.wiring.carried(part):
+        now = advance(now, latency, nbytes[order] / rate, times)
+    end[laps.first + order] = now
+
+
+def times_on(layout: Layout, passage: Passage, routes: Ints) -> tuple[Floats, Floats]:
+    """Enter and end of all transfers that take these rows of the wiring's paths, shape (k,) each [s]."""
+    enters, ends = [np.zeros(0)], [np.zeros(0)]
+    for step in layout.steps:
+        mine = np.isin(layout.route[step.first : step.last], routes)
+        if isinstance(step, Batch):
+            enters.append(passage.enter[step.first : step.last][mine])
+            ends.append(passage.end[step.first : step.last][mine])
+        elif mine.any():
+            for enter, end in _followed(layout, step, passage):
+                enters.append(enter[mine])
+                ends.append(end[mine])
+    return np.concatenate(enters), np.concatenate(ends)
+
+
+def _followed(layout: Layout, laps: Laps, passage: Passage) -> Iterator[tuple[Floats, Floats]]:
+    """Enter and end of every repetition's transfers, by row of the round."""
+    part, order = layout.wiring.parts[laps.part], laps.order
+    length = laps.last - laps.first
+    behind = np.empty(length, np.int64)
+    behind[order] = np.roll(order, 1, axis=1)
+    end = passage.end[laps.first - length : laps.first]
+    latency, rate = layout.latency[laps.first : laps.last], layout.wiring.rate[part.route]
+    for nbytes, times in layout.wiring.carried(part):
+        for _ in range(times):
+            enter = np.maximum(end[behind] + latency, end)
+            end = enter + nbytes / rate
+            yield enter, end

@@ -1,0 +1,291 @@
+"""A collective laid out for arrays: in which steps its transfers can be played, and where each one's end is kept.
+
+Rule: decides from the rounds alone, before any clock runs. Rounds in which every channel hands on what the one behind
+it has brought are laps: all repetitions are one step, and only the last one's ends are kept. All else is batches of
+transfers that wait for none of each other; each transfer has a slot of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.engine.compiled.crowds import Crowds, crowds_of
+from simulator.engine.wiring import Wiring
+from simulator.schedule import Round
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Transfers that wait for none of each other.
+
+    Attributes
+    ----------
+    first, last : int
+        Their slots, the last not included.
+    part : int
+    rows : slice
+        Their places in the round.
+    after : tuple of int array, shape (transfers,)
+        Slots of what they wait for; that of nothing where there is less.
+    before : int array, shape (transfers,), or None
+        Slots of what is ahead of them on their channels; None where nothing is.
+    takes : float array, shape (transfers,)
+        Bytes at the route's own rate [s].
+    crowds : Crowds or None
+    """
+
+    first: int
+    last: int
+    part: int
+    rows: slice
+    after: tuple[Ints, ...]
+    before: Ints | None
+    takes: Floats
+    crowds: Crowds | None
+
+
+@dataclass(frozen=True, slots=True)
+class Laps:
+    """All repetitions of a round of rings.
+
+    Attributes
+    ----------
+    first, last : int
+        Slots of the last repetition; the ones before them are those of the round that it follows.
+    part : int
+    order : int array, shape (rings, hops)
+        Rows of the round, each behind the one that hands on to it.
+    """
+
+    first: int
+    last: int
+    part: int
+    order: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A collective, ready to be played from any start.
+
+    Attributes
+    ----------
+    wiring : Wiring
+    steps : tuple of Batch or Laps
+    src, dst : int array, shape (slots,)
+        Participants.
+    route : int array, shape (slots,)
+        Row of the wiring's paths.
+    latency : float array, shape (slots,)
+        Of the route, stray factors applied [s].
+    ranks : int
+        Of the group.
+    """
+
+    wiring: Wiring
+    steps: tuple[Batch | Laps, ...]
+    src: Ints
+    dst: Ints
+    route: Ints
+    latency: Floats
+    ranks: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every transfer has its slot, which is its number then."""
+        return len(self.src) == len(self.wiring)
+
+
+def layout_of(
+    wiring: Wiring, ranks: int, noise: Floats | None, capacity: Sequence[float], *, whole: bool = False
+) -> Layout:
+    """Lay a collective out.
+
+    Parameters
+    ----------
+    wiring : Wiring
+    ranks : int
+        Of the group.
+    noise : float array, shape (transfers,), or None
+        Factors on latencies.
+    capacity : sequence of float
+        Of the fabric's links [B/s].
+    whole : bool
+        Whether every transfer is to have a slot of its own.
+    """
+    return _Desk(wiring, capacity, compact=noise is None and not whole).layout(ranks, noise)
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Where parts are laid out one after the other.
+
+    Attributes
+    ----------
+    bases, slots : list of int
+        By part: the number of its first transfer, and its first slot.
+    kept : list of int
+        By part: of how many of its last repetitions the ends are kept.
+    last_on : int array
+        By channel: the slot of the last transfer on it; -1 where there is none.
+    """
+
+    wiring: Wiring
+    capacity: Sequence[float]
+    compact: bool
+    bases: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    last_on: Ints = field(init=False)
+    _crowds: dict[tuple[bytes, bytes], Crowds | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        channels = max((int(part.repeat.round.channel.max()) for part in self.wiring.parts), default=-1) + 1
+        self.last_on = np.full(channels, -1)
+
+    def layout(self, ranks: int, noise: Floats | None) -> Layout:
+        parts = self.wiring.parts
+        orders = self._orders()
+        base = slot = 0
+        for part, order in zip(parts, orders, strict=True):
+            self.bases.append(base)
+            self.slots.append(slot)
+            self.kept.append(part.repeat.times if order is None else 1)
+            base += len(part.route) * part.repeat.times
+            slot += len(part.route) * self.kept[-1]
+        steps = [step for number, order in enumerate(orders) for step in self._steps(number, order)]
+        none = np.zeros(0, np.int64)
+        each = [(part.repeat.round.src, part.repeat.round.dst, part.route) for part in parts]
+        src, dst, route = (
+            np.concatenate([none, *(np.tile(row[column], kept) for row, kept in zip(each, self.kept, strict=True))])
+            for column in range(3)
+        )
+        latency = self.wiring.latency[route]
+        return Layout(self.wiring, tuple(steps), src, dst, route, latency if noise is None else latency * noise, ranks)
+
+    def _orders(self) -> list[Ints | None]:
+        """By part how it goes round in rings; None where it does not, or where ends within it are waited for."""
+        orders = [self._order(number) for number in range(len(self.wiring.parts))]
+        base, zones = 0, list[tuple[int, int]]()
+        for number, part in enumerate(self.wiring.parts):
+            length, own = len(part.route), part.repeat
+            if orders[number] is None:
+                # Where waits of all repetitions reach to.
+                first = own.round.after[own.round.after >= 0]
+                last = first + (own.times - 1) * length
+                for earlier, (begin, end) in enumerate(zones):
+                    if bool(((first < end) & (last >= begin)).any()):
+                        orders[earlier] = None
+            zones.append((base, base + (own.times - 1) * length))
+            base += own.times * length
+        return orders
+
+    def _order(self, number: int) -> Ints | None:
+        """How a part goes round in rings; None where it does not, or where its flows share links."""
+        if not self.compact or number == 0:
+            return None
+        part, before = self.wiring.parts[number], self.wiring.parts[number - 1]
+        own, other = part.repeat.round, before.repeat.round
+        behind = own.after[:, 0] if own.after.shape[1] == 1 else None
+        alike = ("src", "dst", "channel")
+        if behind is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in alike):
+            return None
+        rows = len(own)
+        base = sum(len(p.route) * p.repeat.times for p in self.wiring.parts[:number])
+        behind = behind - (base - rows)
+        if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
+            return None
+        if not np.array_equal(own.dst[behind], own.src) or self._crowd(part.route, np.ones(rows)) is not None:
+            return None
+        return _cycles(behind)
+
+    def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | Laps]:
+        part, slot = self.wiring.parts[number], self.slots[number]
+        own, length = part.repeat.round, len(part.route)
+        if order is not None:
+            yield Laps(slot, slot + length, number, order)
+            self.last_on[own.channel] = np.arange(slot, slot + length)
+            return
+        base = self.bases[number]
+        cuts = _cuts(own, base)
+        repetition = 0
+        for nbytes, times in self.wiring.carried(part):
+            takes = nbytes / self.wiring.rate[part.route]
+            for _ in range(times):
+                for first, last in pairwise(cuts):
+                    yield self._batch(number, slice(first, last), repetition, nbytes, takes)
+                repetition += 1
+
+    def _batch(self, number: int, rows: slice, repetition: int, nbytes: Floats, takes: Floats) -> Batch:
+        part = self.wiring.parts[number]
+        own, length = part.repeat.round, len(part.route)
+        first = self.slots[number] + repetition * length + rows.start
+        last = first + rows.stop - rows.start
+        waits = own.after[rows]
+        after = tuple(
+            self._slots_of(np.where(column >= 0, column + repetition * length, -1))
+            for column in waits.T
+            if bool((column >= 0).any())
+        )
+        before = self.last_on[own.channel[rows]]
+        self.last_on[own.channel[rows]] = np.arange(first, last)
+        crowds = self._crowd(part.route[rows], nbytes[rows])
+        follows = before if bool((before >= 0).any()) else None
+        return Batch(first, last, number, rows, after, follows, takes[rows], crowds)
+
+    def _slots_of(self, numbers: Ints) -> Ints:
+        """Where ends of transfers are kept; -1 stays."""
+        part = np.searchsorted(np.array(self.bases), numbers, "right") - 1
+        length = np.array([len(p.route) for p in self.wiring.parts])[part]
+        dropped = (np.array([p.repeat.times for p in self.wiring.parts]) - np.array(self.kept))[part] * length
+        slot = numbers - np.array(self.bases)[part] - dropped + np.array(self.slots)[part]
+        return np.where(numbers >= 0, slot, -1)
+
+    def _crowd(self, route: npt.NDArray[np.int32], nbytes: Floats) -> Crowds | None:
+        """Of a batch; batches that are alike are looked at once."""
+        if not self.wiring.meets:
+            return None
+        key = route.tobytes(), nbytes.tobytes()
+        if key not in self._crowds:
+            self._crowds[key] = crowds_of([self.wiring.paths[row] for row in route.tolist()], nbytes, self.capacity)
+        return self._crowds[key]
+
+
+def _cycles(behind: Ints) -> Ints | None:
+    """The rings of 'hands on to me', from the one behind to the one ahead; None where they are of unlike length."""
+    ahead = np.empty_like(behind)
+    ahead[behind] = np.arange(len(behind))
+    after, seen, rings = ahead.tolist(), bytearray(len(behind)), []
+    for row in range(len(after)):
+        ring, at = [], row
+        while not seen[at]:
+            seen[at] = 1
+            ring.append(at)
+            at = after[at]
+        if ring:
+            rings.append(ring)
+    return np.array(rings) if len({len(ring) for ring in rings}) == 1 else None
+
+
+def _cuts(round_: Round, base: int) -> list[int]:
+    """Where a round must be cut: before each transfer that waits for one that is in the same piece."""
+    length = len(round_)
+    inside = (round_.after >= base).any() if round_.after.size else False
+    if not inside and len(np.unique(round_.channel)) == length:
+        return [0, length]
+    cuts, first = [0], 0
+    last_on: dict[int, int] = {}
+    for number, channel in enumerate(round_.channel.tolist()):
+        ahead = max((int(a) - base for a in round_.after[number] if a >= base), default=-1)
+        if max(ahead, last_on.get(channel, -1)) >= first and number > 0:
+            cuts.append(number)
+            first = number
+        last_on[channel] = number
+    return [*cuts, length]
