@@ -73,7 +73,8 @@ def execute(
     play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator)
     play.run()
     timeline = play.timeline()
-    carry_all(program, timeline, payloads or {})
+    if payloads:
+        carry_all(program, timeline, payloads)
     if keep is None or not timeline.spans:
         return timeline
     last = min(timeline.spans, key=lambda span: (-span.end, span.rank)).rank

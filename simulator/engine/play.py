@@ -55,5 +55,6 @@ def play(
         if engine == "auto":
             return by_events()
         raise SimulationError(f"engine: the compiled engine declines: {error}; write engine: auto") from error
-    carry_all(program, timeline, payloads or {})
+    if payloads:
+        carry_all(program, timeline, payloads)
     return timeline
