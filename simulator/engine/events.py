@@ -6,7 +6,7 @@ that says how long a Program takes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,12 +22,14 @@ from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.engine.wiring import capacities, wire
+from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.errors import DeadlockError
 from simulator.program import Collective, Compute, Op, Program
 from simulator.timeline import Span, Timeline
 
 NAME: Final = "events"
+# By name of a collective its number among those that are played, and how it lies on the fabric.
+Laid = Mapping[str, tuple[int, Wiring]]
 
 
 def execute(
@@ -97,6 +99,13 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
     return play.timeline(), ""
 
 
+def execute_part(program: Program, cluster: Cluster, jitter: Jitter, laid: Laid) -> Timeline:
+    """Play a part of a larger program, whose collectives lie on the fabric as they do in the whole."""
+    play = _Play(program, cluster, jitter, limit_memory=False, allocator=None, laid=laid)
+    play.run()
+    return play.timeline()
+
+
 @dataclass(slots=True)
 class _Place:
     """Where a stream is: the operation that it is at, for reports of deadlocks."""
@@ -124,6 +133,7 @@ class _Play:
     moments: dict[int, list[Moment]] = field(default_factory=dict)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
+    laid: Laid | None = None
 
     def run(self) -> None:
         self._prepare()
@@ -154,11 +164,11 @@ class _Play:
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             if op.duration is not None:
                 self.timed[op.name] = TimedCollective(self.clock, op)
-        for number, (op, wiring) in enumerate(
-            zip(ops.values(), wire(self.cluster, list(ops.values()), capacity), strict=True)
-        ):
+        laid = self.laid or _laid(ops, wire(self.cluster, list(ops.values()), capacity))
+        for name, op in ops.items():
+            number, wiring = laid[name]
             luck = latency_factors(self.jitter, number, op, wiring.transfers.src)
-            self.collectives[op.name] = CollectivePlay(self.clock, fabric, op, wiring, luck)
+            self.collectives[name] = CollectivePlay(self.clock, fabric, op, wiring, luck)
         for rank in range(len(ranks)):
             self.kernels.append(Kernels(self.clock))
             self.moments[rank] = []
@@ -245,6 +255,10 @@ class _Play:
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
         wirings = [(name, self.collectives[name].wiring) for name in ended]
         return timeline_of(NAME, self.cluster, self.spans, tuple(ended.values()), memory, wirings)
+
+
+def _laid(names: Iterable[str], wirings: Iterable[Wiring]) -> Laid:
+    return {name: (number, wiring) for number, (name, wiring) in enumerate(zip(names, wirings, strict=True))}
 
 
 def _who(place: _Place) -> str:

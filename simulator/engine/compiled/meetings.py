@@ -1,19 +1,18 @@
 """Whether two flows were ever on one link at once: the proof that nothing was shared, or what was.
 
-Rule: looks only at links on which flows could hold each other back; one flow may begin where another ends. Where a
-channel's flows are not told one by one, they count as one from the first enter to the last end.
+Rule: looks only at links on which flows could hold each other back; one flow may begin where another ends. Flows whose
+shares were solved together may meet. The flows of a lap are told as one, from the first enter to the last end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.wiring import Wiring
 
 Floats = npt.NDArray[np.float64]
@@ -34,7 +33,7 @@ class Use:
     crowd : int array
         Flows whose shares were solved together; -1 for those that were alone.
     whose : int array
-        Which collective each is of.
+        Which of several uses that were put together a row is of.
     """
 
     link: Ints
@@ -46,6 +45,29 @@ class Use:
     def later(self, zero: float) -> Use:
         """The same from another moment on."""
         return replace(self, enter=self.enter + zero, end=self.end + zero)
+
+    def as_one_crowd(self) -> Use:
+        """The same, all of it solved together."""
+        return replace(self, crowd=np.zeros_like(self.crowd))
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Two flows on one link at once.
+
+    Attributes
+    ----------
+    link : int
+    time : float
+        When the second one enters [s].
+    first, second : int
+        Whose they are.
+    """
+
+    link: int
+    time: float
+    first: int
+    second: int
 
 
 def use_of(wiring: Wiring, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
@@ -63,38 +85,57 @@ def use_of(wiring: Wiring, route: npt.NDArray[Any], enter: Floats, end: Floats, 
 
 
 def joined(uses: Sequence[Use]) -> Use:
-    """All together, sorted by link and time; crowds stay apart, and each use's collectives are counted on."""
+    """All together; each use's crowds stay its own, and `whose` is its place."""
     none = np.zeros(0)
-    link = np.concatenate([none.astype(np.int64), *(use.link for use in uses)])
-    enter, end = np.concatenate([none, *(u.enter for u in uses)]), np.concatenate([none, *(u.end for u in uses)])
-    crowd, whose = _counted_on([use.crowd for use in uses]), _counted_on([use.whose for use in uses])
+    crowd, base = [np.zeros(0, np.int64)], 0
+    for use in uses:
+        crowd.append(np.where(use.crowd >= 0, use.crowd + base, -1))
+        base += int(use.crowd.max(initial=-1)) + 1
+    return Use(
+        link=np.concatenate([none.astype(np.int64), *(use.link for use in uses)]),
+        enter=np.concatenate([none, *(use.enter for use in uses)]),
+        end=np.concatenate([none, *(use.end for use in uses)]),
+        crowd=np.concatenate(crowd),
+        whose=np.repeat(np.arange(len(uses)), [len(use.link) for use in uses]),
+    )
+
+
+def meetings(use: Use) -> list[Meeting]:
+    """Every two neighbours on a link that share it and were not solved together, in order of time."""
+    link, enter, end, whose = _intervals(use)
     order = np.lexsort((end, enter, link))
-    return Use(link[order], enter[order], end[order], crowd[order], whose[order])
-
-
-def _counted_on(columns: Sequence[Ints]) -> Ints:
-    """All columns in one, the numbers of each moved behind those before; -1 stays."""
-    found, base = [np.zeros(0, np.int64)], 0
-    for column in columns:
-        found.append(np.where(column >= 0, column + base, -1))
-        base += int(column.max(initial=-1)) + 1
-    return np.concatenate(found)
-
-
-def first_meeting(use: Use) -> tuple[int, int] | None:
-    """Rows of the first two flows that share a link, of sorted uses; None where all have their links to themselves."""
-    solved = (use.crowd[1:] >= 0) & (use.crowd[1:] == use.crowd[:-1])
-    same = (use.link[1:] == use.link[:-1]) & ~solved
+    link, enter, end, whose = link[order], enter[order], end[order], whose[order]
     # Neighbours are enough: who reaches over several later flows reaches over the next one too.
-    met = np.flatnonzero(same & (use.enter[1:] < use.end[:-1] * (1.0 - _ROUNDING)))
-    if not len(met):
-        return None
-    first = int(met[np.argmin(use.enter[met + 1])])
-    return first, first + 1
+    met = np.flatnonzero((link[1:] == link[:-1]) & (enter[1:] < end[:-1] * (1.0 - _ROUNDING)))
+    found = [
+        Meeting(int(link[row]), float(enter[row + 1]), int(whose[row]), int(whose[row + 1])) for row in met.tolist()
+    ]
+    return sorted(found, key=lambda meeting: (meeting.time, meeting.link))
 
 
-def refuse(use: Use, rows: tuple[int, int], names: Sequence[str], link_name: Callable[[int], str]) -> DeclinedError:
-    """Say link, time and operations."""
-    told = " and ".join(dict.fromkeys(repr(names[int(use.whose[row])]) for row in rows))
-    where = int(use.link[rows[0]])
-    return DeclinedError(f"flows of {told} meet on {link_name(where)} at {use.enter[rows[1]]:.6g} s", where)
+def _intervals(use: Use) -> tuple[Ints, Floats, Floats, Ints]:
+    """Link, enter, end and whose; flows of one crowd that overlap on a link are one interval."""
+    alone = np.flatnonzero(use.crowd < 0)
+    rows = np.flatnonzero(use.crowd >= 0)
+    columns = (use.link, use.enter, use.end, use.whose)
+    if not len(rows):
+        return columns
+    rows = rows[np.lexsort((use.enter[rows], use.crowd[rows], use.link[rows]))]
+    link, crowd, enter, end = use.link[rows], use.crowd[rows], use.enter[rows], use.end[rows]
+    new = np.concatenate([[True], (link[1:] != link[:-1]) | (crowd[1:] != crowd[:-1])])
+    until = _largest_so_far(end, np.cumsum(new))
+    new[1:] |= enter[1:] >= until[:-1]
+    first = np.flatnonzero(new)
+    last = np.concatenate([first[1:], [len(rows)]]) - 1
+    merged = (link[first], enter[first], until[last], use.whose[rows][first])
+    link, enter, end, whose = (np.concatenate([c[alone], m]) for c, m in zip(columns, merged, strict=True))
+    return link, enter, end, whose
+
+
+def _largest_so_far(values: Floats, segment: Ints) -> Floats:
+    """The largest value of the same segment up to each place, for rising segments; by rank, so nothing is rounded."""
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(len(values))
+    so_far = np.maximum.accumulate(segment * len(values) + rank) - segment * len(values)
+    return values[order][so_far]

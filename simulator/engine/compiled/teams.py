@@ -1,7 +1,7 @@
 """What all groups do at one place of their programs, side by side: played once for all lines that are alike.
 
 Rule: lines are alike if their collectives lie on the same links with the same sizes and their ranks come at the same
-times relative to each other. Groups that share links among themselves are played together.
+times relative to each other. Groups that share links among themselves are played together, and so are several lines.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cluster.cluster import Cluster
-from simulator.engine.compiled.beside import play_beside
-from simulator.engine.compiled.meetings import Use, first_meeting, joined, refuse
+from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.compiled.joint import Member, play_together
+from simulator.engine.compiled.meetings import Use, joined, meetings
 from simulator.engine.compiled.played import Played, Shape, told_by_flow
+from simulator.engine.events import Laid
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.program import Collective, Program
@@ -27,7 +29,7 @@ _MOST_FOLLOWED = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What became of all groups' collectives of a line, relative to when the first rank came.
+    """What became of all groups' collectives of a line, relative to a moment.
 
     Attributes
     ----------
@@ -36,16 +38,16 @@ class Together:
     played : tuple of Played or None
         By group; None for those whose time is given.
     use : Use or None
-        Of links that matter, by all; its collectives are those that are played, in order.
-    followed : bool
-        Whether every flow stands there, none as part of its channel.
+        Of links that matter, by all.
+    by_flow : bool
+        Whether every flow stands there, none as part of a lap.
     """
 
     start: Floats
     done: Floats
     played: tuple[Played | None, ...]
     use: Use | None
-    followed: bool
+    by_flow: bool
 
 
 @dataclass(slots=True)
@@ -55,109 +57,114 @@ class Teams:
     cluster: Cluster
     jitter: Jitter
     capacity: list[float]
-    wirings: dict[str, Wiring]
-    _numbers: dict[str, int]
+    laid: Laid
     _shapes: dict[tuple[int, str], Shape] = field(default_factory=dict)
-    _known: dict[tuple[object, ...], Together] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], list[Together]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> Teams:
         """Lay all collectives of a program on the fabric."""
         capacity = capacities(cluster)
         ops = [op for op in program.collectives().values() if op.duration is None]
-        wirings = dict(zip((op.name for op in ops), wire(cluster, ops, capacity), strict=True))
-        return cls(cluster, jitter, capacity, wirings, {op.name: number for number, op in enumerate(ops)})
+        wirings = wire(cluster, ops, capacity)
+        laid = {op.name: (number, wiring) for number, (op, wiring) in enumerate(zip(ops, wirings, strict=True))}
+        return cls(cluster, jitter, capacity, laid)
 
-    def play(self, teams: tuple[Collective, ...], start: Floats) -> tuple[float, Together]:
-        """Play a line's collectives from when each rank reaches its own, shape (ranks,).
+    def wiring(self, op: Collective) -> Wiring:
+        """How it lies on the fabric."""
+        return self.laid[op.name][1]
+
+    def play(self, members: Sequence[Member]) -> tuple[float, list[Together]]:
+        """Play one line's collectives, or those of several lines that share links.
 
         Returns
         -------
         zero : float
             The moment to which all else is relative [s].
-        Together
+        list of Together
+            By member; of several members the first has the uses of all.
 
         Raises
         ------
         DeclinedError
             Flows share links, and there are too many of them to be followed one by one.
         """
-        zero = float(start.min())
-        relative = _rounded(start - zero, zero)
-        key = (*map(self._alike, teams), relative.tobytes())
+        zero = min(float(member.bound.min()) for member in members)
+        moved = [replace(member, bound=_rounded(member.bound - zero, zero)) for member in members]
+        key = tuple(part for member in moved for part in self._alike(member))
         if key not in self._known:
-            self._known[key] = self._play(teams, relative)
+            several = len(members) > 1
+            self._known[key] = self._followed(moved) if several else [self._alone(moved[0].teams, moved[0].bound)]
         return zero, self._known[key]
 
-    def _alike(self, op: Collective) -> tuple[object, ...]:
-        """Equal for collectives that give the same if reached at the same times."""
-        if op.duration is not None:
-            return op.group, op.duration
-        return id(self._shape(op)), op.startup, op.together
-
-    def _shape(self, op: Collective) -> Shape:
-        wiring = self.wirings[op.name]
-        key = id(wiring), op.name if self.jitter.latency else ""
-        if key not in self._shapes:
-            self._shapes[key] = Shape(wiring, len(op.group), self._noise(op), self.capacity)
-        return self._shapes[key]
-
-    def _noise(self, op: Collective) -> Floats | None:
-        if not self.jitter.latency:
-            return None
-        return latency_factors(self.jitter, self._numbers[op.name], op, self.wirings[op.name].transfers.src)
-
     def every_flow(self, teams: tuple[Collective, ...], known: Together) -> Use | None:
-        """The uses of a line, none of them told as a whole channel's."""
-        if known.followed or known.use is None:
+        """The uses of a line, none of them told as a lap's."""
+        if known.by_flow or known.use is None:
             return known.use
-        begun = [_begun(op, known.start[list(op.group)]) for op in teams]
-        return _use_of_all(self._by_arrays(teams, begun, flow_by_flow=True))
-
-    def _play(self, teams: tuple[Collective, ...], start: Floats) -> Together:
-        begun = [_begun(op, start[list(op.group)]) for op in teams]
-        found = self._by_arrays(teams, begun, flow_by_flow=False)
-        use, followed = _use_of_all(found), False
-        if use is not None and first_meeting(use):
-            found = self._by_arrays(teams, begun, flow_by_flow=True)
-            use, followed = _use_of_all(found), True
-            met = first_meeting(use) if use is not None else None
-            if use is not None and met is not None:
-                if sum(len(self.wirings[name]) for name in found) > _MOST_FOLLOWED:
-                    raise refuse(use, met, list(found), self.link_name)
-                found = self._by_events(teams, begun)
-                use = _use_of_all(found)
-                # All flows of the line are one crowd now.
-                use = use and replace(use, crowd=np.zeros_like(use.crowd))
-        done = start.copy()
-        for op, b in zip(teams, begun, strict=True):
-            done[list(op.group)] = found[op.name].done if op.name in found else b
-        return Together(start, done, tuple(found.get(op.name) for op in teams), use, followed)
-
-    def _by_arrays(
-        self, teams: Sequence[Collective], begun: Sequence[Floats], *, flow_by_flow: bool
-    ) -> dict[str, Played]:
-        return {
-            op.name: self._shape(op).played(b, flow_by_flow=flow_by_flow)
-            for op, b in zip(teams, begun, strict=True)
-            if op.duration is None
-        }
-
-    def _by_events(self, teams: Sequence[Collective], begun: Sequence[Floats]) -> dict[str, Played]:
-        """Follow all flows of all groups; what they do to each other is solved as it happens."""
-        several = [(op, b) for op, b in zip(teams, begun, strict=True) if op.duration is None]
-        ops, starts = [op for op, _ in several], [b for _, b in several]
-        wirings = [self.wirings[op.name] for op in ops]
-        rows = play_beside(ops, wirings, [self._noise(op) for op in ops], starts, self.capacity)
-        found = {}
-        for op, wiring, (done, times) in zip(ops, wirings, rows, strict=True):
-            found[op.name] = told_by_flow(wiring, done, times, np.zeros(len(wiring), np.int64))
-        return found
+        return _use_of(self._by_arrays(teams, known.start, flow_by_flow=True))
 
     def link_name(self, link: int) -> str:
         """Ranks' HBM is numbered behind the links."""
         links = len(self.cluster.router.bandwidth)
         return self.cluster.router.link_name(link) if link < links else f"HBM of rank {link - links}"
+
+    def _alike(self, member: Member) -> tuple[object, ...]:
+        """Equal for members that give the same if they are reached at the same times."""
+        teams = ((op.group, op.duration) if op.duration is not None else self._kind(op) for op in member.teams)
+        return (*teams, member.follows, member.bound.tobytes())
+
+    def _kind(self, op: Collective) -> tuple[object, ...]:
+        return id(self.wiring(op)), op.name if self.jitter.latency else "", op.startup, op.together
+
+    def _shape(self, op: Collective) -> Shape:
+        number, wiring = self.laid[op.name]
+        key = id(wiring), op.name if self.jitter.latency else ""
+        if key not in self._shapes:
+            stray = bool(self.jitter.latency)
+            noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
+            self._shapes[key] = Shape(wiring, len(op.group), noise, self.capacity)
+        return self._shapes[key]
+
+    def _alone(self, teams: tuple[Collective, ...], start: Floats) -> Together:
+        found = self._by_arrays(teams, start, flow_by_flow=False)
+        use, by_flow = _use_of(found), False
+        if use is not None and meetings(use):
+            found = self._by_arrays(teams, start, flow_by_flow=True)
+            use, by_flow = _use_of(found), True
+            if use is not None and meetings(use):
+                return self._followed([Member(teams, start)])[0]
+        done = start.copy()
+        for op, played in zip(teams, found, strict=True):
+            group = list(op.group)
+            done[group] = _begun(op, start[group]) if played is None else played.done
+        return Together(start, done, tuple(found), use, by_flow)
+
+    def _by_arrays(self, teams: Sequence[Collective], start: Floats, *, flow_by_flow: bool) -> list[Played | None]:
+        return [
+            self._shape(op).played(_begun(op, start[list(op.group)]), flow_by_flow=flow_by_flow)
+            if op.duration is None
+            else None
+            for op in teams
+        ]
+
+    def _followed(self, members: Sequence[Member]) -> list[Together]:
+        """Follow all flows; what they do to each other is solved as it happens."""
+        flows = sum(len(self.wiring(op)) for member in members for op in member.teams if op.duration is None)
+        if flows > _MOST_FOLLOWED:
+            raise DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
+        found = []
+        for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
+            played = [self._as_followed(op, outcome.done, outcome.times) for op in member.teams]
+            found.append(Together(outcome.start, outcome.done, tuple(played), _use_of(played), by_flow=True))
+        uses = [together.use for together in found if together.use is not None]
+        whole = joined(uses).as_one_crowd() if uses else None
+        return [replace(together, use=whole if number == 0 else None) for number, together in enumerate(found)]
+
+    def _as_followed(self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]) -> Played | None:
+        if op.duration is not None:
+            return None
+        wiring = self.wiring(op)
+        return told_by_flow(wiring, done[list(op.group)], times[op.name], np.zeros(len(wiring), np.int64))
 
 
 def _begun(op: Collective, start: Floats) -> Floats:
@@ -167,8 +174,8 @@ def _begun(op: Collective, start: Floats) -> Floats:
     return (np.full(len(start), start.max()) if op.together else start) + op.startup
 
 
-def _use_of_all(found: Mapping[str, Played]) -> Use | None:
-    uses = [played.use for played in found.values() if played.use is not None]
+def _use_of(found: Sequence[Played | None]) -> Use | None:
+    uses = [played.use for played in found if played is not None and played.use is not None]
     return joined(uses) if uses else None
 
 

@@ -1,0 +1,96 @@
+"""Collectives that share links with each other and with nothing else, played by the events engine, and only these.
+
+Rule: where shares change at every end there is no shorter way than to follow them; but whoever plays a program need not
+follow them again for every operation that is alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine.events import Laid, execute_part
+from simulator.engine.jitter import Jitter
+from simulator.program import Collective, Compute, Op, Program
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A line of the program that takes part.
+
+    Attributes
+    ----------
+    teams : tuple of Collective
+        Each group's operation.
+    bound : float array, shape (ranks,)
+        Before which no rank may begin it [s].
+    follows : tuple of int
+        Which other members it waits for, rank by rank.
+    """
+
+    teams: tuple[Collective, ...]
+    bound: Floats
+    follows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a member.
+
+    Attributes
+    ----------
+    start, done : float array, shape (ranks,)
+        [s]
+    times : mapping of a collective's name to (enter, end)
+        Of every transfer [s].
+    """
+
+    start: Floats
+    done: Floats
+    times: Mapping[str, tuple[Floats, Floats]]
+
+
+def play_together(
+    members: Sequence[Member],
+    cluster: Cluster,
+    jitter: Jitter,
+    laid: Laid,
+) -> list[Outcome]:
+    """Play members on an idle fabric.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    cluster : Cluster
+    jitter : Jitter
+        On latencies; nothing is computed here.
+    laid : Laid
+        As in the whole program.
+    """
+    ranks = len(members[0].bound)
+    lists: list[list[Op]] = [[] for _ in range(ranks)]
+    names = [{rank: op.name for op in member.teams for rank in op.group} for member in members]
+    for number, member in enumerate(members):
+        wait = f"until {number}"
+        for op in member.teams:
+            for rank in op.group:
+                after = (wait, *(names[other][rank] for other in member.follows))
+                lists[rank].append(Compute(wait, float(member.bound[rank]), stream=wait, on_gpu=False))
+                lists[rank].append(replace(op, stream=f"member {number}", after=after))
+    timeline = execute_part(Program(tuple(map(tuple, lists))), cluster, Jitter(0.0, jitter.latency, jitter.seed), laid)
+    logs = {log.collective: (log.enter, log.end) for log in timeline.logs}
+    starts, ends = (np.zeros((len(members), ranks)) for _ in range(2))
+    for span in timeline.spans:
+        if span.stream.startswith("member "):
+            number = int(span.stream.removeprefix("member "))
+            starts[number, span.rank], ends[number, span.rank] = span.start, span.end
+    return [
+        Outcome(starts[n], ends[n], {op.name: logs[op.name] for op in member.teams if op.duration is None})
+        for n, member in enumerate(members)
+    ]

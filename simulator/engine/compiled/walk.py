@@ -1,0 +1,204 @@
+"""One walk through all lines of a program: when each begins and ends on every rank, if operations meet as is assumed.
+
+Rule: a line is played when all that it waits for is known. Lines that share links are played together when the first of
+them comes; where the others begin depends on what comes later, they are taken to begin as they did in the walk before,
+as much later as the first one does now. Whether that was right is known at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine.compiled import kernels
+from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.compiled.joint import Member
+from simulator.engine.compiled.meetings import Meeting, Use, joined, meetings
+from simulator.engine.compiled.teams import Teams, Together
+from simulator.engine.compiled.template import Line
+from simulator.engine.jitter import Jitter, kernel_factors
+from simulator.program import Collective, Compute
+
+Floats = npt.NDArray[np.float64]
+# What was assumed and what came of it may differ by rounding, over the time since the start.
+_SETTLED: Final = 1e-13
+
+
+@dataclass(slots=True)
+class Walk:
+    """Times by place in the program: arrays over ranks, or one number where all agree.
+
+    Attributes
+    ----------
+    lines : tuple of Line
+    ranks : int
+    cluster : Cluster
+    jitter : Jitter
+    teams : Teams
+    joint : mapping of place to places
+        Lines that are played together, for each of them.
+    before : Walk or None
+        The walk before this one.
+    played : dict of place to (float, Together)
+        What became of collectives, relative to a moment [s].
+    """
+
+    lines: tuple[Line, ...]
+    ranks: int
+    cluster: Cluster
+    jitter: Jitter
+    teams: Teams
+    joint: Mapping[int, tuple[int, ...]]
+    before: Walk | None
+    starts: dict[int, Floats] = field(default_factory=dict)
+    ends: dict[int, Floats] = field(default_factory=dict)
+    played: dict[int, tuple[float, Together]] = field(default_factory=dict)
+    _waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _assumed: dict[int, Floats] = field(default_factory=dict)
+    _flights: list[kernels.Interval] = field(default_factory=list)
+
+    def run(self) -> Walk:
+        """Play every line."""
+        for line in self._in_order():
+            self._play(line)
+        return self
+
+    def settled(self) -> bool:
+        """Whether lines that were played together began as was assumed."""
+        for place, assumed in self._assumed.items():
+            bound = self._bound(place, self.ends)
+            if bool((np.abs(bound - assumed) > _SETTLED * np.abs(bound)).any()):
+                return False
+        return True
+
+    def meetings(self) -> list[Meeting]:
+        """Where flows of two lines were on one link at once, by place of the lines."""
+        on_links = [
+            (zero + float(found.use.enter.min()), zero + float(found.use.end.max()), place)
+            for place, (zero, found) in self.played.items()
+            if found.use is not None and len(found.use.link)
+        ]
+        found = []
+        for places in _crossing(sorted(on_links)):
+            if self._among(places, by_flow=False):
+                found += self._among(places, by_flow=True)
+        return found
+
+    def _among(self, places: Sequence[int], *, by_flow: bool) -> list[Meeting]:
+        uses, whose = list[Use](), list[int]()
+        for place in places:
+            zero, known = self.played[place]
+            use = self.teams.every_flow(self.lines[place].teams, known) if by_flow else known.use
+            if use is not None:
+                uses.append(use.later(zero))
+                whose.append(place)
+        return [Meeting(m.link, m.time, whose[m.first], whose[m.second]) for m in meetings(joined(uses))]
+
+    def _in_order(self) -> Iterator[Line]:
+        """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
+
+        By then all collectives that do not wait for them are known, and others begin after their end.
+        """
+        streams: dict[str, list[Line]] = {}
+        for line in self.lines:
+            queue = streams.setdefault(line.op.stream, [])
+            self._waits[line.place] = (*line.after, *((queue[-1].place,) if queue else ()))
+            queue.append(line)
+        at = dict.fromkeys(streams, 0)
+        left = len(self.lines)
+        while left:
+            heads = [streams[stream][place] for stream, place in at.items() if place < len(streams[stream])]
+            able = [line for line in heads if all(place in self.ends for place in line.after)]
+            if not able:
+                raise DeclinedError("operations wait for each other")
+            line = next((line for line in able if not slowed(line)), able[0])
+            at[line.op.stream] += 1
+            left -= 1
+            yield line
+
+    def _play(self, line: Line) -> None:
+        start = self._bound(line.place, self.ends)
+        if isinstance(line.op, Compute):
+            stretch = self._stretch(line)
+            if slowed(line):
+                self._flights = [(begin, end) for begin, end in self._flights if bool((end > start).any())]
+            end = kernels.ends(start, line.alone * stretch, line.slowed * stretch, self._flights)
+        elif line.teams:
+            if line.place not in self.played:
+                self._play_teams(line)
+            zero, found = self.played[line.place]
+            start, end = _agreed(found.start + zero), found.done + zero
+            if isinstance(line.op, Collective) and line.op.takes_sms:
+                self._flights.append((start, _agreed(end)))
+        else:
+            end = start
+        self.starts[line.place], self.ends[line.place] = start, _agreed(end)
+
+    def _play_teams(self, line: Line) -> None:
+        """Play a line's collectives, and with them those that share links with them."""
+        places = self.joint.get(line.place, (line.place,))
+        members = []
+        for place in places:
+            bound = np.broadcast_to(self._expected(place, line.place), self.ranks)
+            follows = tuple(places.index(other) for other in self._waits[place] if other in places)
+            members.append(Member(self.lines[place].teams, bound, follows))
+            if len(places) > 1:
+                self._assumed[place] = bound
+        zero, found = self.teams.play(members)
+        for place, together in zip(places, found, strict=True):
+            self.played[place] = zero, together
+
+    def _bound(self, place: int, ends: Mapping[int, Floats]) -> Floats:
+        """When all has ended that a line waits for, but for lines that are played together with it."""
+        start, mates = np.zeros(1), self.joint.get(place, ())
+        for other in self._waits[place]:
+            if other not in mates:
+                start = np.maximum(start, ends[other])
+        return start
+
+    def _expected(self, place: int, first: int) -> Floats:
+        """The bound of a line that is played together with `first`, which has come."""
+        mates = self.joint.get(place, ())
+        if all(other in self.ends for other in self._waits[place] if other not in mates):
+            return self._bound(place, self.ends)
+        assert self.before is not None
+        late = self._bound(first, self.ends) - self._bound(first, self.before.ends)
+        return np.maximum(self._bound(place, self.before.ends) + late, 0.0)
+
+    def _stretch(self, line: Line) -> Floats | float:
+        on_gpu = isinstance(line.op, Compute) and line.op.on_gpu
+        speed = np.array(self.cluster.speeds[: self.ranks]) if self.cluster.speeds and on_gpu else 1.0
+        noise: Floats | float = 1.0
+        if self.jitter.compute:
+            noise = kernel_factors(self.jitter, np.arange(self.ranks), line.place)
+        return noise / speed
+
+
+def slowed(line: Line) -> bool:
+    """Whether a line is kernels that communication slows."""
+    return isinstance(line.op, Compute) and not bool(np.array_equal(line.alone, line.slowed))
+
+
+def _agreed(times: Floats) -> Floats:
+    """One number where all are the same."""
+    return times[:1] if len(times) > 1 and bool((times == times[0]).all()) else times
+
+
+def _crossing(intervals: Sequence[tuple[float, float, int]]) -> Iterator[list[int]]:
+    """Sorted intervals (begin, end, place) that hang together because they overlap; the places of several each."""
+    together: list[int] = []
+    until = -np.inf
+    for begin, end, place in intervals:
+        if begin >= until:
+            if len(together) > 1:
+                yield together
+            together = []
+        together.append(place)
+        until = max(until, end)
+    if len(together) > 1:
+        yield together
