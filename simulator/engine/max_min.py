@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def rates(paths: Sequence[Path], capacity: Sequence[float]) -> Floats:
+def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
     """Fair rate of each flow [B/s].
 
     Parameters

@@ -50,8 +50,8 @@ class Crowds:
         return found
 
 
-def crowds_of(paths: Sequence[Path], nbytes: Floats, capacity: Sequence[float]) -> Crowds | None:
-    """Crowds among flows that take these paths; None where nobody shares a link, or no crowd ends together."""
+def crowds_of(paths: Sequence[Path], nbytes: Floats, capacity: Floats) -> Crowds | None:
+    """Crowds among flows that take these paths; None where nobody holds another back, or no crowd ends together."""
     real = [number for number, path in enumerate(paths) if path.links and nbytes[number] > 0]
     flow = np.repeat(real, [len(paths[number].links) for number in real]).astype(np.int64)
     _, link = np.unique([link for number in real for link in paths[number].links], return_inverse=True)
@@ -60,7 +60,10 @@ def crowds_of(paths: Sequence[Path], nbytes: Floats, capacity: Sequence[float]) 
     label = _hanging_together(flow, link, len(paths))
     size = np.bincount(label[real], minlength=len(paths))
     member = np.array([number for number in real if size[label[number]] > 1], np.int64)
+    alone = nbytes[member] / np.array([paths[number].rate for number in member.tolist()])
     takes = nbytes[member] / rates([paths[number] for number in member.tolist()], capacity)
+    if bool((takes <= alone * (1.0 + _TOGETHER)).all()):
+        return None
     _, crowd = np.unique(label[member], return_inverse=True)
     count = int(crowd.max()) + 1
     least, most = np.full(count, np.inf), np.zeros(count)

@@ -91,17 +91,15 @@ def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Meeting]) -> dict[i
     """Lines that are to be played together, those that met added."""
     found = dict(joint)
     for meeting in met:
-        first, second = (found.get(place, (place,)) for place in (meeting.first, meeting.second))
-        if first != second:
-            places = tuple(sorted({*first, *second}))
-            found |= dict.fromkeys(places, places)
+        places = tuple(sorted({mate for place in meeting.whose for mate in found.get(place, (place,))}))
+        found |= dict.fromkeys(places, places)
     return found
 
 
 def _refused(met: Sequence[Meeting], lines: tuple[Line, ...], teams: Teams) -> DeclinedError:
     """Say link, time and operations."""
     first = met[0]
-    told = " and ".join(dict.fromkeys(repr(lines[place].op.name) for place in (first.first, first.second)))
+    told = " and ".join(dict.fromkeys(repr(lines[place].op.name) for place in first.whose))
     return DeclinedError(f"flows of {told} meet on {teams.link_name(first.link)} at {first.time:.6g} s", first.link)
 
 

@@ -7,7 +7,7 @@ transfers that wait for none of each other; each transfer has a slot of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -103,9 +103,7 @@ class Layout:
         return len(self.src) == len(self.wiring)
 
 
-def layout_of(
-    wiring: Wiring, ranks: int, noise: Floats | None, capacity: Sequence[float], *, whole: bool = False
-) -> Layout:
+def layout_of(wiring: Wiring, ranks: int, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
     """Lay a collective out.
 
     Parameters
@@ -115,7 +113,7 @@ def layout_of(
         Of the group.
     noise : float array, shape (transfers,), or None
         Factors on latencies.
-    capacity : sequence of float
+    capacity : float array
         Of the fabric's links [B/s].
     whole : bool
         Whether every transfer is to have a slot of its own.
@@ -138,7 +136,7 @@ class _Desk:
     """
 
     wiring: Wiring
-    capacity: Sequence[float]
+    capacity: Floats
     compact: bool
     bases: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""Whether two flows were ever on one link at once: the proof that nothing was shared, or what was.
+"""Whether flows ever held each other back on a link: the proof that every one went at its own rate, or who did not.
 
-Rule: looks only at links on which flows could hold each other back; one flow may begin where another ends. Flows whose
-shares were solved together may meet. The flows of a lap are told as one, from the first enter to the last end.
+Rule: as long as a link can give all flows on it what each takes alone, it holds nobody back. Flows whose shares were
+solved together may fill a link, if nobody else is on it. The flows of a lap are told as one, from the first enter to
+the last end.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from simulator.engine.wiring import Wiring
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-# Flows that overlap by less are one behind the other, but for rounding: what they share is less than that too.
-_ROUNDING: Final = 1e-13
+# One flow may begin where another ends: ends count as this much earlier, for rounding.
+_SHORTER: Final = 1.0 - 1e-13
+# Rounding of a sum of rates.
+_FULL: Final = 1.0 + 1e-11
+# Meetings that are told of each link; what is left over shows when these are solved.
+_FEW: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class Use:
     link : int array
     enter, end : float array
         [s]
+    asked : float array
+        What the flow takes of the link when it is alone [B/s].
     crowd : int array
         Flows whose shares were solved together; -1 for those that were alone.
     whose : int array
@@ -39,6 +46,7 @@ class Use:
     link: Ints
     enter: Floats
     end: Floats
+    asked: Floats
     crowd: Ints
     whose: Ints
 
@@ -53,35 +61,36 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Two flows on one link at once.
+    """Flows on one link at once that ask for more than it has.
 
     Attributes
     ----------
     link : int
     time : float
-        When the second one enters [s].
-    first, second : int
-        Whose they are.
+        When the last of them enters [s].
+    whose : tuple of int
+        Those that are on it then.
     """
 
     link: int
     time: float
-    first: int
-    second: int
+    whose: tuple[int, ...]
 
 
 def use_of(wiring: Wiring, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
     """What flows that take these routes have of links that matter."""
     width = max(len(path.links) for path in wiring.paths)
-    table = np.full((len(wiring.paths), width), -1, np.int64)
+    table, weights = np.full((len(wiring.paths), width), -1, np.int64), np.zeros((len(wiring.paths), width))
     for row, path in enumerate(wiring.paths):
         table[row, : len(path.links)] = path.links
-    link = table[route]
+        weights[row, : len(path.links)] = path.weights
+    link, asked = table[route], (weights * wiring.rate[:, None])[route]
     flow, column = np.nonzero(link >= 0)
     # A flow without bytes holds nothing.
     real = end[flow] > enter[flow]
     flow, column = flow[real], column[real]
-    return Use(link[flow, column], enter[flow], end[flow], crowd[flow], np.zeros(len(flow), np.int64))
+    own = np.zeros(len(flow), np.int64)
+    return Use(link[flow, column], enter[flow], end[flow], asked[flow, column], crowd[flow], own)
 
 
 def joined(uses: Sequence[Use]) -> Use:
@@ -95,41 +104,97 @@ def joined(uses: Sequence[Use]) -> Use:
         link=np.concatenate([none.astype(np.int64), *(use.link for use in uses)]),
         enter=np.concatenate([none, *(use.enter for use in uses)]),
         end=np.concatenate([none, *(use.end for use in uses)]),
+        asked=np.concatenate([none, *(use.asked for use in uses)]),
         crowd=np.concatenate(crowd),
         whose=np.repeat(np.arange(len(uses)), [len(use.link) for use in uses]),
     )
 
 
-def meetings(use: Use) -> list[Meeting]:
-    """Every two neighbours on a link that share it and were not solved together, in order of time."""
-    link, enter, end, whose = _intervals(use)
-    order = np.lexsort((end, enter, link))
-    link, enter, end, whose = link[order], enter[order], end[order], whose[order]
-    # Neighbours are enough: who reaches over several later flows reaches over the next one too.
-    met = np.flatnonzero((link[1:] == link[:-1]) & (enter[1:] < end[:-1] * (1.0 - _ROUNDING)))
-    found = [
-        Meeting(int(link[row]), float(enter[row + 1]), int(whose[row]), int(whose[row + 1])) for row in met.tolist()
-    ]
+def meetings(use: Use, capacity: Floats) -> list[Meeting]:
+    """Where a link could not give all flows on it what they take alone, unless these were solved together.
+
+    Parameters
+    ----------
+    use : Use
+    capacity : float array
+        Of every link [B/s].
+
+    Returns
+    -------
+    list of Meeting
+        In order of time; of each link the first few.
+    """
+    rows = np.isin(use.link, _filled(use, capacity))
+    if not rows.any():
+        return []
+    link, whose = use.link[rows], use.whose[rows]
+    enter, end, asked = use.enter[rows], use.end[rows], use.asked[rows]
+    several = _intervals(link, enter, end, use.crowd[rows])
+    none, some = np.zeros(len(link)), np.zeros(len(several[0]))
+    full = _events(
+        np.concatenate([link, several[0]]),
+        np.concatenate([enter, several[1]]),
+        np.concatenate([end, several[2]]),
+        (np.concatenate([asked, some]), np.concatenate([none, some + 1])),
+    )
+    met = np.flatnonzero((full.sums[0] > capacity[full.link] * _FULL) & (full.sums[1] > 1.5))
+    found = []
+    for number in _first_few(full.link[met]).tolist():
+        where, time = int(full.link[met[number]]), float(full.time[met[number]])
+        there = np.unique(whose[(link == where) & (enter <= time) & (end * _SHORTER > time)])
+        found.append(Meeting(where, time, tuple(there.tolist())))
     return sorted(found, key=lambda meeting: (meeting.time, meeting.link))
 
 
-def _intervals(use: Use) -> tuple[Ints, Floats, Floats, Ints]:
-    """Link, enter, end and whose; flows of one crowd that overlap on a link are one interval."""
-    alone = np.flatnonzero(use.crowd < 0)
-    rows = np.flatnonzero(use.crowd >= 0)
-    columns = (use.link, use.enter, use.end, use.whose)
+def _filled(use: Use, capacity: Floats) -> Ints:
+    """Links on which all flows together ever ask for more than there is."""
+    loads = _events(use.link, use.enter, use.end, (use.asked,))
+    return np.unique(loads.link[loads.sums[0] > capacity[loads.link] * _FULL])
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Sums over what is on each link, right after everything that happens at one time; sorted by link and time."""
+
+    link: Ints
+    time: Floats
+    sums: tuple[Floats, ...]
+
+
+def _events(link: Ints, enter: Floats, end: Floats, amounts: Sequence[Floats]) -> _Events:
+    """Add amounts when they enter and take them away when they end; one flow may begin where another ends."""
+    both, time = np.concatenate([link, link]), np.concatenate([enter, end * _SHORTER])
+    order = np.lexsort((time, both))
+    both, time = both[order], time[order]
+    last = np.concatenate([(both[1:] != both[:-1]) | (time[1:] != time[:-1]), [True]])[: len(both)]
+    sums = tuple(np.cumsum(np.concatenate([amount, -amount])[order])[last] for amount in amounts)
+    return _Events(both[last], time[last], sums)
+
+
+def _first_few(link: Ints) -> Ints:
+    """Places of the first entries of each link, which are sorted by link."""
+    begin = np.searchsorted(link, link)
+    return np.flatnonzero(np.arange(len(link)) - begin < _FEW)
+
+
+def _intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:
+    """Link, enter and end; flows of one crowd that overlap on a link are one interval."""
+    alone = np.flatnonzero(crowd < 0)
+    rows = np.flatnonzero(crowd >= 0)
     if not len(rows):
-        return columns
-    rows = rows[np.lexsort((use.enter[rows], use.crowd[rows], use.link[rows]))]
-    link, crowd, enter, end = use.link[rows], use.crowd[rows], use.enter[rows], use.end[rows]
-    new = np.concatenate([[True], (link[1:] != link[:-1]) | (crowd[1:] != crowd[:-1])])
-    until = _largest_so_far(end, np.cumsum(new))
-    new[1:] |= enter[1:] >= until[:-1]
+        return link, enter, end
+    rows = rows[np.lexsort((enter[rows], crowd[rows], link[rows]))]
+    own, lot, begin, until = link[rows], crowd[rows], enter[rows], end[rows]
+    new = np.concatenate([[True], (own[1:] != own[:-1]) | (lot[1:] != lot[:-1])])
+    until = _largest_so_far(until, np.cumsum(new))
+    new[1:] |= begin[1:] >= until[:-1]
     first = np.flatnonzero(new)
     last = np.concatenate([first[1:], [len(rows)]]) - 1
-    merged = (link[first], enter[first], until[last], use.whose[rows][first])
-    link, enter, end, whose = (np.concatenate([c[alone], m]) for c, m in zip(columns, merged, strict=True))
-    return link, enter, end, whose
+    return (
+        np.concatenate([link[alone], own[first]]),
+        np.concatenate([enter[alone], begin[first]]),
+        np.concatenate([end[alone], until[last]]),
+    )
 
 
 def _largest_so_far(values: Floats, segment: Ints) -> Floats:

@@ -5,7 +5,7 @@ Rule: laps as one step where nobody asks for each flow, else every transfer for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,14 +70,14 @@ class Shape:
         Of the group.
     noise : float array, shape (transfers,), or None
         Factors on latencies.
-    capacity : sequence of float
+    capacity : float array
         Of the fabric's links [B/s].
     """
 
     wiring: Wiring
     ranks: int
     noise: Floats | None
-    capacity: Sequence[float]
+    capacity: Floats
 
     def played(self, start: Floats, *, flow_by_flow: bool = False) -> Played:
         """Play from when each rank has reached it and paid its start-up, shape (ranks,).

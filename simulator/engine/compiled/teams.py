@@ -56,7 +56,7 @@ class Teams:
 
     cluster: Cluster
     jitter: Jitter
-    capacity: list[float]
+    capacity: Floats
     laid: Laid
     _shapes: dict[tuple[int, str], Shape] = field(default_factory=dict)
     _known: dict[tuple[object, ...], list[Together]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Teams:
         ops = [op for op in program.collectives().values() if op.duration is None]
         wirings = wire(cluster, ops, capacity)
         laid = {op.name: (number, wiring) for number, (op, wiring) in enumerate(zip(ops, wirings, strict=True))}
-        return cls(cluster, jitter, capacity, laid)
+        return cls(cluster, jitter, np.array(capacity), laid)
 
     def wiring(self, op: Collective) -> Wiring:
         """How it lies on the fabric."""
@@ -128,10 +128,10 @@ class Teams:
     def _alone(self, teams: tuple[Collective, ...], start: Floats) -> Together:
         found = self._by_arrays(teams, start, flow_by_flow=False)
         use, by_flow = _use_of(found), False
-        if use is not None and meetings(use):
+        if use is not None and meetings(use, self.capacity):
             found = self._by_arrays(teams, start, flow_by_flow=True)
             use, by_flow = _use_of(found), True
-            if use is not None and meetings(use):
+            if use is not None and meetings(use, self.capacity):
                 return self._followed([Member(teams, start)])[0]
         done = start.copy()
         for op, played in zip(teams, found, strict=True):

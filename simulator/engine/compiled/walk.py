@@ -8,7 +8,7 @@ as much later as the first one does now. Whether that was right is known at the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -97,7 +97,8 @@ class Walk:
             if use is not None:
                 uses.append(use.later(zero))
                 whose.append(place)
-        return [Meeting(m.link, m.time, whose[m.first], whose[m.second]) for m in meetings(joined(uses))]
+        found = meetings(joined(uses), self.teams.capacity)
+        return [replace(meeting, whose=tuple(whose[number] for number in meeting.whose)) for meeting in found]
 
     def _in_order(self) -> Iterator[Line]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
