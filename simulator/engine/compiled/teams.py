@@ -25,6 +25,9 @@ from simulator.program import Collective, Program
 Floats = npt.NDArray[np.float64]
 # Flows that share links are followed one by one; more than this take minutes.
 _MOST_FOLLOWED = 2**22
+# A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
+# steps between such moments are the same. What comes of it is no farther off.
+_ALIKE = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,14 @@ class Together:
     by_flow: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was played once: bounds, shape (members, ranks), and what became of the members."""
+
+    bounds: Floats
+    found: list[Together]
+
+
 @dataclass(slots=True)
 class Teams:
     """Plays the collectives of a program's lines."""
@@ -59,7 +70,7 @@ class Teams:
     capacity: Floats
     laid: Laid
     _shapes: dict[tuple[int, str], Shape] = field(default_factory=dict)
-    _known: dict[tuple[object, ...], list[Together]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], list[_Known]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> Teams:
@@ -90,12 +101,15 @@ class Teams:
             Flows share links, and there are too many of them to be followed one by one.
         """
         zero = min(float(member.bound.min()) for member in members)
-        moved = [replace(member, bound=_rounded(member.bound - zero, zero)) for member in members]
-        key = tuple(part for member in moved for part in self._alike(member))
-        if key not in self._known:
-            several = len(members) > 1
-            self._known[key] = self._followed(moved) if several else [self._alone(moved[0].teams, moved[0].bound)]
-        return zero, self._known[key]
+        bounds = np.stack([member.bound - zero for member in members])
+        known = self._known.setdefault(tuple(part for member in members for part in self._alike(member)), [])
+        for other in known:
+            if bool((np.abs(other.bounds - bounds) <= _ALIKE * np.spacing(zero)).all()):
+                return zero, other.found
+        moved = [replace(member, bound=bound) for member, bound in zip(members, bounds, strict=True)]
+        found = self._followed(moved) if len(members) > 1 else [self._alone(moved[0].teams, moved[0].bound)]
+        known.append(_Known(bounds, found))
+        return zero, found
 
     def every_flow(self, teams: tuple[Collective, ...], known: Together) -> Use | None:
         """The uses of a line, none of them told as a lap's."""
@@ -111,7 +125,7 @@ class Teams:
     def _alike(self, member: Member) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""
         teams = ((op.group, op.duration) if op.duration is not None else self._kind(op) for op in member.teams)
-        return (*teams, member.follows, member.bound.tobytes())
+        return (*teams, member.follows)
 
     def _kind(self, op: Collective) -> tuple[object, ...]:
         return id(self.wiring(op)), op.name if self.jitter.latency else "", op.startup, op.together
@@ -177,9 +191,3 @@ def _begun(op: Collective, start: Floats) -> Floats:
 def _use_of(found: Sequence[Played | None]) -> Use | None:
     uses = [played.use for played in found if played is not None and played.use is not None]
     return joined(uses) if uses else None
-
-
-def _rounded(relative: Floats, zero: float) -> Floats:
-    """Without the digits that a difference of two late moments has lost."""
-    grain = 4.0 * float(np.spacing(zero))
-    return np.asarray(np.rint(relative / grain) * grain) if zero > 0.0 else relative
