@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.memory import Hbm
@@ -68,8 +70,9 @@ def timeline_of(
     wirings: Sequence[tuple[str, Wiring]],
 ) -> Timeline:
     """Put everything together; `wirings` are those of the logs, by collective."""
-    different = {id(wiring): wiring for _, wiring in wirings}.values()
-    used = sorted({link for wiring in different for route in wiring.links for link in route})
+    ways = {id(wiring.ways): wiring.ways.link for _, wiring in wirings}.values()
+    used = np.unique(np.concatenate([np.zeros(0, np.int64), *ways]))
+    used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
     ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
     return Timeline(
@@ -77,7 +80,7 @@ def timeline_of(
         end=max((span.end for span in ordered), default=0.0),
         spans=ordered,
         logs=logs,
-        sent=tuple(Sent(name, len(wiring), wiring.total_bytes) for name, wiring in wirings),
+        sent=tuple(Sent(name, len(wiring.cargo), wiring.cargo.total_bytes) for name, wiring in wirings),
         memory=tuple(sample for hbm in memory for sample in hbm.samples),
         allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in memory if hbm.allocator},
         reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in memory if hbm.allocator},

@@ -1,6 +1,6 @@
 """Which links two flows could ever hold each other back on; all others need not be watched.
 
-Rule: looks at all routes of a program before it is played:
+Rule: looks at all ways of a program before it is played:
 - a link that only one channel of one collective uses never has two flows, for a channel is a FIFO;
 - a link that all flows that can be on it at once cannot fill, each at the rate that it has alone, holds nobody back;
 - a link is never the bottleneck if all its users also use another one that is as narrow or narrower for each of them.
@@ -11,109 +11,128 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.engine.path import Path
+import numpy as np
+import numpy.typing as npt
 
+from simulator.engine.ways import Ways
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 # Rounding of a sum of rates.
 _FULL = 1.0 + 1e-12
-
-# A rank and its stream; a participant that is no rank by its number among those of its collective.
-End = tuple[int, str] | int
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The routes of collectives that are alike in everything but their sizes.
+    """The ways of collectives that are alike in everything but their sizes.
 
     Attributes
     ----------
-    paths : sequence of Path
-        All links with weights, one a route.
-    users : sequence of (int, int)
-        By route: the lowest and the highest channel that takes it.
-    flows : sequence of int
-        By route: how many channels take it, so how many flows it can have at once.
-    ends : sequence of (source, destination)
-        By route: whose stream a flow belongs to.
+    ways : Ways
+    low, high, flows : int array, shape (ways,)
+        The lowest and the highest channel that takes each, and how many do: so many flows it can have at once.
+    src, dst : int array, shape (ways,)
+        Whose flows they are: ranks; below 0 servers and switches.
+    stream : str
+        Of the ranks.
     times : int
         How many such collectives there are.
     """
 
-    paths: Sequence[Path]
-    users: Sequence[tuple[int, int]]
-    flows: Sequence[int]
-    ends: Sequence[tuple[End, End]]
+    ways: Ways
+    low: Ints
+    high: Ints
+    flows: Ints
+    src: Ints
+    dst: Ints
+    stream: str
     times: int
 
 
-def useful_links(every: Sequence[Laid], capacity: Sequence[float]) -> set[int]:
-    """Links on which flows can meet and that can be the bottleneck."""
-    users: dict[int, set[tuple[int, int]]] = {}
-    takers: dict[int, list[tuple[Path, float]]] = {}
-    for number, laid in enumerate(every):
-        for path, (low, high), ends in zip(laid.paths, laid.users, laid.ends, strict=True):
-            taking = {(number, low), (number, high)}
+def useful_links(every: Sequence[Laid], capacity: Floats) -> list[Bools]:
+    """For each link of each way whether flows can meet there and it can be the bottleneck."""
+    meeting = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * _FULL)
+    useful = meeting.copy()
+    takers = _takers(every, meeting)
+    for link in sorted(takers, reverse=True):
+        own = takers[link]
+        others = set(own[0][0]) - {link}
+        if any(useful[other] and _rules(other, link, own, capacity) for other in others):
+            useful[link] = False
+    return [useful[laid.ways.link] for laid in every]
+
+
+def _shared(every: Sequence[Laid], links: int) -> Bools:
+    """Links that several channels take."""
+    low, high = np.full(links, np.iinfo(np.int64).max), np.full(links, -1)
+    base = 0
+    for laid in every:
+        way, link = laid.ways.way, laid.ways.link
+        np.minimum.at(low, link, base + laid.low[way])
+        np.maximum.at(high, link, base + laid.high[way])
+        base += int(laid.high.max(initial=-1)) + 1
+        if laid.times > 1:
             # Two collectives of one stream follow each other at a rank, not at a server or a switch.
-            if laid.times > 1 and any(isinstance(end, int) for end in ends):
-                taking.add((number, -1))
-            for link, weight in zip(path.links, path.weights, strict=True):
-                users.setdefault(link, set()).update(taking)
-                takers.setdefault(link, []).append((path, weight))
-    held = _demands(every)
-    meeting = {
-        link: takers[link]
-        for link, channels in users.items()
-        if len(channels) > 1 and held[link] > capacity[link] * _FULL
-    }
-    useful = set(meeting)
-    for link in sorted(meeting, reverse=True):
-        if any(
-            _rules(other, link, meeting[link], capacity)
-            for other in meeting[link][0][0].links
-            if other in useful - {link}
-        ):
-            useful.discard(link)
-    return useful
+            np.maximum.at(high, link[((laid.src < 0) | (laid.dst < 0))[way]], base)
+            base += 1
+    return np.asarray(high > low)
 
 
-def _demands(every: Sequence[Laid]) -> dict[int, float]:
+def _demands(every: Sequence[Laid], links: int) -> Floats:
     """By link: the most that flows can ask of it at once [B/s].
 
     A rank's stream carries out one collective at a time, and a flow belongs to that of its source and to that of its
     destination: of either's collectives only the most demanding counts. A server or switch may be at all of its own.
     """
-    least: dict[int, float] = {}
-    for end in (0, 1):
-        asked: dict[tuple[int, object], float] = {}
-        for number, laid in enumerate(every):
-            mine: dict[tuple[int, object], float] = {}
-            for path, flows, ends in zip(laid.paths, laid.flows, laid.ends, strict=True):
-                whose = ends[end]
-                rank = not isinstance(whose, int)
-                flow = flows * path.rate * (1 if rank else laid.times)
-                for link, weight in zip(path.links, path.weights, strict=True):
-                    key: tuple[int, object] = (link, whose if rank else (number, whose))
-                    mine[key] = mine.get(key, 0.0) + flow * weight
-            for key, demand in mine.items():
-                asked[key] = max(demand, asked.get(key, 0.0))
-        total: dict[int, float] = {}
-        for (link, _), demand in asked.items():
-            total[link] = total.get(link, 0.0) + demand
-        least = {link: min(demand, least.get(link, demand)) for link, demand in total.items()}
+    least = np.full(links, np.inf)
+    streams = {laid.stream: number for number, laid in enumerate(every)}
+    for side in ("src", "dst"):
+        keys: list[Ints] = [np.zeros((0, 2), np.int64)]
+        demands: list[Floats] = [np.zeros(0)]
+        beyond = max((int(getattr(laid, side).max(initial=-1)) for laid in every), default=-1) + 1
+        for laid in every:
+            whose = getattr(laid, side)
+            rank = whose >= 0
+            # Ranks by stream; behind them everybody else, each a number of its own.
+            end = np.where(rank, whose * len(every) + streams[laid.stream], beyond * len(every) - 1 - whose)
+            flow = laid.flows * laid.ways.rate * np.where(rank, 1, laid.times)
+            asked = flow[laid.ways.way] * laid.ways.weight
+            key, place = np.unique(np.stack([laid.ways.link, end[laid.ways.way]], axis=1), axis=0, return_inverse=True)
+            keys.append(key)
+            demands.append(np.bincount(place.ravel(), asked, len(key)).astype(np.float64))
+            beyond += int((-whose).max(initial=0))
+        key, place = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+        most = np.zeros(len(key))
+        np.maximum.at(most, place.ravel(), np.concatenate(demands))
+        least = np.minimum(least, np.bincount(key[:, 0], most, links))
     return least
 
 
-def _rules(other: int, link: int, takers: list[tuple[Path, float]], capacity: Sequence[float]) -> bool:
+# A way's links and weights.
+_Taker = tuple[list[int], list[float]]
+
+
+def _takers(every: Sequence[Laid], meeting: Bools) -> dict[int, list[_Taker]]:
+    """By link on which flows can meet the different ways over it."""
+    found: dict[int, dict[tuple[int, ...], _Taker]] = {}
+    for laid in every:
+        ways = laid.ways
+        chosen = np.unique(ways.way[meeting[ways.link]])
+        cuts = np.searchsorted(ways.way, np.stack([chosen, chosen + 1]))
+        for begin, end in cuts.T.tolist():
+            links, weights = ways.link[begin:end].tolist(), ways.weight[begin:end].tolist()
+            for link in links:
+                if meeting[link]:
+                    found.setdefault(link, {}).setdefault(tuple(links), (links, weights))
+    return {link: list(own.values()) for link, own in found.items()}
+
+
+def _rules(other: int, link: int, takers: Sequence[_Taker], capacity: Floats) -> bool:
     """Whether a link is as narrow or narrower than another for each of the other's users."""
-    for path, weight in takers:
-        if other not in path.links:
+    for links, weights in takers:
+        if other not in links:
             return False
-        if path.weights[path.links.index(other)] / capacity[other] < weight / capacity[link]:
+        if weights[links.index(other)] / capacity[other] < weights[links.index(link)] / capacity[link]:
             return False
     return True
-
-
-def pruned(path: Path, useful: set[int], capacity: Sequence[float]) -> Path:
-    """Leave out links on which nobody is met; where one of them was the narrowest, it bounds the flow like a cap."""
-    kept = [(link, weight) for link, weight in zip(path.links, path.weights, strict=True) if link in useful]
-    capped = any(path.rate < capacity[link] / weight for link, weight in kept)
-    return Path(tuple(link for link, _ in kept), tuple(weight for _, weight in kept), path.latency, path.rate, capped)

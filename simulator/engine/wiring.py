@@ -1,37 +1,33 @@
 """Wiring: which links each transfer of a program takes.
 
-Rule: looks at rounds, never at transfers, which are written out for who asks for them. Routes keep all their links for
-the books; rates are taken over all of them.
+Rule: collectives that are alike share what is worked out for them: the same cargo whatever their groups, the same ways
+whatever their sizes. Routes keep all their links for the books; rates are taken over all of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.chunks import chunk_sizes, run_elements, transfer_elements
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.caps import rate_caps
+from simulator.engine.cargo import Cargo
 from simulator.engine.path import Path
-from simulator.engine.useful_links import End, Laid, pruned, useful_links
+from simulator.engine.useful_links import Laid, useful_links
+from simulator.engine.ways import Ways
 from simulator.program import Collective
-from simulator.schedule import Repeat, Schedule, Transfers, write_out
+from simulator.schedule import Transfers
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 # Two reads and a write of HBM for each byte that is added to what is there.
 _REDUCE_WEIGHT = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A round that is played so many times, and the route of each of its transfers, shape (t,): a row of `paths`."""
-
-    repeat: Repeat
-    route: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,117 +36,54 @@ class Wiring:
 
     Attributes
     ----------
-    schedule : Schedule
-    elements, itemsize, reduce_itemsize : int
-        As the collective's.
-    parts : tuple of Part
-        Those with any transfers.
-    paths : tuple of Path
-        With only the links on which flows can meet.
-    links : tuple of tuple of int
-        All links of the cluster on the way, by path.
+    cargo : Cargo
+    ways : Ways
+        Of the cargo's ways.
     vertices : tuple of str
         Of the participants.
+    capacity : sequence of float
+        Of the fabric's links [B/s].
+    hbm : int
+        From which number on links are ranks' HBM.
     """
 
-    schedule: Schedule
-    elements: int
-    itemsize: int
-    reduce_itemsize: int
-    parts: tuple[Part, ...]
-    paths: tuple[Path, ...]
-    links: tuple[tuple[int, ...], ...]
+    cargo: Cargo
+    ways: Ways
     vertices: tuple[str, ...]
+    capacity: Sequence[float]
+    hbm: int
 
-    def __len__(self) -> int:
-        """How many transfers there are; nothing is written out."""
-        return sum(len(part.route) * part.repeat.times for part in self.parts)
-
-    @cached_property
+    @property
     def transfers(self) -> Transfers:
-        """All of them, written out when first asked for."""
-        return write_out(self.schedule)
+        """All of them, written out."""
+        return self.cargo.transfers
 
-    @cached_property
-    def nbytes(self) -> npt.NDArray[np.float64]:
-        """On the wire, shape (transfers,) [B]."""
-        carried = transfer_elements(self.transfers, self.chunk_sizes).astype(np.float64)
-        if self.itemsize == self.reduce_itemsize:
-            return carried * self.itemsize
-        return carried * np.where(self.transfers.reduce, self.reduce_itemsize, self.itemsize)
+    @property
+    def nbytes(self) -> Floats:
+        """Of each transfer [B]."""
+        return self.cargo.nbytes
 
-    @cached_property
-    def chunk_sizes(self) -> npt.NDArray[np.int64]:
-        """Elements of each chunk."""
-        return chunk_sizes(self.schedule, self.elements)
-
-    @cached_property
+    @property
     def route(self) -> npt.NDArray[np.int32]:
-        """Row of `paths` and `links`, shape (transfers,)."""
-        return np.concatenate([np.zeros(0, np.int32), *(np.tile(p.route, p.repeat.times) for p in self.parts)])
-
-    def carried(self, part: Part) -> Iterator[tuple[npt.NDArray[np.float64], int]]:
-        """Bytes of each transfer of a round, shape (t,), and for how many rounds in a row they are just these [B]."""
-        repeat = part.repeat
-        width = np.where(repeat.round.reduce, self.reduce_itemsize, self.itemsize)
-        if self.even:
-            yield (repeat.round.count * (int(self.chunk_sizes[0]) * width)).astype(np.float64), repeat.times
-            return
-        # Chunks differ by an element: then every round is its own.
-        for i in range(repeat.times):
-            first = repeat.table[(repeat.round.first + i * repeat.moves) % len(repeat.table)]
-            carried = run_elements(first, repeat.round.count, repeat.round.step, self.chunk_sizes)
-            yield (carried * width).astype(np.float64), 1
+        """Row of `paths` and `links` of each transfer."""
+        return self.cargo.route
 
     @cached_property
-    def even(self) -> bool:
-        """Whether all chunks are of one size."""
-        return int(self.chunk_sizes.min()) == int(self.chunk_sizes.max())
+    def paths(self) -> tuple[Path, ...]:
+        """By way, with only the links on which flows can meet."""
+        return self.ways.paths(self.capacity)
 
     @cached_property
-    def bytes_by_route(self) -> npt.NDArray[np.float64]:
-        """What all transfers of each route carry [B]."""
-        total = np.zeros(len(self.paths))
-        for part in self.parts:
-            for nbytes, times in self.carried(part):
-                total += times * np.bincount(part.route, nbytes, len(self.paths))
-        return total
-
-    @cached_property
-    def total_bytes(self) -> float:
-        """On the wire, each transfer counted once [B]."""
-        if "nbytes" in self.__dict__:
-            return float(self.nbytes.sum())
-        return sum(times * float(nbytes.sum()) for part in self.parts for nbytes, times in self.carried(part))
-
-    @cached_property
-    def latency(self) -> npt.NDArray[np.float64]:
-        """By path [s]."""
-        return np.array([path.latency for path in self.paths], np.float64)
-
-    @cached_property
-    def rate(self) -> npt.NDArray[np.float64]:
-        """Of each path alone [B/s]."""
-        return np.array([path.rate for path in self.paths], np.float64)
-
-    @cached_property
-    def meets(self) -> bool:
-        """Whether any link is left on which flows can meet."""
-        return any(path.links for path in self.paths)
+    def links(self) -> tuple[tuple[int, ...], ...]:
+        """By way all links of the cluster."""
+        there = self.ways.link < self.hbm
+        cuts = np.searchsorted(self.ways.way[there], np.arange(len(self.ways) + 1)).tolist()
+        links = self.ways.link[there].tolist()
+        return tuple(tuple(links[a:b]) for a, b in pairwise(cuts))
 
 
 # Collectives for which everything is alike but their sizes.
 _Kind = tuple[int, tuple[int, ...], tuple[str, ...], str, float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """The routes of collectives of one kind before pruning."""
-
-    laid: Laid
-    parts: tuple[Part, ...]
-    links: tuple[tuple[int, ...], ...]
-    vertices: tuple[str, ...]
 
 
 def capacities(cluster: Cluster) -> list[float]:
@@ -160,82 +93,84 @@ def capacities(cluster: Cluster) -> list[float]:
 
 
 def wire(cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence[float]) -> list[Wiring]:
-    """Lay every collective of a program on the fabric; those that are alike share one wiring."""
-    drafts: dict[_Kind, _Draft] = {}
-    box_of = cluster.box_of()
-    times = Counter(map(_kind, collectives))
-    for op in collectives:
-        kind = _kind(op)
-        if kind not in drafts:
-            drafts[kind] = _draft(cluster, op, capacity, box_of, times[kind])
-    useful = useful_links([draft.laid for draft in drafts.values()], capacity)
-    paths = {kind: tuple(pruned(path, useful, capacity) for path in draft.laid.paths) for kind, draft in drafts.items()}
-    made: dict[tuple[_Kind, int, int, int], Wiring] = {}
-    found = []
-    for op in collectives:
-        kind, sizes = _kind(op), (op.elements, op.itemsize, op.reduce_itemsize)
-        if (kind, *sizes) not in made:
-            draft = drafts[kind]
-            made[kind, *sizes] = Wiring(op.schedule, *sizes, draft.parts, paths[kind], draft.links, draft.vertices)
-        found.append(made[kind, *sizes])
-    return found
+    """Lay every collective of a program on the fabric."""
+    return _Desk(cluster, capacity).wire(collectives)
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What has been worked out so far."""
+
+    cluster: Cluster
+    capacity: Sequence[float]
+    _cargos: dict[tuple[int, int, int, int], Cargo] = field(default_factory=dict)
+    _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
+
+    def wire(self, collectives: Sequence[Collective]) -> list[Wiring]:
+        bandwidth, box_of = np.array(self.capacity), self._boxes()
+        times = Counter(map(_kind, collectives))
+        laid: dict[_Kind, Laid] = {}
+        for op in collectives:
+            if _kind(op) not in laid:
+                laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, box_of)
+        watched = useful_links(list(laid.values()), bandwidth)
+        ways = {kind: one.ways.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
+        made: dict[tuple[_Kind, int], Wiring] = {}
+        found = []
+        for op in collectives:
+            key = _kind(op), id(self._cargo(op))
+            if key not in made:
+                hbm = len(self.capacity) - self.cluster.world_size
+                made[key] = Wiring(self._cargo(op), ways[key[0]], _vertices(self.cluster, op), self.capacity, hbm)
+            found.append(made[key])
+        return found
+
+    def _cargo(self, op: Collective) -> Cargo:
+        sizes = op.elements, op.itemsize, op.reduce_itemsize
+        key = (id(op.schedule), *sizes)
+        if key not in self._cargos:
+            self._cargos[key] = Cargo(op.schedule, *sizes)
+        return self._cargos[key]
+
+    def _boxes(self) -> Ints:
+        """Each rank's box; -1 where it has none."""
+        found = self.cluster.box_of()
+        return np.array([found.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
+
+    def _lay(self, op: Collective, times: int, bandwidth: Floats, box_of: Ints) -> Laid:
+        cargo, ranks = self._cargo(op), len(op.group)
+        src, dst, reduce = cargo.ways.T
+        way, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
+        adding = np.flatnonzero((reduce == 1) & (dst < ranks))
+        group = np.array(op.group, np.int64)
+        hbm = len(bandwidth) - self.cluster.world_size + group[dst[adding]]
+        order = np.argsort(np.concatenate([way, adding]), kind="stable")
+        way, link = np.concatenate([way, adding])[order], np.concatenate([link, hbm])[order]
+        weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), _REDUCE_WEIGHT)])[order]
+        # Servers and switches belong to no box, or to that of everybody they talk to.
+        box = np.concatenate([box_of[group], np.full(len(op.extras), -1)])
+        inside = (box[src] < 0) | (box[dst] < 0) | (box[src] == box[dst])
+        rate = np.where(inside, op.rate_cap, op.cross_rate_cap)
+        np.minimum.at(rate, way, bandwidth[link] / weight)
+        ways = Ways(way, link, weight, latency, rate, np.zeros(len(way), np.bool_))
+        ends = np.concatenate([group, -1 - np.arange(len(op.extras))])
+        return Laid(ways, *cargo.channels, ends[src], ends[dst], op.stream, times)
+
+    def _routed(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
+        """Way and link, and each way's latency."""
+        key = vertices, pairs.tobytes()
+        if key not in self._routes:
+            route = self.cluster.router.route
+            routes = [route(vertices[a], vertices[b]) for a, b in pairs.T.tolist()]
+            way = np.repeat(np.arange(len(routes)), [len(r.links) for r in routes])
+            link = np.array([number for r in routes for number in r.links], np.int64)
+            self._routes[key] = way, link, np.array([r.latency for r in routes], np.float64)
+        return self._routes[key]
+
+
+def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
+    return tuple(cluster.ranks[rank] for rank in op.group) + op.extras
 
 
 def _kind(op: Collective) -> _Kind:
     return id(op.schedule), op.group, op.extras, op.stream, op.rate_cap, op.cross_rate_cap
-
-
-def _draft(
-    cluster: Cluster, op: Collective, capacity: Sequence[float], box_of: Mapping[int, int], times: int
-) -> _Draft:
-    vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras
-    n = len(vertices)
-    repeats = list(op.schedule.repeats())
-    keys = [(r.round.src * n + r.round.dst) * 2 + r.round.reduce for r in repeats]
-    found, place = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
-    route: npt.NDArray[np.int32] = place.astype(np.int32)
-    cap_of = rate_caps(box_of, op)
-    paths, links, ends = [], [], []
-    whose: list[End] = [(rank, op.stream) for rank in op.group] + list(range(len(op.extras)))
-    for row in found.tolist():
-        (src, dst), reduce = divmod(row // 2, n), bool(row % 2)
-        hbm = len(capacity) - cluster.world_size + op.group[dst] if reduce and dst < len(op.group) else None
-        path, all_links = _path(cluster, vertices[src], vertices[dst], hbm, cap_of(src, dst), capacity)
-        paths.append(path)
-        links.append(all_links)
-        ends.append((whose[src], whose[dst]))
-    channel = np.concatenate([np.zeros(0, np.int64), *(r.round.channel for r in repeats)])
-    users = _channels(route, channel, len(paths))
-    cuts = np.cumsum([0, *(len(r.round) for r in repeats)])
-    parts = tuple(Part(r, route[a:b]) for r, a, b in zip(repeats, cuts[:-1], cuts[1:], strict=True))
-    return _Draft(Laid(paths, users, _flows(route, channel, users), ends, times), parts, tuple(links), vertices)
-
-
-def _channels(route: npt.NDArray[np.int32], channel: npt.NDArray[np.int64], routes: int) -> list[tuple[int, int]]:
-    """For each route the lowest and the highest channel that takes it."""
-    low = np.full(routes, np.iinfo(np.int64).max)
-    high = np.full(routes, -1)
-    np.minimum.at(low, route, channel)
-    np.maximum.at(high, route, channel)
-    return list(zip(low.tolist(), high.tolist(), strict=True))
-
-
-def _flows(route: npt.NDArray[np.int32], channel: npt.NDArray[np.int64], users: list[tuple[int, int]]) -> list[int]:
-    """For each route how many channels take it; counted only where some have several."""
-    if all(low == high for low, high in users):
-        return [1] * len(users)
-    channels = int(channel.max()) + 1
-    taken = np.unique(route.astype(np.int64) * channels + channel) // channels
-    counted: list[int] = np.bincount(taken, minlength=len(users)).tolist()
-    return counted
-
-
-def _path(
-    cluster: Cluster, src: str, dst: str, hbm: int | None, cap: float, capacity: Sequence[float]
-) -> tuple[Path, tuple[int, ...]]:
-    route = cluster.route(src, dst)
-    links, weights = route.links, (1.0,) * len(route.links)
-    if hbm is not None:
-        links, weights = (*links, hbm), (*weights, _REDUCE_WEIGHT)
-    rate = min(capacity[link] / weight for link, weight in zip(links, weights, strict=True)) if links else cap
-    return Path(links, weights, route.latency, min(rate, cap)), route.links

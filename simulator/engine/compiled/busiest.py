@@ -28,22 +28,20 @@ def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
     for wiring, _, _ in flights:
         times[id(wiring)] = times.get(id(wiring), 0) + 1
     for number, wiring in wirings.items():
-        lengths = [len(route) for route in wiring.links]
-        links = np.array([link for route in wiring.links for link in route], np.int64)
-        np.add.at(nbytes, links, times[number] * np.repeat(wiring.bytes_by_route, lengths))
+        ways = wiring.ways
+        carried = times[number] * wiring.cargo.bytes_by_way[ways.way]
+        there = ways.link < len(nbytes)
+        np.add.at(nbytes, ways.link[there], carried[there])
     link = int(np.argmax(nbytes / np.array(router.bandwidth)))
     if nbytes[link] == 0:
         return ()
-    busy = _length([_on(link, *flight) for flight in flights])
+    over = {number: np.unique(w.ways.way[w.ways.link == link]) for number, w in wirings.items()}
+    busy = _length([_later(played.on(over[id(w)]), zero) for w, zero, played in flights if len(over[id(w)])])
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), busy),)
 
 
-def _on(link: int, wiring: Wiring, zero: float, played: Played) -> tuple[Floats, Floats]:
-    routes = [row for row, way in enumerate(wiring.links) if link in way]
-    if not routes:
-        return np.zeros(0), np.zeros(0)
-    enter, end = played.on(np.array(routes))
-    return enter + zero, end + zero
+def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:
+    return times[0] + zero, times[1] + zero
 
 
 def _length(intervals: Sequence[tuple[Floats, Floats]]) -> float:

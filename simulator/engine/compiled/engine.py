@@ -19,7 +19,7 @@ from simulator.engine.compiled.busiest import busiest
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Played
-from simulator.engine.compiled.teams import Teams, Together
+from simulator.engine.compiled.teams import Teams
 from simulator.engine.compiled.template import Line, active, template
 from simulator.engine.compiled.walk import Walk, slowed
 from simulator.engine.jitter import Jitter
@@ -133,7 +133,7 @@ class _Record:
         )
         if sum(sent.transfers for sent in found.sent) <= _MOST_BOOKED:
             return found
-        flights = [(self.walk.teams.wiring(op), zero, _played(together, n)) for op, zero, together, n in teams]
+        flights = [(self.walk.teams.wiring(op), zero, played) for op, zero, played in teams]
         return replace(found, links=busiest(flights, self.walk.cluster.router))
 
     def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
@@ -160,20 +160,20 @@ class _Record:
             first.setdefault(column.tobytes(), rank)
         return list(first.values())
 
-    def _teams(self) -> list[tuple[Collective, float, Together, int]]:
-        """Every collective that was played, in the program's order, and its number in its line."""
-        order = self.walk.teams.laid
+    def _teams(self) -> list[tuple[Collective, float, Played]]:
+        """Every collective that was played, in the program's order, from when on, and what became of it."""
         found = [
-            (op, *self.walk.played[line.place], number)
+            (op, *one)
             for line in self.walk.lines
-            for number, op in enumerate(line.teams)
-            if op.duration is None
+            if line.teams
+            for op, one in zip(line.teams, self.walk.played[line.place].played, strict=True)
+            if one is not None
         ]
-        return sorted(found, key=lambda team: order[team[0].name][0])
+        return sorted(found, key=lambda team: self.walk.teams.laid[team[0].name][0])
 
-    def _log(self, op: Collective, zero: float, together: Together, number: int) -> TransferLog:
+    def _log(self, op: Collective, zero: float, played: Played) -> TransferLog:
         wiring = self.walk.teams.wiring(op)
-        enter, end = _played(together, number).times()
+        enter, end = played.times()
         columns = (wiring.nbytes, enter + zero, end + zero, wiring.route)
         return TransferLog(op.name, wiring.transfers, *columns, wiring.links, wiring.vertices)
 
@@ -187,9 +187,3 @@ class _Record:
                     yield Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops)
                 elif isinstance(op, Collective):
                     yield Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes))
-
-
-def _played(together: Together, number: int) -> Played:
-    found = together.played[number]
-    assert found is not None
-    return found

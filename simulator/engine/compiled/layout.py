@@ -14,8 +14,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.crowds import Crowds, crowds_of
-from simulator.engine.wiring import Wiring
+from simulator.engine.path import Path
+from simulator.engine.ways import Ways
 from simulator.schedule import Round
 
 Floats = npt.NDArray[np.float64]
@@ -77,40 +79,38 @@ class Layout:
 
     Attributes
     ----------
-    wiring : Wiring
+    cargo : Cargo
+    ways : Ways
     steps : tuple of Batch or Laps
     src, dst : int array, shape (slots,)
         Participants.
     route : int array, shape (slots,)
-        Row of the wiring's paths.
+        Row of the ways.
     latency : float array, shape (slots,)
         Of the route, stray factors applied [s].
-    ranks : int
-        Of the group.
     """
 
-    wiring: Wiring
+    cargo: Cargo
+    ways: Ways
     steps: tuple[Batch | Laps, ...]
     src: Ints
     dst: Ints
     route: Ints
     latency: Floats
-    ranks: int
 
     @property
     def whole(self) -> bool:
         """Whether every transfer has its slot, which is its number then."""
-        return len(self.src) == len(self.wiring)
+        return len(self.src) == len(self.cargo)
 
 
-def layout_of(wiring: Wiring, ranks: int, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
+def layout_of(cargo: Cargo, ways: Ways, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
     """Lay a collective out.
 
     Parameters
     ----------
-    wiring : Wiring
-    ranks : int
-        Of the group.
+    cargo : Cargo
+    ways : Ways
     noise : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
@@ -118,7 +118,7 @@ def layout_of(wiring: Wiring, ranks: int, noise: Floats | None, capacity: Floats
     whole : bool
         Whether every transfer is to have a slot of its own.
     """
-    return _Desk(wiring, capacity, compact=noise is None and not whole).layout(ranks, noise)
+    return _Desk(cargo, ways, capacity, compact=noise is None and not whole).layout(noise)
 
 
 @dataclass(slots=True)
@@ -135,21 +135,24 @@ class _Desk:
         By channel: the slot of the last transfer on it; -1 where there is none.
     """
 
-    wiring: Wiring
+    cargo: Cargo
+    ways: Ways
     capacity: Floats
     compact: bool
     bases: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     last_on: Ints = field(init=False)
+    paths: tuple[Path, ...] = field(init=False)
     _crowds: dict[tuple[bytes, bytes], Crowds | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        channels = max((int(part.repeat.round.channel.max()) for part in self.wiring.parts), default=-1) + 1
+        channels = max((int(part.repeat.round.channel.max()) for part in self.cargo.parts), default=-1) + 1
         self.last_on = np.full(channels, -1)
+        self.paths = self.ways.paths(self.capacity) if self.ways.meets else ()
 
-    def layout(self, ranks: int, noise: Floats | None) -> Layout:
-        parts = self.wiring.parts
+    def layout(self, noise: Floats | None) -> Layout:
+        parts = self.cargo.parts
         orders = self._orders()
         base = slot = 0
         for part, order in zip(parts, orders, strict=True):
@@ -165,14 +168,16 @@ class _Desk:
             np.concatenate([none, *(np.tile(row[column], kept) for row, kept in zip(each, self.kept, strict=True))])
             for column in range(3)
         )
-        latency = self.wiring.latency[route]
-        return Layout(self.wiring, tuple(steps), src, dst, route, latency if noise is None else latency * noise, ranks)
+        latency = self.ways.latency[route]
+        return Layout(
+            self.cargo, self.ways, tuple(steps), src, dst, route, latency if noise is None else latency * noise
+        )
 
     def _orders(self) -> list[Ints | None]:
         """By part how it goes round in rings; None where it does not, or where ends within it are waited for."""
-        orders = [self._order(number) for number in range(len(self.wiring.parts))]
+        orders = [self._order(number) for number in range(len(self.cargo.parts))]
         base, zones = 0, list[tuple[int, int]]()
-        for number, part in enumerate(self.wiring.parts):
+        for number, part in enumerate(self.cargo.parts):
             length, own = len(part.route), part.repeat
             if orders[number] is None:
                 # Where waits of all repetitions reach to.
@@ -189,14 +194,14 @@ class _Desk:
         """How a part goes round in rings; None where it does not, or where its flows share links."""
         if not self.compact or number == 0:
             return None
-        part, before = self.wiring.parts[number], self.wiring.parts[number - 1]
+        part, before = self.cargo.parts[number], self.cargo.parts[number - 1]
         own, other = part.repeat.round, before.repeat.round
         behind = own.after[:, 0] if own.after.shape[1] == 1 else None
         alike = ("src", "dst", "channel")
         if behind is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in alike):
             return None
         rows = len(own)
-        base = sum(len(p.route) * p.repeat.times for p in self.wiring.parts[:number])
+        base = sum(len(p.route) * p.repeat.times for p in self.cargo.parts[:number])
         behind = behind - (base - rows)
         if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
             return None
@@ -205,7 +210,7 @@ class _Desk:
         return _cycles(behind)
 
     def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | Laps]:
-        part, slot = self.wiring.parts[number], self.slots[number]
+        part, slot = self.cargo.parts[number], self.slots[number]
         own, length = part.repeat.round, len(part.route)
         if order is not None:
             yield Laps(slot, slot + length, number, order)
@@ -214,15 +219,15 @@ class _Desk:
         base = self.bases[number]
         cuts = _cuts(own, base)
         repetition = 0
-        for nbytes, times in self.wiring.carried(part):
-            takes = nbytes / self.wiring.rate[part.route]
+        for nbytes, times in self.cargo.carried(part):
+            takes = nbytes / self.ways.rate[part.route]
             for _ in range(times):
                 for first, last in pairwise(cuts):
                     yield self._batch(number, slice(first, last), repetition, nbytes, takes)
                 repetition += 1
 
     def _batch(self, number: int, rows: slice, repetition: int, nbytes: Floats, takes: Floats) -> Batch:
-        part = self.wiring.parts[number]
+        part = self.cargo.parts[number]
         own, length = part.repeat.round, len(part.route)
         first = self.slots[number] + repetition * length + rows.start
         last = first + rows.stop - rows.start
@@ -241,18 +246,18 @@ class _Desk:
     def _slots_of(self, numbers: Ints) -> Ints:
         """Where ends of transfers are kept; -1 stays."""
         part = np.searchsorted(np.array(self.bases), numbers, "right") - 1
-        length = np.array([len(p.route) for p in self.wiring.parts])[part]
-        dropped = (np.array([p.repeat.times for p in self.wiring.parts]) - np.array(self.kept))[part] * length
+        length = np.array([len(p.route) for p in self.cargo.parts])[part]
+        dropped = (np.array([p.repeat.times for p in self.cargo.parts]) - np.array(self.kept))[part] * length
         slot = numbers - np.array(self.bases)[part] - dropped + np.array(self.slots)[part]
         return np.where(numbers >= 0, slot, -1)
 
     def _crowd(self, route: npt.NDArray[np.int32], nbytes: Floats) -> Crowds | None:
         """Of a batch; batches that are alike are looked at once."""
-        if not self.wiring.meets:
+        if not self.ways.meets:
             return None
         key = route.tobytes(), nbytes.tobytes()
         if key not in self._crowds:
-            self._crowds[key] = crowds_of([self.wiring.paths[row] for row in route.tolist()], nbytes, self.capacity)
+            self._crowds[key] = crowds_of([self.paths[row] for row in route.tolist()], nbytes, self.capacity)
         return self._crowds[key]
 
 

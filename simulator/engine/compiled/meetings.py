@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.wiring import Wiring
+from simulator.engine.ways import Ways
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -77,14 +77,14 @@ class Meeting:
     whose: tuple[int, ...]
 
 
-def use_of(wiring: Wiring, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
-    """What flows that take these routes have of links that matter."""
-    width = max(len(path.links) for path in wiring.paths)
-    table, weights = np.full((len(wiring.paths), width), -1, np.int64), np.zeros((len(wiring.paths), width))
-    for row, path in enumerate(wiring.paths):
-        table[row, : len(path.links)] = path.links
-        weights[row, : len(path.links)] = path.weights
-    link, asked = table[route], (weights * wiring.rate[:, None])[route]
+def use_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
+    """What flows that take these ways have of links that matter."""
+    way, links, weight = ways.watched
+    column = np.arange(len(way)) - np.searchsorted(way, way)
+    shape = len(ways), int(column.max(initial=-1)) + 1
+    table, takes = np.full(shape, -1, np.int64), np.zeros(shape)
+    table[way, column], takes[way, column] = links, weight * ways.rate[way]
+    link, asked = table[route], takes[route]
     flow, column = np.nonzero(link >= 0)
     # A flow without bytes holds nothing.
     real = end[flow] > enter[flow]
@@ -144,6 +144,37 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
         there = np.unique(whose[(link == where) & (enter <= time) & (end * _SHORTER > time)])
         found.append(Meeting(where, time, tuple(there.tolist())))
     return sorted(found, key=lambda meeting: (meeting.time, meeting.link))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of links at most, and from when to when: a row a link.
+
+    Attributes
+    ----------
+    link : int array
+        Rising.
+    first, last : float array
+        [s]
+    most : float array
+        That flows on it at one time ask for [B/s].
+    """
+
+    link: Ints
+    first: Floats
+    last: Floats
+    most: Floats
+
+
+def load_of(use: Use) -> Load:
+    """Sum a use up by link."""
+    link, place = np.unique(use.link, return_inverse=True)
+    first, last, most = np.full(len(link), np.inf), np.full(len(link), -np.inf), np.zeros(len(link))
+    np.minimum.at(first, place, use.enter)
+    np.maximum.at(last, place, use.end)
+    loads = _events(use.link, use.enter, use.end, (use.asked,))
+    np.maximum.at(most, np.searchsorted(link, loads.link), loads.sums[0])
+    return Load(link, first, last, most)
 
 
 def _filled(use: Use, capacity: Floats) -> Ints:

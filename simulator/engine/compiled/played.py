@@ -1,22 +1,24 @@
-"""One collective on its links, played by arrays: what it needs to know beforehand, and what becomes of it.
+"""One group's collective, played by arrays: what it needs to know beforehand, and what becomes of it.
 
-Rule: laps as one step where nobody asks for each flow, else every transfer for itself.
+Rule: groups whose ways are alike but for the links' numbers are of one shape and are played once. Laps are one step
+where nobody asks for each flow, else every transfer stands for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.engine.cargo import Cargo
 from simulator.engine.compiled import rounds
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.layout import Layout, layout_of
-from simulator.engine.compiled.meetings import Use, use_of
-from simulator.engine.wiring import Wiring
+from simulator.engine.compiled.meetings import Load, Use, load_of, meetings, use_of
+from simulator.engine.ways import Ways
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,7 +28,7 @@ Times = tuple[Floats, Floats]
 MOST_WRITTEN = 2**25
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Played:
     """What became of a collective.
 
@@ -35,28 +37,36 @@ class Played:
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
     use : Use or None
-        Of links that matter; None where none does.
+        Of links that matter, by the shape's numbers; None where none does.
+    by_flow : bool
+        Whether every flow stands there, none as part of a lap.
     times : callable () -> (enter, end)
         Of every transfer [s].
-    on : callable (rows of paths) -> (enter, end)
+    on : callable (ways) -> (enter, end)
         Of the transfers that take one of these [s].
     """
 
     done: Floats
     use: Use | None
+    by_flow: bool
     times: Callable[[], Times]
     on: Callable[[Ints], Times]
 
+    @cached_property
+    def load(self) -> Load | None:
+        """The use, summed up."""
+        return load_of(self.use) if self.use is not None else None
 
-def told_by_flow(wiring: Wiring, done: Floats, times: Times, crowd: Ints) -> Played:
+
+def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, crowd: Ints) -> Played:
     """What became of a collective whose every transfer is known."""
 
     def on(rows: Ints) -> Times:
-        mine = np.isin(wiring.route, rows)
+        mine = np.isin(cargo.route, rows)
         return times[0][mine], times[1][mine]
 
-    use = use_of(wiring, wiring.route, *times, crowd) if wiring.meets else None
-    return Played(done, use, lambda: times, on)
+    use = use_of(ways, cargo.route, *times, crowd) if ways.meets else None
+    return Played(done, use, True, lambda: times, on)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,41 +75,56 @@ class Shape:
 
     Attributes
     ----------
-    wiring : Wiring
-    ranks : int
-        Of the group.
+    cargo : Cargo
+    ways : Ways
+        With links that matter numbered from 0.
     noise : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
-        Of the fabric's links [B/s].
+        Of these links [B/s].
     """
 
-    wiring: Wiring
-    ranks: int
+    cargo: Cargo
+    ways: Ways
     noise: Floats | None
     capacity: Floats
+    _known: list[tuple[Floats, Played]] = field(default_factory=list)
 
-    def played(self, start: Floats, *, flow_by_flow: bool = False) -> Played:
+    def played(self, start: Floats, alike: float) -> Played:
         """Play from when each rank has reached it and paid its start-up, shape (ranks,).
 
-        Parameters
-        ----------
-        start : float array
-        flow_by_flow : bool
-            Whether every flow's use of links is to be told; else the flows of a lap may be told as one.
+        What was played before from starts that differ by no more than `alike` [s] is taken again. Where channels meet
+        on a link that cannot give all what they ask for, every flow is told for itself.
 
         Raises
         ------
         DeclinedError
             Too many transfers to be looked at one by one.
         """
-        layout = self._whole if flow_by_flow else self._compact
+        for other, known in self._known:
+            if bool((np.abs(other - start) <= alike).all()):
+                return known
+        found = self._play(start, self._compact)
+        if found.use is not None and not found.by_flow and meetings(found.use, self.capacity):
+            found = self._play(start, self._whole)
+        self._known.append((start, found))
+        return found
+
+    def by_flow(self, start: Floats) -> Played:
+        """The same, every flow for itself."""
+        return self._play(start, self._whole)
+
+    def _play(self, start: Floats, layout: Layout) -> Played:
         found = rounds.play(layout, start)
         if layout.whole:
-            return told_by_flow(self.wiring, found.done, (found.enter, found.end), found.crowd)
-        use = use_of(self.wiring, layout.route, found.enter, found.end, found.crowd) if self.wiring.meets else None
+            return told_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.crowd)
+        use = use_of(self.ways, layout.route, found.enter, found.end, found.crowd) if self.ways.meets else None
         return Played(
-            found.done, use, lambda: self._every_transfer(start), lambda rows: rounds.times_on(layout, found, rows)
+            found.done,
+            use,
+            False,
+            lambda: self._every_transfer(start),
+            lambda ways: rounds.times_on(layout, found, ways),
         )
 
     def _every_transfer(self, start: Floats) -> Times:
@@ -108,10 +133,21 @@ class Shape:
 
     @cached_property
     def _compact(self) -> Layout:
-        return layout_of(self.wiring, self.ranks, self.noise, self.capacity)
+        return layout_of(self.cargo, self.ways, self.noise, self.capacity)
 
     @cached_property
     def _whole(self) -> Layout:
-        if len(self.wiring) > MOST_WRITTEN:
-            raise DeclinedError(f"{len(self.wiring)} transfers are too many to be looked at one by one")
-        return layout_of(self.wiring, self.ranks, self.noise, self.capacity, whole=True)
+        if len(self.cargo) > MOST_WRITTEN:
+            raise DeclinedError(f"{len(self.cargo)} transfers are too many to be looked at one by one")
+        return layout_of(self.cargo, self.ways, self.noise, self.capacity, whole=True)
+
+
+def numbered(ways: Ways) -> tuple[Ways, Ints]:
+    """Only the links that matter, numbered in the order in which they come up; and which links they are."""
+    way, link, weight = ways.watched
+    found, first, place = np.unique(link, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(found), np.int64)
+    number[order] = np.arange(len(found))
+    every = np.ones(len(way), np.bool_)
+    return replace(ways, way=way, link=number[place], weight=weight, matters=every), found[order]

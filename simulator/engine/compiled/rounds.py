@@ -43,7 +43,7 @@ def play(layout: Layout, start: Floats) -> Passage:
     """Play from when each rank has reached the operation and paid its start-up, shape (ranks,)."""
     slots = len(layout.src)
     # Servers and switches are always there, but nothing happens before the first rank has come.
-    extras = len(layout.wiring.vertices) - layout.ranks
+    ranks, extras = layout.cargo.schedule.world_size, layout.cargo.schedule.extras
     began = np.concatenate([start, np.full(extras, start.min())])
     enter = np.maximum(began[layout.src], began[layout.dst])
     # What -1 stands for has ended long ago.
@@ -64,7 +64,7 @@ def play(layout: Layout, start: Floats) -> Passage:
     done = np.concatenate([start, np.full(extras, -np.inf)])
     np.maximum.at(done, layout.src, end[:-1])
     np.maximum.at(done, layout.dst, end[:-1])
-    return Passage(enter, end[:-1], done[: layout.ranks], crowd)
+    return Passage(enter, end[:-1], done[:ranks], crowd)
 
 
 def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
@@ -80,19 +80,19 @@ def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
 
 def _go_round(layout: Layout, laps: Laps, enter: Floats, end: Floats) -> None:
     """From the ends of the round before to those of the last repetition."""
-    part, order = layout.wiring.parts[laps.part], laps.order
+    part, order = layout.cargo.parts[laps.part], laps.order
     length = laps.last - laps.first
     now = end[laps.first - length : laps.first][order]
     latency = layout.latency[laps.first : laps.last][order]
-    rate = layout.wiring.rate[part.route][order]
+    rate = layout.ways.rate[part.route][order]
     enter[laps.first + order] = np.maximum(np.roll(now, 1, axis=1) + latency, now)
-    for nbytes, times in layout.wiring.carried(part):
+    for nbytes, times in layout.cargo.carried(part):
         now = advance(now, latency, nbytes[order] / rate, times)
     end[laps.first + order] = now
 
 
 def times_on(layout: Layout, passage: Passage, routes: Ints) -> tuple[Floats, Floats]:
-    """Enter and end of all transfers that take these rows of the wiring's paths, shape (k,) each [s]."""
+    """Enter and end of all transfers that take these ways, shape (k,) each [s]."""
     enters, ends = [np.zeros(0)], [np.zeros(0)]
     for step in layout.steps:
         mine = np.isin(layout.route[step.first : step.last], routes)
@@ -108,13 +108,13 @@ def times_on(layout: Layout, passage: Passage, routes: Ints) -> tuple[Floats, Fl
 
 def _followed(layout: Layout, laps: Laps, passage: Passage) -> Iterator[tuple[Floats, Floats]]:
     """Enter and end of every repetition's transfers, by row of the round."""
-    part, order = layout.wiring.parts[laps.part], laps.order
+    part, order = layout.cargo.parts[laps.part], laps.order
     length = laps.last - laps.first
     behind = np.empty(length, np.int64)
     behind[order] = np.roll(order, 1, axis=1)
     end = passage.end[laps.first - length : laps.first]
-    latency, rate = layout.latency[laps.first : laps.last], layout.wiring.rate[part.route]
-    for nbytes, times in layout.wiring.carried(part):
+    latency, rate = layout.latency[laps.first : laps.last], layout.ways.rate[part.route]
+    for nbytes, times in layout.cargo.carried(part):
         for _ in range(times):
             enter = np.maximum(end[behind] + latency, end)
             end = enter + nbytes / rate

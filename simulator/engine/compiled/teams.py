@@ -1,7 +1,7 @@
-"""What all groups do at one place of their programs, side by side: played once for all lines that are alike.
+"""What all groups do at one place of their programs, side by side.
 
-Rule: lines are alike if their collectives lie on the same links with the same sizes and their ranks come at the same
-times relative to each other. Groups that share links among themselves are played together, and so are several lines.
+Rule: groups that are alike and are reached alike are played once. Those that share links among themselves are played
+together, and so are several lines.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.joint import Member, play_together
-from simulator.engine.compiled.meetings import Use, joined, meetings
-from simulator.engine.compiled.played import Played, Shape, told_by_flow
+from simulator.engine.compiled.meetings import Load, Use, joined, load_of, meetings
+from simulator.engine.compiled.played import Played, Shape, numbered, told_by_flow
 from simulator.engine.events import Laid
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.program import Collective, Program
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 # Flows that share links are followed one by one; more than this take minutes.
 _MOST_FOLLOWED = 2**22
 # A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
@@ -32,33 +33,34 @@ _ALIKE = 64.0
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What became of all groups' collectives of a line, relative to a moment.
+    """What became of all groups' collectives of a line.
 
     Attributes
     ----------
     start, done : float array, shape (ranks,)
         When each rank came, and when it was through [s].
-    played : tuple of Played or None
-        By group; None for those whose time is given.
-    use : Use or None
+    played : tuple of (float, Played) or None
+        By group, and the moment to which it is relative [s]; None for those whose time is given.
+    load : Load or None
         Of links that matter, by all.
-    by_flow : bool
-        Whether every flow stands there, none as part of a lap.
+    use : Use or None
+        The same flow by flow, where several lines were played together: of all of them, with the first.
     """
 
     start: Floats
     done: Floats
-    played: tuple[Played | None, ...]
-    use: Use | None
-    by_flow: bool
+    played: tuple[tuple[float, Played] | None, ...]
+    load: Load | None
+    use: Use | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What was played once: bounds, shape (members, ranks), and what became of the members."""
+class _Group:
+    """A group's place: its ranks, its shape, and which links the shape's numbers stand for there."""
 
-    bounds: Floats
-    found: list[Together]
+    ranks: Ints
+    shape: Shape
+    links: Ints
 
 
 @dataclass(slots=True)
@@ -69,8 +71,10 @@ class Teams:
     jitter: Jitter
     capacity: Floats
     laid: Laid
-    _shapes: dict[tuple[int, str], Shape] = field(default_factory=dict)
-    _known: dict[tuple[object, ...], list[_Known]] = field(default_factory=dict)
+    _groups: dict[tuple[int, str], _Group] = field(default_factory=dict)
+    _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
+    _apart: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> Teams:
@@ -85,42 +89,138 @@ class Teams:
         """How it lies on the fabric."""
         return self.laid[op.name][1]
 
-    def play(self, members: Sequence[Member]) -> tuple[float, list[Together]]:
+    def play(self, members: Sequence[Member]) -> list[Together]:
         """Play one line's collectives, or those of several lines that share links.
-
-        Returns
-        -------
-        zero : float
-            The moment to which all else is relative [s].
-        list of Together
-            By member; of several members the first has the uses of all.
 
         Raises
         ------
         DeclinedError
             Flows share links, and there are too many of them to be followed one by one.
         """
-        zero = min(float(member.bound.min()) for member in members)
-        bounds = np.stack([member.bound - zero for member in members])
-        known = self._known.setdefault(tuple(part for member in members for part in self._alike(member)), [])
-        for other in known:
-            if bool((np.abs(other.bounds - bounds) <= _ALIKE * np.spacing(zero)).all()):
-                return zero, other.found
-        moved = [replace(member, bound=bound) for member, bound in zip(members, bounds, strict=True)]
-        found = self._followed(moved) if len(members) > 1 else [self._alone(moved[0].teams, moved[0].bound)]
-        known.append(_Known(bounds, found))
-        return zero, found
+        return [self._alone(members[0])] if len(members) == 1 else self._followed(members)
 
-    def every_flow(self, teams: tuple[Collective, ...], known: Together) -> Use | None:
-        """The uses of a line, none of them told as a lap's."""
-        if known.by_flow or known.use is None:
+    def every_flow(self, teams: tuple[Collective, ...], known: Together, *, by_flow: bool) -> Use:
+        """The uses of a line; of those that were told by laps, every flow for itself if that is asked for."""
+        if known.use is not None:
             return known.use
-        return _use_of(self._by_arrays(teams, known.start, flow_by_flow=True))
+        uses = []
+        for op, found in zip(teams, known.played, strict=True):
+            if found is None:
+                continue
+            (zero, played), group = found, self._group(op)
+            if by_flow and not played.by_flow:
+                played = group.shape.by_flow(_begun(op, known.start[group.ranks]) - zero)
+            if played.use is not None:
+                uses.append(replace(played.use, link=group.links[played.use.link]).later(zero))
+        return joined(uses)
 
     def link_name(self, link: int) -> str:
         """Ranks' HBM is numbered behind the links."""
         links = len(self.cluster.router.bandwidth)
         return self.cluster.router.link_name(link) if link < links else f"HBM of rank {link - links}"
+
+    def _group(self, op: Collective) -> _Group:
+        number, wiring = self.laid[op.name]
+        key = id(wiring), op.name if self.jitter.latency else ""
+        if key not in self._groups:
+            stray = bool(self.jitter.latency)
+            noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
+            ways, links = numbered(wiring.ways)
+            columns = (ways.latency, ways.rate, *ways.watched, self.capacity[links])
+            pattern = (id(wiring.cargo), key[1], *(column.tobytes() for column in columns))
+            if pattern not in self._shapes:
+                self._shapes[pattern] = Shape(wiring.cargo, ways, noise, self.capacity[links])
+            self._groups[key] = _Group(np.array(op.group), self._shapes[pattern], links)
+        return self._groups[key]
+
+    def _alone(self, member: Member) -> Together:
+        done = member.bound.copy()
+        played = list[tuple[float, Played] | None]()
+        for op in member.teams:
+            if op.duration is not None:
+                group = np.array(op.group)
+                done[group] = member.bound[group].max() + op.duration
+                played.append(None)
+                continue
+            at = self._group(op)
+            begun = _begun(op, member.bound[at.ranks])
+            zero = float(begun.min())
+            found = at.shape.played(begun - zero, _ALIKE * float(np.spacing(zero)))
+            if found.use is not None and found.by_flow and meetings(found.use, at.shape.capacity):
+                return self._followed([member])[0]
+            done[at.ranks] = found.done + zero
+            played.append((zero, found))
+        together = Together(member.bound, done, tuple(played), self._load(member.teams, played))
+        if together.load is None or self._stand_apart(member.teams):
+            return together
+        use = self.every_flow(member.teams, together, by_flow=False)
+        together = replace(together, load=load_of(use))
+        if meetings(use, self.capacity) and meetings(
+            self.every_flow(member.teams, together, by_flow=True), self.capacity
+        ):
+            return self._followed([member])[0]
+        return together
+
+    def _load(self, teams: Sequence[Collective], played: Sequence[tuple[float, Played] | None]) -> Load | None:
+        """Of all groups, none of which has a link in common with another."""
+        found = [
+            (self._group(op).links, one[0], one[1].load)
+            for op, one in zip(teams, played, strict=True)
+            if one is not None
+        ]
+        loads = [(links, zero, load) for links, zero, load in found if load is not None]
+        if not loads:
+            return None
+        return Load(
+            np.concatenate([links[load.link] for links, _, load in loads]),
+            np.concatenate([load.first + zero for _, zero, load in loads]),
+            np.concatenate([load.last + zero for _, zero, load in loads]),
+            np.concatenate([load.most for _, _, load in loads]),
+        )
+
+    def _stand_apart(self, teams: Sequence[Collective]) -> bool:
+        """Whether no two groups of a line have a link that matters in common."""
+        played = [op for op in teams if op.duration is None]
+        key = tuple(id(self.wiring(op)) for op in played)
+        if key not in self._apart:
+            links = np.concatenate([np.zeros(0, np.int64), *(self._group(op).links for op in played)])
+            self._apart[key] = len(np.unique(links)) == len(links)
+        return self._apart[key]
+
+    def _followed(self, members: Sequence[Member]) -> list[Together]:
+        """Follow all flows; what they do to each other is solved as it happens."""
+        zero = min(float(member.bound.min()) for member in members)
+        bounds = np.stack([member.bound - zero for member in members])
+        known = self._known.setdefault(tuple(part for member in members for part in self._alike(member)), [])
+        for other, found in known:
+            if bool((np.abs(other - bounds) <= _ALIKE * np.spacing(zero)).all()):
+                return [_later(together, zero) for together in found]
+        flows = sum(len(self.wiring(op).cargo) for m in members for op in m.teams if op.duration is None)
+        if flows > _MOST_FOLLOWED:
+            raise DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
+        found = self._follow([replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)])
+        known.append((bounds, found))
+        return [_later(together, zero) for together in found]
+
+    def _follow(self, members: Sequence[Member]) -> list[Together]:
+        found, uses = [], list[Use]()
+        for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
+            played = [self._as_followed(op, outcome.done, outcome.times) for op in member.teams]
+            for op, one in zip(member.teams, played, strict=True):
+                if one is not None and one[1].use is not None:
+                    uses.append(replace(one[1].use, link=self._group(op).links[one[1].use.link]))
+            found.append(Together(outcome.start, outcome.done, tuple(played), None))
+        whole = joined(uses).as_one_crowd()
+        return [replace(found[0], load=load_of(whole), use=whole), *found[1:]]
+
+    def _as_followed(
+        self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]
+    ) -> tuple[float, Played] | None:
+        if op.duration is not None:
+            return None
+        at = self._group(op)
+        crowd = np.zeros(len(at.shape.cargo), np.int64)
+        return 0.0, told_by_flow(at.shape.cargo, at.shape.ways, done[at.ranks], times[op.name], crowd)
 
     def _alike(self, member: Member) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""
@@ -130,64 +230,19 @@ class Teams:
     def _kind(self, op: Collective) -> tuple[object, ...]:
         return id(self.wiring(op)), op.name if self.jitter.latency else "", op.startup, op.together
 
-    def _shape(self, op: Collective) -> Shape:
-        number, wiring = self.laid[op.name]
-        key = id(wiring), op.name if self.jitter.latency else ""
-        if key not in self._shapes:
-            stray = bool(self.jitter.latency)
-            noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
-            self._shapes[key] = Shape(wiring, len(op.group), noise, self.capacity)
-        return self._shapes[key]
-
-    def _alone(self, teams: tuple[Collective, ...], start: Floats) -> Together:
-        found = self._by_arrays(teams, start, flow_by_flow=False)
-        use, by_flow = _use_of(found), False
-        if use is not None and meetings(use, self.capacity):
-            found = self._by_arrays(teams, start, flow_by_flow=True)
-            use, by_flow = _use_of(found), True
-            if use is not None and meetings(use, self.capacity):
-                return self._followed([Member(teams, start)])[0]
-        done = start.copy()
-        for op, played in zip(teams, found, strict=True):
-            group = list(op.group)
-            done[group] = _begun(op, start[group]) if played is None else played.done
-        return Together(start, done, tuple(found), use, by_flow)
-
-    def _by_arrays(self, teams: Sequence[Collective], start: Floats, *, flow_by_flow: bool) -> list[Played | None]:
-        return [
-            self._shape(op).played(_begun(op, start[list(op.group)]), flow_by_flow=flow_by_flow)
-            if op.duration is None
-            else None
-            for op in teams
-        ]
-
-    def _followed(self, members: Sequence[Member]) -> list[Together]:
-        """Follow all flows; what they do to each other is solved as it happens."""
-        flows = sum(len(self.wiring(op)) for member in members for op in member.teams if op.duration is None)
-        if flows > _MOST_FOLLOWED:
-            raise DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
-        found = []
-        for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
-            played = [self._as_followed(op, outcome.done, outcome.times) for op in member.teams]
-            found.append(Together(outcome.start, outcome.done, tuple(played), _use_of(played), by_flow=True))
-        uses = [together.use for together in found if together.use is not None]
-        whole = joined(uses).as_one_crowd() if uses else None
-        return [replace(together, use=whole if number == 0 else None) for number, together in enumerate(found)]
-
-    def _as_followed(self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]) -> Played | None:
-        if op.duration is not None:
-            return None
-        wiring = self.wiring(op)
-        return told_by_flow(wiring, done[list(op.group)], times[op.name], np.zeros(len(wiring), np.int64))
-
 
 def _begun(op: Collective, start: Floats) -> Floats:
-    """When each rank may send; where the collective's time is given, when it is through."""
-    if op.duration is not None:
-        return np.full(len(start), start.max() + op.duration)
+    """When each rank may send."""
     return (np.full(len(start), start.max()) if op.together else start) + op.startup
 
 
-def _use_of(found: Sequence[Played | None]) -> Use | None:
-    uses = [played.use for played in found if played is not None and played.use is not None]
-    return joined(uses) if uses else None
+def _later(together: Together, zero: float) -> Together:
+    """The same from another moment on."""
+    load, use = together.load, together.use
+    return Together(
+        together.start + zero,
+        together.done + zero,
+        tuple(one and (one[0] + zero, one[1]) for one in together.played),
+        load and replace(load, first=load.first + zero, last=load.last + zero),
+        use and use.later(zero),
+    )

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled import kernels
+from simulator.engine.compiled.crossing import crossing
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.joint import Member
-from simulator.engine.compiled.meetings import Meeting, Use, joined, meetings
+from simulator.engine.compiled.meetings import Meeting, joined, meetings
 from simulator.engine.compiled.teams import Teams, Together
 from simulator.engine.compiled.template import Line
 from simulator.engine.jitter import Jitter, kernel_factors
@@ -44,8 +45,8 @@ class Walk:
         Lines that are played together, for each of them.
     before : Walk or None
         The walk before this one.
-    played : dict of place to (float, Together)
-        What became of collectives, relative to a moment [s].
+    played : dict of place to Together
+        What became of collectives.
     """
 
     lines: tuple[Line, ...]
@@ -57,7 +58,7 @@ class Walk:
     before: Walk | None
     starts: dict[int, Floats] = field(default_factory=dict)
     ends: dict[int, Floats] = field(default_factory=dict)
-    played: dict[int, tuple[float, Together]] = field(default_factory=dict)
+    played: dict[int, Together] = field(default_factory=dict)
     _waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _assumed: dict[int, Floats] = field(default_factory=dict)
     _flights: list[kernels.Interval] = field(default_factory=list)
@@ -77,28 +78,20 @@ class Walk:
         return True
 
     def meetings(self) -> list[Meeting]:
-        """Where flows of two lines were on one link at once, by place of the lines."""
-        on_links = [
-            (zero + float(found.use.enter.min()), zero + float(found.use.end.max()), place)
-            for place, (zero, found) in self.played.items()
-            if found.use is not None and len(found.use.link)
-        ]
-        found = []
-        for places in _crossing(sorted(on_links)):
-            if self._among(places, by_flow=False):
-                found += self._among(places, by_flow=True)
+        """Where flows of several lines were on one link at once that could not give all what they take alone."""
+        loads = {place: found.load for place, found in self.played.items() if found.load is not None}
+        found, looked_at = list[Meeting](), set[tuple[int, ...]]()
+        for places in crossing(loads, self.teams.capacity):
+            if places not in looked_at:
+                looked_at.add(places)
+                if self._among(places, by_flow=False):
+                    found += self._among(places, by_flow=True)
         return found
 
     def _among(self, places: Sequence[int], *, by_flow: bool) -> list[Meeting]:
-        uses, whose = list[Use](), list[int]()
-        for place in places:
-            zero, known = self.played[place]
-            use = self.teams.every_flow(self.lines[place].teams, known) if by_flow else known.use
-            if use is not None:
-                uses.append(use.later(zero))
-                whose.append(place)
+        uses = [self.teams.every_flow(self.lines[place].teams, self.played[place], by_flow=by_flow) for place in places]
         found = meetings(joined(uses), self.teams.capacity)
-        return [replace(meeting, whose=tuple(whose[number] for number in meeting.whose)) for meeting in found]
+        return [replace(meeting, whose=tuple(places[number] for number in meeting.whose)) for meeting in found]
 
     def _in_order(self) -> Iterator[Line]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
@@ -132,8 +125,8 @@ class Walk:
         elif line.teams:
             if line.place not in self.played:
                 self._play_teams(line)
-            zero, found = self.played[line.place]
-            start, end = _agreed(found.start + zero), found.done + zero
+            found = self.played[line.place]
+            start, end = _agreed(found.start), found.done
             if isinstance(line.op, Collective) and line.op.takes_sms:
                 self._flights.append((start, _agreed(end)))
         else:
@@ -150,9 +143,7 @@ class Walk:
             members.append(Member(self.lines[place].teams, bound, follows))
             if len(places) > 1:
                 self._assumed[place] = bound
-        zero, found = self.teams.play(members)
-        for place, together in zip(places, found, strict=True):
-            self.played[place] = zero, together
+        self.played |= dict(zip(places, self.teams.play(members), strict=True))
 
     def _bound(self, place: int, ends: Mapping[int, Floats]) -> Floats:
         """When all has ended that a line waits for, but for lines that are played together with it."""
@@ -188,18 +179,3 @@ def slowed(line: Line) -> bool:
 def _agreed(times: Floats) -> Floats:
     """One number where all are the same."""
     return times[:1] if len(times) > 1 and bool((times == times[0]).all()) else times
-
-
-def _crossing(intervals: Sequence[tuple[float, float, int]]) -> Iterator[list[int]]:
-    """Sorted intervals (begin, end, place) that hang together because they overlap; the places of several each."""
-    together: list[int] = []
-    until = -np.inf
-    for begin, end, place in intervals:
-        if begin >= until:
-            if len(together) > 1:
-                yield together
-            together = []
-        together.append(place)
-        until = max(until, end)
-    if len(together) > 1:
-        yield together
