@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from simulator.cluster.cluster import Cluster, MachineCollective
@@ -19,6 +20,7 @@ from simulator.collectives.idle import IdleNetwork
 from simulator.dtypes import find as find_dtype
 from simulator.errors import ScenarioError
 from simulator.program import Collective, Program
+from simulator.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     machine = _machine(cluster, task.request)
     request = task.request
     try:
-        schedule = algorithm.plans[request.operation](request)
+        schedule = _schedule(name, request)
     except ValueError as error:
         raise ScenarioError(f"collective.algorithm: {name}: {error}") from error
     # Partial sums travel wide only where each waits for the one before; buffered and arriving ones are sent as they
@@ -219,6 +221,12 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
         why=why,
     )
+
+
+@lru_cache(maxsize=8)
+def _schedule(name: str, request: Request) -> Schedule:
+    """Groups that do the same side by side have one schedule."""
+    return catalog.find(name).plans[request.operation](request)
 
 
 def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:

@@ -47,6 +47,7 @@ class Communicator:
     offloads: bool = False
     algorithm: str = "auto"
     _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
+    _seated: dict[tuple[tuple[int, ...], bool], tuple[int | None, ...]] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all") -> Collective | None:
         """The collective of the group that rank 0 is in, without a name of its own; None for one rank.
@@ -87,8 +88,11 @@ class Communicator:
 
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
         """Each rank's box, by its number, or by the first of the group that is in it."""
-        boxes = [self._box_of.get(rank) for rank in group]
-        return tuple(boxes if named else map(boxes.index, boxes))
+        if (group, named) not in self._seated:
+            boxes = [self._box_of.get(rank) for rank in group]
+            first = {box: place for place, box in reversed(list(enumerate(boxes)))}
+            self._seated[group, named] = tuple(boxes if named else (first[box] for box in boxes))
+        return self._seated[group, named]
 
     @cached_property
     def _box_of(self) -> dict[int, int]:
