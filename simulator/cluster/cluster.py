@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster.routing import Route, Router
@@ -98,7 +99,7 @@ class MachineCollective:
         return None if self.chunks is None else min(self.chunks, max(1, int(nbytes // _BUFFER)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cluster:
     """GPUs on a graph.
 
@@ -150,8 +151,12 @@ class Cluster:
         """The route between two vertices; see `Router.route`."""
         return self.router.route(src, dst)
 
-    def box_of(self) -> dict[int, int]:
+    def box_of(self) -> Mapping[int, int]:
         """Number of each rank's box."""
+        return self._box_of
+
+    @cached_property
+    def _box_of(self) -> Mapping[int, int]:
         return {rank: number for number, box in enumerate(self.boxes) for rank in box}
 
     def hbm_bandwidth(self, rank: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from simulator.cluster.cluster import Cluster, MachineCollective
@@ -54,13 +54,16 @@ class Task:
     wait: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """A collective ready to be played.
 
     Attributes
     ----------
-    program : Program
+    ops : tuple of Collective
+        One a message; all of one group.
+    ranks : int
+        Of the cluster.
     algorithm : str
     why : str
         Why this algorithm.
@@ -68,10 +71,17 @@ class Plan:
         Time on an idle network [s], where every part of it has an exact closed form.
     """
 
-    program: Program
+    ops: tuple[Collective, ...]
+    ranks: int
     algorithm: str
     why: str
     predicted: float | None
+
+    @cached_property
+    def program(self) -> Program:
+        """What every rank does; nothing on those outside the group."""
+        group = frozenset(self.ops[0].group)
+        return Program(tuple(self.ops if rank in group else () for rank in range(self.ranks)))
 
 
 def plan(cluster: Cluster, task: Task) -> Plan:
@@ -103,9 +113,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         foreseen &= time is not None
         predicted += time or 0.0
         ops.append(op)
-    all_ops, group = tuple(ops), frozenset(task.group)
-    ranks = tuple(all_ops if rank in group else () for rank in range(cluster.world_size))
-    return Plan(Program(ranks), name, why, predicted if foreseen else None)
+    return Plan(tuple(ops), cluster.world_size, name, why, predicted if foreseen else None)
 
 
 def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tuple[int, ...]:
@@ -141,9 +149,11 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
 def _with_boxes(cluster: Cluster, task: Task) -> Request:
     if task.request.boxes:
         return task.request
-    place = {rank: i for i, rank in enumerate(task.group)}
-    boxes = [tuple(sorted(place[rank] for rank in box if rank in place)) for box in cluster.boxes]
-    return replace(task.request, boxes=tuple(box for box in boxes if box))
+    box_of, boxes = cluster.box_of(), dict[int, list[int]]()
+    for place, rank in enumerate(task.group):
+        if rank in box_of:
+            boxes.setdefault(box_of[rank], []).append(place)
+    return replace(task.request, boxes=tuple(tuple(boxes[box]) for box in sorted(boxes)))
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
@@ -244,9 +254,9 @@ def _extras(cluster: Cluster, task: Task, name: str, request: Request) -> tuple[
         return cluster.servers[: request.servers]
     if name != "nvls":
         return ()
-    switches = [
-        s for box, s in zip(cluster.boxes, cluster.reducing_switches, strict=False) if set(box) & set(task.group)
-    ]
+    box_of = cluster.box_of()
+    boxes = sorted({box_of[rank] for rank in task.group if rank in box_of})
+    switches = [cluster.reducing_switches[box] for box in boxes if box < len(cluster.reducing_switches)]
     if len(switches) != len(request.boxes):
         raise ScenarioError(
             f"collective.algorithm: got 'nvls', but no switch of {cluster.name} reduces; "

@@ -8,7 +8,7 @@ Rule: looks at all ways of a program before it is played:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,11 +54,8 @@ def useful_links(every: Sequence[Laid], capacity: Floats) -> list[Bools]:
     """For each link of each way whether flows can meet there and it can be the bottleneck."""
     meeting = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * _FULL)
     useful = meeting.copy()
-    takers = _takers(every, meeting)
-    for link in sorted(takers, reverse=True):
-        own = takers[link]
-        others = set(own[0][0]) - {link}
-        if any(useful[other] and _rules(other, link, own, capacity) for other in others):
+    for link, others in _ruled(every, meeting, capacity):
+        if useful[others].any():
             useful[link] = False
     return [useful[laid.ways.link] for laid in every]
 
@@ -88,51 +85,48 @@ def _demands(every: Sequence[Laid], links: int) -> Floats:
     least = np.full(links, np.inf)
     streams = {laid.stream: number for number, laid in enumerate(every)}
     for side in ("src", "dst"):
-        keys: list[Ints] = [np.zeros((0, 2), np.int64)]
+        keys: list[Ints] = [np.zeros(0, np.int64)]
         demands: list[Floats] = [np.zeros(0)]
-        beyond = max((int(getattr(laid, side).max(initial=-1)) for laid in every), default=-1) + 1
+        beyond = (max((int(getattr(laid, side).max(initial=-1)) for laid in every), default=-1) + 1) * len(every)
+        ends = beyond + sum(int((-getattr(laid, side)).max(initial=0)) for laid in every) + 1
         for laid in every:
             whose = getattr(laid, side)
             rank = whose >= 0
             # Ranks by stream; behind them everybody else, each a number of its own.
-            end = np.where(rank, whose * len(every) + streams[laid.stream], beyond * len(every) - 1 - whose)
+            end = np.where(rank, whose * len(every) + streams[laid.stream], beyond - 1 - whose)
             flow = laid.flows * laid.ways.rate * np.where(rank, 1, laid.times)
             asked = flow[laid.ways.way] * laid.ways.weight
-            key, place = np.unique(np.stack([laid.ways.link, end[laid.ways.way]], axis=1), axis=0, return_inverse=True)
+            key, place = np.unique(laid.ways.link * ends + end[laid.ways.way], return_inverse=True)
             keys.append(key)
-            demands.append(np.bincount(place.ravel(), asked, len(key)).astype(np.float64))
+            demands.append(np.bincount(place, asked, len(key)).astype(np.float64))
             beyond += int((-whose).max(initial=0))
-        key, place = np.unique(np.concatenate(keys), axis=0, return_inverse=True)
+        key, place = np.unique(np.concatenate(keys), return_inverse=True)
         most = np.zeros(len(key))
-        np.maximum.at(most, place.ravel(), np.concatenate(demands))
-        least = np.minimum(least, np.bincount(key[:, 0], most, links))
+        np.maximum.at(most, place, np.concatenate(demands))
+        least = np.minimum(least, np.bincount(key // ends, most, links))
     return least
 
 
-# A way's links and weights.
-_Taker = tuple[list[int], list[float]]
+def _ruled(every: Sequence[Laid], meeting: Bools, capacity: Floats) -> Iterator[tuple[int, list[int]]]:
+    """Links on which flows can meet that never are the bottleneck, from the highest on, and which others see to that.
 
-
-def _takers(every: Sequence[Laid], meeting: Bools) -> dict[int, list[_Taker]]:
-    """By link on which flows can meet the different ways over it."""
-    found: dict[int, dict[tuple[int, ...], _Taker]] = {}
+    Another one does if all users take it too, and it is as narrow or narrower for each of them.
+    """
+    users = np.zeros(len(capacity), np.int64)
+    pairs = [np.zeros((0, 2), np.int64)]
     for laid in every:
-        ways = laid.ways
-        chosen = np.unique(ways.way[meeting[ways.link]])
-        cuts = np.searchsorted(ways.way, np.stack([chosen, chosen + 1]))
-        for begin, end in cuts.T.tolist():
-            links, weights = ways.link[begin:end].tolist(), ways.weight[begin:end].tolist()
-            for link in links:
-                if meeting[link]:
-                    found.setdefault(link, {}).setdefault(tuple(links), (links, weights))
-    return {link: list(own.values()) for link, own in found.items()}
-
-
-def _rules(other: int, link: int, takers: Sequence[_Taker], capacity: Floats) -> bool:
-    """Whether a link is as narrow or narrower than another for each of the other's users."""
-    for links, weights in takers:
-        if other not in links:
-            return False
-        if weights[links.index(other)] / capacity[other] < weights[links.index(link)] / capacity[link]:
-            return False
-    return True
+        rows = np.flatnonzero(meeting[laid.ways.link])
+        way, link = laid.ways.way[rows], laid.ways.link[rows]
+        narrow = laid.ways.weight[rows] / capacity[link]
+        users += np.bincount(link, minlength=len(users))
+        for apart in range(1, int(np.bincount(way).max(initial=1))):
+            same = np.flatnonzero(way[apart:] == way[:-apart])
+            for one, other in ((same, same + apart), (same + apart, same)):
+                ruled = narrow[other] >= narrow[one]
+                pairs.append(np.stack([link[one[ruled]], link[other[ruled]]], axis=1))
+    pair, count = np.unique(np.concatenate(pairs), axis=0, return_counts=True)
+    others: dict[int, list[int]] = {}
+    for lower, upper in pair[count == users[pair[:, 0]]].tolist():
+        others.setdefault(lower, []).append(upper)
+    for own in sorted(others, reverse=True):
+        yield own, others[own]

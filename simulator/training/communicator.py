@@ -5,6 +5,7 @@ Rule: asks the planner for the algorithm the machine would take, and decides whe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -65,7 +66,7 @@ class Communicator:
         if key not in self._planned:
             task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
             made = plan(self.cluster, task)
-            op = next(iter(made.program.collectives().values()))
+            op = made.ops[0]
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op
         return self._planned[key]
@@ -95,7 +96,7 @@ class Communicator:
         return self._seated[group, named]
 
     @cached_property
-    def _box_of(self) -> dict[int, int]:
+    def _box_of(self) -> Mapping[int, int]:
         return self.cluster.box_of()
 
     @cached_property

@@ -36,7 +36,9 @@ def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
     if nbytes[link] == 0:
         return ()
     over = {number: np.unique(w.ways.way[w.ways.link == link]) for number, w in wirings.items()}
-    busy = _length([_later(played.on(over[id(w)]), zero) for w, zero, played in flights if len(over[id(w)])])
+    taking = [(over[id(w)], zero, played) for w, zero, played in flights if len(over[id(w)])]
+    on = {(id(played), ways.tobytes()): played.on(ways) for ways, _, played in taking}
+    busy = _length([_later(on[id(played), ways.tobytes()], zero) for ways, zero, played in taking])
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), busy),)
 
 

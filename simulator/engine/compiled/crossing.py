@@ -5,7 +5,7 @@ Rule: cheap and on the safe side; who is named here is looked at flow by flow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -19,25 +19,34 @@ Ints = npt.NDArray[np.int64]
 _FULL: Final = 1.0 + 1e-11
 
 
-def crossing(loads: Mapping[int, Load], capacity: Floats) -> Iterator[tuple[int, ...]]:
-    """Places of lines that overlap on a link and ask for more than it has, each line with those begun before it."""
-    begins = {place: float(load.first.min(initial=np.inf)) for place, load in loads.items()}
-    ends = {place: float(load.last.max(initial=-np.inf)) for place, load in loads.items()}
+def crossing(lines: Iterable[tuple[int, Callable[[], Load | None]]], capacity: Floats) -> Iterator[tuple[int, ...]]:
+    """Places of lines that overlap on a link and ask for more than it has, each line with those begun before it.
+
+    Parameters
+    ----------
+    lines : iterable of (place, callable () -> Load or None)
+        In the order in which they are begun; a load is asked for once and dropped when the line is over.
+    capacity : float array
+        Of every link [B/s].
+    """
     known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-    active: list[int] = []
-    for place in sorted(loads, key=lambda place: (begins[place], place)):
-        active = [other for other in active if ends[other] > begins[place]]
-        own = loads[place]
+    active: dict[int, Load] = {}
+    for place, load_of in lines:
+        own = load_of()
+        if own is None or not len(own.link):
+            continue
+        begin = float(own.first.min())
+        active = {other: load for other, load in active.items() if float(load.last.max()) > begin}
         asked, among = own.most.copy(), [place]
-        for other in active:
-            mine, theirs = _shared(own, loads[other], known)
-            over = (own.first[mine] < loads[other].last[theirs]) & (loads[other].first[theirs] < own.last[mine])
+        for other, load in active.items():
+            mine, theirs = _shared(own, load, known)
+            over = (own.first[mine] < load.last[theirs]) & (load.first[theirs] < own.last[mine])
             if over.any():
-                np.add.at(asked, mine[over], loads[other].most[theirs[over]])
+                np.add.at(asked, mine[over], load.most[theirs[over]])
                 among.append(other)
         if len(among) > 1 and bool((asked > np.maximum(own.most, capacity[own.link] * _FULL)).any()):
             yield tuple(sorted(among))
-        active.append(place)
+        active[place] = own
 
 
 def _shared(one: Load, other: Load, known: dict[tuple[int, int], tuple[Ints, Ints]]) -> tuple[Ints, Ints]:

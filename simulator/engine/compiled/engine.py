@@ -31,6 +31,8 @@ NAME = "compiled"
 Floats = npt.NDArray[np.float64]
 # Beyond so many transfers only the busiest link is told: the others' busy times would need every transfer.
 _MOST_BOOKED = 2**19
+# Ranks whose times are looked at together: bounds the memory.
+_AT_ONCE = 1024
 # Where lines that share links hang together all through a program, walks settle a few lines at a time.
 _MOST_WALKS = 64
 
@@ -153,11 +155,15 @@ class _Record:
         sizes = np.array([self.walk.cluster.gpus[rank].hbm_bytes for rank in self.active], np.float64)
         if all(len(at) == 1 for at in times):
             return [self.active[i] for i in np.unique(sizes, return_index=True)[1].tolist()]
-        table = np.stack([np.broadcast_to(at, self.walk.ranks)[self.active] for at in times])
-        order = np.vstack([np.argsort(table, axis=0, kind="stable"), sizes])
-        first: dict[bytes, int] = {}
-        for column, rank in zip(order.T, self.active, strict=True):
-            first.setdefault(column.tobytes(), rank)
+        first: dict[tuple[bytes, float], int] = {}
+        seen = set[tuple[bytes, float]]()
+        for begin in range(0, len(self.active), _AT_ONCE):
+            ranks = self.active[begin : begin + _AT_ONCE]
+            table = np.stack([np.broadcast_to(at, self.walk.ranks)[ranks] for at in times], axis=1)
+            for rank, own, size in zip(ranks, table, sizes[begin : begin + _AT_ONCE].tolist(), strict=True):
+                if (own.tobytes(), size) not in seen:
+                    seen.add((own.tobytes(), size))
+                    first.setdefault((np.argsort(own, kind="stable").tobytes(), size), rank)
         return list(first.values())
 
     def _teams(self) -> list[tuple[Collective, float, Played]]:

@@ -41,16 +41,13 @@ class Together:
         When each rank came, and when it was through [s].
     played : tuple of (float, Played) or None
         By group, and the moment to which it is relative [s]; None for those whose time is given.
-    load : Load or None
-        Of links that matter, by all.
     use : Use or None
-        The same flow by flow, where several lines were played together: of all of them, with the first.
+        Flow by flow what was followed so; where several lines were, of all of them, with the first.
     """
 
     start: Floats
     done: Floats
     played: tuple[tuple[float, Played] | None, ...]
-    load: Load | None
     use: Use | None = None
 
 
@@ -114,6 +111,21 @@ class Teams:
                 uses.append(replace(played.use, link=group.links[played.use.link]).later(zero))
         return joined(uses)
 
+    def load(self, teams: tuple[Collective, ...], known: Together) -> Load | None:
+        """What a line asks of links that matter; None where it takes none."""
+        if known.use is not None or not self._stand_apart(teams):
+            return load_of(self.every_flow(teams, known, by_flow=False))
+        found = [(self._group(op).links, *one) for op, one in zip(teams, known.played, strict=True) if one is not None]
+        loads = [(links, zero, played.load) for links, zero, played in found if played.load is not None]
+        if not loads:
+            return None
+        return Load(
+            np.concatenate([links[load.link] for links, _, load in loads]),
+            np.concatenate([load.first + zero for _, zero, load in loads]),
+            np.concatenate([load.last + zero for _, zero, load in loads]),
+            np.concatenate([load.most for _, _, load in loads]),
+        )
+
     def link_name(self, link: int) -> str:
         """Ranks' HBM is numbered behind the links."""
         links = len(self.cluster.router.bandwidth)
@@ -150,33 +162,13 @@ class Teams:
                 return self._followed([member])[0]
             done[at.ranks] = found.done + zero
             played.append((zero, found))
-        together = Together(member.bound, done, tuple(played), self._load(member.teams, played))
-        if together.load is None or self._stand_apart(member.teams):
+        together = Together(member.bound, done, tuple(played))
+        if self._stand_apart(member.teams):
             return together
-        use = self.every_flow(member.teams, together, by_flow=False)
-        together = replace(together, load=load_of(use))
-        if meetings(use, self.capacity) and meetings(
-            self.every_flow(member.teams, together, by_flow=True), self.capacity
-        ):
-            return self._followed([member])[0]
-        return together
-
-    def _load(self, teams: Sequence[Collective], played: Sequence[tuple[float, Played] | None]) -> Load | None:
-        """Of all groups, none of which has a link in common with another."""
-        found = [
-            (self._group(op).links, one[0], one[1].load)
-            for op, one in zip(teams, played, strict=True)
-            if one is not None
-        ]
-        loads = [(links, zero, load) for links, zero, load in found if load is not None]
-        if not loads:
-            return None
-        return Load(
-            np.concatenate([links[load.link] for links, _, load in loads]),
-            np.concatenate([load.first + zero for _, zero, load in loads]),
-            np.concatenate([load.last + zero for _, zero, load in loads]),
-            np.concatenate([load.most for _, _, load in loads]),
-        )
+        if not meetings(self.every_flow(member.teams, together, by_flow=False), self.capacity):
+            return together
+        use = self.every_flow(member.teams, together, by_flow=True)
+        return self._followed([member])[0] if meetings(use, self.capacity) else together
 
     def _stand_apart(self, teams: Sequence[Collective]) -> bool:
         """Whether no two groups of a line have a link that matters in common."""
@@ -209,9 +201,9 @@ class Teams:
             for op, one in zip(member.teams, played, strict=True):
                 if one is not None and one[1].use is not None:
                     uses.append(replace(one[1].use, link=self._group(op).links[one[1].use.link]))
-            found.append(Together(outcome.start, outcome.done, tuple(played), None))
+            found.append(Together(outcome.start, outcome.done, tuple(played), joined([])))
         whole = joined(uses).as_one_crowd()
-        return [replace(found[0], load=load_of(whole), use=whole), *found[1:]]
+        return [replace(found[0], use=whole), *found[1:]]
 
     def _as_followed(
         self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]
@@ -238,11 +230,10 @@ def _begun(op: Collective, start: Floats) -> Floats:
 
 def _later(together: Together, zero: float) -> Together:
     """The same from another moment on."""
-    load, use = together.load, together.use
+    use = together.use
     return Together(
         together.start + zero,
         together.done + zero,
         tuple(one and (one[0] + zero, one[1]) for one in together.played),
-        load and replace(load, first=load.first + zero, last=load.last + zero),
         use and use.later(zero),
     )

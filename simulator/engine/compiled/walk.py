@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from simulator.program import Collective, Compute
 Floats = npt.NDArray[np.float64]
 # What was assumed and what came of it may differ by rounding, over the time since the start.
 _SETTLED: Final = 1e-13
+_ORIGIN: Final[Floats] = np.zeros(1)
 
 
 @dataclass(slots=True)
@@ -79,14 +81,17 @@ class Walk:
 
     def meetings(self) -> list[Meeting]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
-        loads = {place: found.load for place, found in self.played.items() if found.load is not None}
+        loads = [(place, partial(self.teams.load, self.lines[place].teams, one)) for place, one in self.played.items()]
         found, looked_at = list[Meeting](), set[tuple[int, ...]]()
-        for places in crossing(loads, self.teams.capacity):
+        for places in crossing(sorted(loads, key=lambda load: self._began(load[0])), self.teams.capacity):
             if places not in looked_at:
                 looked_at.add(places)
                 if self._among(places, by_flow=False):
                     found += self._among(places, by_flow=True)
         return found
+
+    def _began(self, place: int) -> tuple[float, int]:
+        return float(self.played[place].start.min()), place
 
     def _among(self, places: Sequence[int], *, by_flow: bool) -> list[Meeting]:
         uses = [self.teams.every_flow(self.lines[place].teams, self.played[place], by_flow=by_flow) for place in places]
@@ -126,7 +131,7 @@ class Walk:
             if line.place not in self.played:
                 self._play_teams(line)
             found = self.played[line.place]
-            start, end = _agreed(found.start), found.done
+            start, end = start if found.start is start else _agreed(found.start), found.done
             if isinstance(line.op, Collective) and line.op.takes_sms:
                 self._flights.append((start, _agreed(end)))
         else:
@@ -147,10 +152,10 @@ class Walk:
 
     def _bound(self, place: int, ends: Mapping[int, Floats]) -> Floats:
         """When all has ended that a line waits for, but for lines that are played together with it."""
-        start, mates = np.zeros(1), self.joint.get(place, ())
+        start, mates = _ORIGIN, self.joint.get(place, ())
         for other in self._waits[place]:
             if other not in mates:
-                start = np.maximum(start, ends[other])
+                start = _later(start, ends[other])
         return start
 
     def _expected(self, place: int, first: int) -> Floats:
@@ -174,6 +179,15 @@ class Walk:
 def slowed(line: Line) -> bool:
     """Whether a line is kernels that communication slows."""
     return isinstance(line.op, Compute) and not bool(np.array_equal(line.alone, line.slowed))
+
+
+def _later(one: Floats, other: Floats) -> Floats:
+    """The larger of both; one of them itself where it is nowhere the smaller, for arrays of many ranks add up."""
+    if len(other) >= len(one) and bool((other >= one).all()):
+        return other
+    if len(one) >= len(other) and bool((one >= other).all()):
+        return one
+    return np.maximum(one, other)
 
 
 def _agreed(times: Floats) -> Floats:
