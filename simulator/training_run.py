@@ -75,7 +75,7 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
+        error.args = (f"{error.args[0]}; {_advice(cluster, step, large=large)}",)
         raise
     report = summarize_step(planned, cluster, timeline)
     if step.lesson is not None:
@@ -83,14 +83,15 @@ def play_step(
     return planned, timeline, report
 
 
-def _advice(cluster: Cluster, step: TrainingStep) -> str:
+def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:
     """Changes of one setting that fit, each played; where none does, what comes nearest."""
     fitting: list[str] = []
     lacking: list[tuple[int, str]] = []
     for number, (told, changed) in enumerate(alternatives(step, cluster.world_size)):
         if number == _MOST_TRIED:
             break
-        program = plan_step(cluster, changed).program
+        # What a job of thousands needs hardly depends on when exactly its collectives end.
+        program = plan_step(cluster, replace(changed, collectives="closed_form") if large else changed).program
         timeline = play("auto", program, cluster, limit_memory=False, allocator=changed.allocator, keep=(0,))
         need = max(sample.nbytes for sample in timeline.memory)
         if timeline.short_of_memory:

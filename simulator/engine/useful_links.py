@@ -113,7 +113,7 @@ def _ruled(every: Sequence[Laid], meeting: Bools, capacity: Floats) -> Iterator[
     Another one does if all users take it too, and it is as narrow or narrower for each of them.
     """
     users = np.zeros(len(capacity), np.int64)
-    pairs = [np.zeros((0, 2), np.int64)]
+    pairs = [np.zeros(0, np.int64)]
     for laid in every:
         rows = np.flatnonzero(meeting[laid.ways.link])
         way, link = laid.ways.way[rows], laid.ways.link[rows]
@@ -123,10 +123,10 @@ def _ruled(every: Sequence[Laid], meeting: Bools, capacity: Floats) -> Iterator[
             same = np.flatnonzero(way[apart:] == way[:-apart])
             for one, other in ((same, same + apart), (same + apart, same)):
                 ruled = narrow[other] >= narrow[one]
-                pairs.append(np.stack([link[one[ruled]], link[other[ruled]]], axis=1))
-    pair, count = np.unique(np.concatenate(pairs), axis=0, return_counts=True)
+                pairs.append(link[one[ruled]] * len(capacity) + link[other[ruled]])
+    pair, count = np.unique(np.concatenate(pairs), return_counts=True)
     others: dict[int, list[int]] = {}
-    for lower, upper in pair[count == users[pair[:, 0]]].tolist():
-        others.setdefault(lower, []).append(upper)
+    for key in pair[count == users[pair // len(capacity)]].tolist():
+        others.setdefault(key // len(capacity), []).append(key % len(capacity))
     for own in sorted(others, reverse=True):
         yield own, others[own]

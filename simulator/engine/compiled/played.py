@@ -101,7 +101,8 @@ class Shape:
         DeclinedError
             Too many transfers to be looked at one by one.
         """
-        for other, known in self._known:
+        # Lines come one behind the other, and so do their starts.
+        for other, known in reversed(self._known):
             if bool((np.abs(other - start) <= alike).all()):
                 return known
         found = self._play(start, self._compact)
