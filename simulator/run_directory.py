@@ -155,6 +155,7 @@ def finish(
     folder: Path, scenario: Scenario, outcomes: Sequence[Outcome], wall_time: float, *, parquet: bool = False
 ) -> None:
     """Leave the report, its table, and what may differ from run to run; with the last of them the run has ended."""
+    clear_drafts(folder)  # of processes that were lost
     write_whole(folder / "report.json", report_text(outcomes))
     if len(outcomes) > 1:
         write_whole(folder / "table.csv", csv_text(outcomes))

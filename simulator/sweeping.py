@@ -19,7 +19,7 @@ from simulator.points.keeping import Keeper
 from simulator.points.outcome import Keep, Numbered, Outcome, play_alone, play_point
 from simulator.points.table import frame
 from simulator.report.setting_text import entry_text, setting_text
-from simulator.scenario.load import load_scenario, points
+from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
 
@@ -33,15 +33,15 @@ class Place:
 
     Attributes
     ----------
-    jobs : int
-        Processes of this machine; with one, all are played here.
+    jobs : int or None
+        Processes of this machine; with one, or none given, all are played here.
     scheduler : str or None
         "tcp://HOST:PORT" of a Dask cluster that plays instead.
     cache : Path or None
         Folder of outcomes that were kept; see `simulator.points.cache`.
     """
 
-    jobs: int = 1
+    jobs: int | None = None
     scheduler: str | None = None
     cache: Path | None = None
 
@@ -55,10 +55,10 @@ class Place:
         ValueError
             No number of processes.
         """
-        if self.jobs < 1:
+        if self.jobs is not None and self.jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {self.jobs}")
         if self.scheduler is not None:
-            if self.jobs != 1:
+            if self.jobs is not None:
                 raise ScenarioError(
                     "--scheduler: goes without --jobs, for a cluster has its own processes; leave one of the two out"
                 )
@@ -113,19 +113,19 @@ def _played(numbered: Sequence[Numbered], where: Place, keep: Keep | None, *, al
         if keep is not None and not isinstance(keep, Keeper):
             raise TypeError(f"what a Dask cluster keeps must be a Keeper, got {type(keep).__name__}")
         yield from dask_cluster.play(numbered, where.scheduler, keep, alone=alone)
-    elif where.jobs == 1 or len(numbered) < 2:
+    elif where.jobs in (None, 1) or len(numbered) < 2:
         play_one = play_alone if alone else play_point
         for index, point in numbered:
             yield play_one(index, point, keep)
     else:
-        yield from processes.play(numbered, where.jobs, keep)
+        yield from processes.play(numbered, where.jobs or 1, keep)
 
 
 def sweep(
     scenario: Scenario | str | Mapping[str, Any],
     axes: Mapping[str, Sequence[Any]] | None = None,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     scheduler: str | None = None,
     cache: Path | str | None = None,
 ) -> pd.DataFrame:
@@ -136,8 +136,8 @@ def sweep(
     scenario : Scenario, or what load_scenario takes
     axes : mapping of dotted key to values, optional
         Further axes, such as {"cluster.world_size": [2, 4, 8]}; they replace axes of the same key.
-    jobs : int
-        Processes of this machine.
+    jobs : int, optional
+        Processes of this machine; all is played in this one if it is left out.
     scheduler : str, optional
         "tcp://HOST:PORT" of a Dask cluster that plays instead; needs the extra `distributed`.
     cache : path, optional
@@ -170,11 +170,7 @@ def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario
     data = resolved(replace(scenario, compare={k: v for k, v in scenario.compare.items() if k not in axes}))
     kept = {k: v for k, v in data.get("sweep", {}).items() if k not in axes}
     data["sweep"] = kept | {key: list(values) for key, values in axes.items()}
-    try:
-        checked = load_scenario(data)
-    except ScenarioError as error:
-        raise ScenarioError(str(error).replace("<dict>", scenario.source)) from error
-    return replace(checked, source=scenario.source, base=scenario.base)
+    return check_scenario(data, scenario.source, scenario.base)
 
 
 # Settings whose values say by themselves what they are.

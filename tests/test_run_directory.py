@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,10 +23,9 @@ from simulator.scenario.load import load_scenario, points
 from simulator.sweeping import play_points
 from simulator.whole_files import write_whole
 from tests.commands import RING, SMALL, Command, commands_in
+from tests.interrupting import contents, running, started
 
 ROOT = Path(__file__).parents[1]
-# What may differ from run to run.
-APART = {"run.json"}
 # Long enough to be interrupted in the middle: some tenths of a second a point.
 LONG = SMALL.replace("4 KiB", "8 MiB").replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}\nplots: []")
 
@@ -35,25 +33,6 @@ LONG = SMALL.replace("4 KiB", "8 MiB").replace("plots: []", "sweep: {seed: [0, 1
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     return commands_in(tmp_path, monkeypatch, capsys)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files but those that may differ."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in APART)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def started(folder: Path, *arguments: str, hash_seed: str = "0") -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, "MPLBACKEND": "Agg"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "simulator", *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path: Path) -> None:
@@ -229,19 +208,6 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
-
-
-def running(group: int) -> list[int]:
-    """Processes of a group that still run; those that have ended and wait to be collected do not count."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, of_group = status.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(of_group) == group and state != "Z":
-            found.append(int(status.parent.name))
-    return found
 
 
 def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

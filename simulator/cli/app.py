@@ -91,11 +91,9 @@ def sweep(
     from simulator.cli.play import PlayOptions, play
     from simulator.sweeping import Place
 
-    # A cluster has its own processes: --jobs beside it is refused, and left out means none.
-    place = Place(jobs or (1 if scheduler else os.cpu_count() or 1), scheduler, cache)
-    play(
-        scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, parquet, place, resume, axes=True)
-    )
+    place = Place(jobs if jobs or scheduler else os.cpu_count() or 1, scheduler, cache)
+    options = PlayOptions(out, as_json, engine, transfers, trace, parquet, place, resume, axes=True)
+    play(scenario, settings or [], options)
 
 
 @app.command()

@@ -109,21 +109,26 @@ def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions
     try:
         yield
     except KeyboardInterrupt:
-        done = len(noted(folder))
-        if done or options.resume:
-            told = (
-                f"interrupted: {done} of {len(numbered)} points are in {folder}; go on with "
-                f"`simulator sweep ... --resume --out {folder}` and the same options"
-            )
-        else:
-            run_directory.discard(folder)
-            told = "interrupted: no point had ended, so nothing is left"
-        typer.echo(told, err=True)
+        kept = _kept(folder, numbered, options)
+        typer.echo(f"interrupted: {kept or 'no point had ended, so nothing is left'}", err=True)
         raise typer.Exit(130) from None
     except SimulatorError:
-        if not noted(folder) and not options.resume:
-            run_directory.discard(folder)
+        kept = _kept(folder, numbered, options)
+        if kept:
+            typer.echo(kept, err=True)
         raise
+
+
+def _kept(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> str:
+    """What an unfinished run has left and how to go on with it; nothing, and nothing is left, where no point ended."""
+    done = len(noted(folder))
+    if not done and not options.resume:
+        run_directory.discard(folder)
+        return ""
+    return (
+        f"{done} of {len(numbered)} points are in {folder}; go on with "
+        f"`simulator sweep ... --resume --out {folder}` and the same options"
+    )
 
 
 def _played(
@@ -172,7 +177,12 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
     # In a file or a pipe the bar of a single point would only ever say that it has ended.
     with Progress(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
         task = bars.add_task(what, total=total, completed=done)
-        yield lambda: bars.advance(task)
+        try:
+            yield lambda: bars.advance(task)
+        except BaseException:
+            # Beside an error a bar that has not moved says nothing.
+            bars.live.transient = bars.tasks[0].completed == done
+            raise
 
 
 def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list[Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,10 +80,7 @@ def check(address: str) -> None:
 def _connected(address: str) -> Iterator[Client]:
     from distributed import Client
 
-    told = logging.getLogger("distributed")
-    level = told.level
-    told.setLevel(logging.CRITICAL)  # what it has to say comes as errors too, and those are told in one line
-    try:
+    with _silence():
         try:
             client = Client(address, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
@@ -93,16 +90,33 @@ def _connected(address: str) -> Iterator[Client]:
         try:
             yield client
         finally:
-            client.close(timeout=PATIENCE)
+            with suppress(OSError):  # it went away, or is too busy to say goodbye
+                client.close(timeout=PATIENCE)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Dask's own log lines: what matters of them comes as errors too, and those are told in one line."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    before = {name: logging.getLogger(name).level for name in names}
+    try:
+        for name in before:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        yield
     finally:
-        told.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _refuse_others(client: Client, address: str) -> None:
     """All who take part must be the same simulator: figures of two editions do not belong in one table."""
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError as error:
+        raise ScenarioError(
+            f"--scheduler: {address} has no workers; start some with `dask worker {address}`"
+        ) from error
     found: dict[str, Any] = client.run(edition, on_error="return")
-    if not found:
-        raise ScenarioError(f"--scheduler: {address} has no workers; start some with `dask worker {address}`")
     try:
         found = {"the scheduler": client.run_on_scheduler(edition), **found}
     except Exception as error:  # whatever its unpickling raised there
@@ -139,15 +153,15 @@ def _played(
             some = numbered[start : start + _SLICE]
             futures = client.map(play_there, some, keep=there, files=sent, ours=edition(), alone=alone, pure=False)
             asked.update(zip((future.key for future in futures), zip(some, futures, strict=True), strict=True))
-        done = as_completed([future for _, future in asked.values()], with_results=True, raise_errors=False)
-        for future, answer in done:
+        futures = [future for _, future in asked.values()]
+        for future, answer in as_completed(futures, loop=client.loop, with_results=True, raise_errors=False):
             at, _ = asked.pop(future.key)
             outcome, left = _taken(at, future.status, answer)
             if keep is not None:
                 _bring_home(left, keep.folder)
             yield outcome
     finally:
-        if asked:
+        with suppress(OSError):
             client.cancel([future for _, future in asked.values()], force=True)
 
 
@@ -168,7 +182,7 @@ def _taken(at: Numbered, status: str, answer: Any) -> tuple[Outcome, Files]:
         raise SimulationError("the Dask cluster went away, or has dropped the points that it was given")
     error = answer[1]
     if isinstance(error, KilledWorker):
-        return failed(*at, lost_text("worker")), {}
+        return failed(*at, lost_text("worker", error.allowed_failures + 1)), {}
     raise error
 
 

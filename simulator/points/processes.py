@@ -130,7 +130,7 @@ class _Crew:
             if self.lost[index] < MOST_LOST:
                 self.waiting.append(worker.at)
             else:
-                given_up = failed(index, point, lost_text("process"))
+                given_up = failed(index, point, lost_text("process", MOST_LOST))
         if self.waiting:
             self.hire()
         return given_up
@@ -143,9 +143,9 @@ class _Crew:
             self._leave(worker)
 
 
-def lost_text(what: str) -> str:
+def lost_text(what: str, times: int) -> str:
     """Why a point failed that has lost every process that played it."""
-    return f"its {what} was ended from outside {MOST_LOST} times, perhaps because memory ran out; play fewer at once"
+    return f"its {what} was ended from outside {times} times, perhaps because memory ran out; play fewer at once"
 
 
 def _work(pipe: Connection, keep: Keep | None) -> None:
