@@ -46,9 +46,9 @@ def lines_of(folder: Path) -> list[int]:
     return found
 
 
-def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed: int) -> None:
-    """Kill a sweep at random moments, go on each time, and let it end."""
-    luck, before = random.Random(seed), 0
+def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed: int) -> int:
+    """Kill a sweep at random moments, go on each time, and let it end; how often it was killed in the middle."""
+    luck, before, made = random.Random(seed), 0, 0
     command = ("sweep", "many.yaml", "--out", "torn", "--jobs", jobs, "--json")
     torn = folder / "torn"
     for _ in range(kills):
@@ -57,7 +57,7 @@ def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed:
             if luck.random() < 0.2:  # at any moment from the first on
                 time.sleep(luck.uniform(0, 1))
             else:
-                wanted = min(count, before + luck.randint(1, max(1, 2 * count // kills)))
+                wanted = min(count, before + luck.randint(1, 3 * count // (4 * kills)))
                 while process.poll() is None and len(noted(torn)) < wanted:
                     time.sleep(0.002)
             process.send_signal(signal.SIGKILL)  # its workers are not told
@@ -66,11 +66,12 @@ def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed:
         if (torn / "run.json").is_file():
             break
         assert now >= before
-        before = now
+        before, made = now, made + 1
     else:
         with started(folder, *command, *(("--resume",) if torn.is_dir() else ())) as process:
             _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
+    return made
 
 
 def check_whole(folder: Path, count: int) -> None:
@@ -94,7 +95,7 @@ def test_a_killed_sweep_that_is_resumed_leaves_the_bytes_of_one_that_was_not(
 def test_a_thousand_points_outlive_twenty_kills(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "many.yaml").write_text(many(1000), encoding="utf-8")
     assert cli("sweep", "many.yaml", "--out", "whole", "--jobs", 2).code == 0
-    killed_and_resumed(tmp_path, 1000, 20, "2", seed=20)
+    assert killed_and_resumed(tmp_path, 1000, 20, "2", seed=20) == 20
     check_whole(tmp_path, 1000)
 
 

@@ -34,6 +34,14 @@ def test_both_tables_are_the_frame_that_sweep_gives(cli: Command, tmp_path: Path
     pd.testing.assert_frame_equal(of_parquet, wanted, check_dtype=False, check_exact=True)
 
 
+def test_a_long_table_is_printed_in_part_and_left_whole(cli: Command, tmp_path: Path) -> None:
+    many = ("--set", f"seed={','.join(map(str, range(205)))}", "--set", "collective.payload=false")
+    answer = cli("sweep", "small.yaml", *many, "--out", "here", "--jobs", 1)
+    assert answer.code == 0
+    assert "5 more points: here/table.csv\n" in answer.out
+    assert len(pd.read_csv(tmp_path / "here" / "table.csv")) == 205
+
+
 def test_a_failed_point_has_its_row_with_its_error(cli: Command, tmp_path: Path) -> None:
     broken = ("--set", "cluster.link_factors={'gpu3->switch0': 0.5}")
     assert cli("sweep", "small.yaml", *AXES, *broken, "--parquet", "--out", "here", "--jobs", 1).code == 1

@@ -24,6 +24,8 @@ from simulator.sweeping import Place, play_points
 
 # Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
 _FILE_WIDTH = 150
+# Rows of a table that is printed; table.csv has them all.
+_MOST_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +211,10 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
-    told = [outcome.to_dict() for outcome in outcomes]
+    told = [outcome.to_dict() for outcome in outcomes[:_MOST_ROWS]]
     console.print(points_table(scenario.question or scenario.name, told, console.width))
+    if len(outcomes) > _MOST_ROWS:
+        typer.echo(f"{len(outcomes) - _MOST_ROWS} more points: {folder / 'table.csv'}")
     typer.echo(f"results: {folder}")
     for picture in pictures:
         typer.echo(f"picture: {picture}")

@@ -9,6 +9,7 @@ processes of a parent that was killed wait for ever. Here they see their pipe cl
 
 from __future__ import annotations
 
+import os
 import signal
 import traceback
 from collections import Counter, deque
@@ -163,7 +164,8 @@ def _work(pipe: Connection, keep: Keep | None) -> None:
                 said = error
             pipe.send(said)
     except (EOFError, OSError):  # the parent has had enough, or has been killed
-        return
+        # Nothing is open, and taking the interpreter down with all its modules takes a tenth of a second.
+        os._exit(0)
 
 
 @contextmanager
