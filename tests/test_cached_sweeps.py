@@ -179,7 +179,7 @@ def test_a_cache_that_is_a_file_is_told(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     answer = cli("run", "both.yaml", "--out", "here", "--cache", "file")
     assert answer.code == 2
-    assert answer.faults[-1].startswith("--cache: file: cannot be written: ")
+    assert answer.faults[0].startswith("--cache: file: cannot be written: ")
     assert not (tmp_path / "here").exists()
 
 

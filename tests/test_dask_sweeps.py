@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,6 @@ SCENARIO: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    os.environ["PYTHONPATH"] = str(ROOT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as found:
@@ -175,7 +175,7 @@ def test_ctrl_c_keeps_what_had_ended(cli: Command, cluster: LocalCluster, tmp_pa
     with started(tmp_path, "sweep", "long.yaml", "--out", "torn", *there, "--json") as process:
         notes = tmp_path / "torn" / "points.jsonl"
         while process.poll() is None and not (notes.is_file() and notes.read_bytes().count(b"\n") >= 2):
-            pass
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
@@ -214,7 +214,7 @@ def test_an_address_that_nobody_answers_is_told_in_one_line(
     monkeypatch.setattr(dask_cluster, "PATIENCE", 0.5)
     answer = cli("sweep", "both.yaml", "--out", "here", "--scheduler", "tcp://127.0.0.1:1")
     assert answer.code == 2
-    assert [text for text in answer.faults if text] == [
+    assert answer.faults == [
         "--scheduler: nobody answered at tcp://127.0.0.1:1 within 0.5 s; is `dask scheduler` running there?"
     ]
     assert not (tmp_path / "here").exists()

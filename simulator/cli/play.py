@@ -182,8 +182,11 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
         try:
             yield lambda: bars.advance(task)
         except BaseException:
-            # Beside an error a bar that has not moved says nothing.
-            bars.live.transient = bars.tasks[0].completed == done
+            # Beside an error a bar that has not moved says nothing, and the line that would follow it neither.
+            if bars.tasks[0].completed == done:
+                bars.live.transient = True
+                bars.live.stop()
+                bars.disable = True
             raise
 
 
