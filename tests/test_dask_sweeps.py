@@ -142,6 +142,15 @@ def test_sweep_plays_on_a_cluster(cluster: LocalCluster) -> None:
     assert sweep(scenario, axes, scheduler=cluster.scheduler_address).equals(sweep(scenario, axes))
 
 
+def test_what_a_cluster_played_is_kept_here(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Place(scheduler=cluster.scheduler_address, cache=tmp_path / "kept")
+    first = sorted(play_points(numbered(4), there), key=lambda outcome: outcome.index)
+    monkeypatch.setattr(dask_cluster, "play", None)
+    assert list(play_points(numbered(4), there)) == first
+
+
 def test_another_edition_is_refused(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.__version__", "9.9")
     with pytest.raises(

@@ -136,7 +136,7 @@ def named_by(points: Sequence[Point]) -> dict[str, bytes]:
     base = points[0].scenario.base
     for named in files_of(point.scenario for point in points):
         path = named.path.relative_to(base) if named.path.is_relative_to(base) else named.path
-        if not path.is_absolute() and ".." not in path.parts:
+        if not path.is_absolute() and ".." not in path.parts and named.path.is_file():
             found[path.as_posix()] = named.path.read_bytes()
     return found
 

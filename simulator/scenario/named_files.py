@@ -100,15 +100,19 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def digests_of(scenarios: Iterable[Scenario]) -> dict[str, str]:
-    """What all named files say: digests by how the files are named; of many scenarios, each file is read once.
+def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
+    """What the files of many scenarios say, by how they are named; several where a name means several files.
 
     Raises
     ------
-    ScenarioError, OSError
+    ScenarioError
         As `NamedFiles.of`.
     """
-    return {named.written: digest_of(named.path) for named in files_of(scenarios)}
+    found: dict[str, list[str]] = {}
+    for named in files_of(scenarios):
+        # What is named but not there is never read: text of a model that does not learn.
+        found.setdefault(named.written, []).append(digest_of(named.path) if named.path.is_file() else "")
+    return found
 
 
 def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
