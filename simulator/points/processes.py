@@ -24,7 +24,7 @@ from typing import Final
 from simulator.errors import SimulationError
 from simulator.points.outcome import Keep, Numbered, Outcome, failed, play_point
 
-# So often a point may lose the process that plays it, and so many processes may end before they could play at all.
+# So often a point may lose the process that plays it, and so many processes in a row may end before they could play.
 MOST_LOST: Final = 3
 # Spawned, not forked: the parent may hold threads of numpy or of a notebook.
 _SPAWN: Final = get_context("spawn")
@@ -72,7 +72,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Crew:
-    """The processes that play, the points that wait, and how often each point has lost its process."""
+    """The processes that play, the points that wait, how often each point has lost its process, and failed starts."""
 
     waiting: deque[Numbered]
     keep: Keep | None
@@ -95,7 +95,7 @@ class _Crew:
             said = worker.pipe.recv()
         except (EOFError, OSError):
             return self._gone(worker)
-        worker.at, worker.there = None, True
+        worker.at, worker.there, self.still_born = None, True, 0
         with suppress(OSError):  # gone just now; its pipe will say so
             self._next(worker)
         if isinstance(said, Exception):
