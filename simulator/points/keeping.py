@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.report import kineto, memory_snapshot
 from simulator.run import Run
 from simulator.timeline import TransferLog
 from simulator.whole_files import write_whole
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 TRANSFERS_KEPT: Final = 100_000
 
@@ -67,33 +70,40 @@ def spans_text(run: Run) -> str:
 
 def transfers_text(run: Run, most: int | None) -> str:
     """Transfers as CSV, in the order of their numbers; where there are more than `most`, a line that says so."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
     total = sum(len(log) for log in run.timeline.logs)
     if most is not None and total > most:
-        text.write(f"# {total} transfers left out; `simulator run --transfers` keeps them\n")
-        return text.getvalue()
-    table.writerow(
-        ["collective", "number", "src", "dst", "first_chunk", "chunks", "reduce", "bytes", "enter_s", "end_s"]
-    )
+        return f"# {total} transfers left out; `simulator run --transfers` keeps them\n"
+    lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]
     for log in run.timeline.logs:
-        table.writerows(_transfer_rows(log))
-    return text.getvalue()
+        lines.extend(_transfer_lines(log))
+    return "\n".join(lines) + "\n"
 
 
-def _transfer_rows(log: TransferLog) -> Iterable[tuple[Any, ...]]:
-    # Column by column: a point of a sweep has thousands of transfers, and row by row took most of what keeping costs.
-    t, name = log.transfers, log.vertices.__getitem__
-    return zip(
-        repeat(log.collective),
-        count(),
-        map(name, t.src.tolist()),
-        map(name, t.dst.tolist()),
-        t.first.tolist(),
-        t.count.tolist(),
-        t.reduce.astype(int).tolist(),
-        map("{:.0f}".format, log.nbytes.tolist()),
-        map(repr, log.enter.tolist()),
-        map(repr, log.end.tolist()),
-        strict=False,  # the name and the numbers go on for ever
+def _transfer_lines(log: TransferLog) -> Iterable[str]:
+    """A line a transfer, put together column by column: row by row took most of what a small point's files cost."""
+    t, vertices = log.transfers, [_field(name) for name in log.vertices]
+    columns = (
+        map(str, range(len(log))),
+        _column(t.src, vertices.__getitem__),
+        _column(t.dst, vertices.__getitem__),
+        _column(t.first, str),
+        _column(t.count, str),
+        _column(t.reduce, "01".__getitem__),
+        _column(log.nbytes, "{:.0f}".format),
+        _column(log.enter, repr),
+        _column(log.end, repr),
     )
+    return map(",".join, zip(repeat(_field(log.collective)), *columns, strict=False))
+
+
+def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator[str]:
+    """Values as text; what stands there often is written once."""
+    plain = values.tolist()
+    return map({value: written(value) for value in set(plain)}.__getitem__, plain)
+
+
+def _field(word: str) -> str:
+    """A word as a field of CSV, in quotes where it needs them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([word])
+    return text.getvalue()
