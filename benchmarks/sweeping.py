@@ -29,7 +29,7 @@ plots: []
 
 
 def overhead() -> tuple[float, float, int]:
-    """CPU time a point of a sweep here [s], of its bare points [s], the better of two rounds; and how many there were."""
+    """CPU time a point of a sweep here [s] and played bare [s], the better of two rounds; and how many there were."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "s.yaml")
         file.write_text(SCENARIO, encoding="utf-8")
