@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import compiled, events, learning, payload, routing, sharing, training
+from benchmarks import compiled, events, learning, payload, routing, sharing, sweeping, training
 
 
 def lines() -> list[tuple[str, bool]]:
@@ -39,6 +39,12 @@ def lines() -> list[tuple[str, bool]]:
     ours, bare = (min(measure() for _ in range(3)) for measure in (learning.played, learning.bare))
     text = f"real training, 20 steps of a small GPT on 4 ranks, zero3: {ours:.2f} s (aim 4)"
     found.append((f"{text}, bare numpy {bare:.2f} s, ratio {ours / bare:.2f} (aim 2.5)", ours <= min(4, 2.5 * bare)))
+    swept, bare, count = sweeping.overhead()
+    text = f"sweep of {count:,} small points: {1e3 * swept:.1f} ms each, played bare {1e3 * bare:.1f} ms"
+    found.append((f"{text}, overhead {1e3 * (swept - bare):.1f} ms (aim 5)", swept - bare <= 5e-3))
+    one, two = sweeping.two_processes()
+    text = f"the same as a command: {one:.1f} s on one process, {two:.1f} s on two, ratio {one / two:.2f} (aim 1.7)"
+    found.append((text, one >= 1.7 * two))
     return found
 
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator import training_pictures
 from simulator.errors import SimulatorError
+from simulator.points.outcome import Outcome
 from simulator.report.scaling import ScalingPoint, finding
 from simulator.run import Run, build_cluster, plan_scenario, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeping import Outcome, labelled
+from simulator.sweeping import labelled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,36 +11,34 @@ alone, so that all else is byte-equal for the same scenario and seed.
     trace/           a Kineto trace for each rank
     memory_rank0.pickle  of a training step: PyTorch's memory snapshot, for its memory_viz page
     plots/           PNG and SVG
-    points.jsonl     one line a point, as they finish; gone when all have
+    table.csv        of several points: a row each, the columns of simulator.sweep; table.parquet if asked for
+    points.jsonl     one line a point, as they finish; gone when the run has ended
+    begun.json       with what it was begun, so that nobody goes on with something else; gone too
 
-A run of several points has spans and transfers in points/0000/, points/0001/, ...
+A run of several points has spans and transfers in points/0000/, points/0001/, ... It has ended when run.json is there.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
 import platform
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import simulator
 from simulator import document
+from simulator.edition import edition
 from simulator.errors import ScenarioError
-from simulator.report import kineto, memory_snapshot
-from simulator.run import Run
+from simulator.points import notes
+from simulator.points.outcome import Outcome
+from simulator.points.table import csv_text, write_parquet
 from simulator.scenario.load import parse_scenario
-from simulator.scenario.records import Scenario
+from simulator.scenario.named_files import digests_of
+from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
-from simulator.sweeping import Outcome
-from simulator.timeline import TransferLog
-
-TRANSFERS_KEPT: Final = 100_000
+from simulator.whole_files import clear_drafts, write_whole
 
 
 def create(name: str, out: Path | None) -> Path:
@@ -77,20 +75,56 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is there whole or not at all."""
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def begin(folder: Path, scenario: Scenario) -> None:
-    """Leave the resolved scenario."""
+def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None = None) -> None:
+    """Leave the resolved scenario, and with what it was begun (see `begun_with`)."""
+    if circumstances is not None:
+        write_whole(folder / "begun.json", json.dumps(circumstances, indent=2) + "\n")
     write_whole(folder / "scenario.yaml", to_yaml(scenario))
+
+
+def begun_with(points: Iterable[Point], **options: bool) -> dict[str, Any]:
+    """What must not change while a run is interrupted: the simulator, what named files say, options of what is kept."""
+    return {"simulator": edition(), **options, "files": digests_of(point.scenario for point in points)}
+
+
+def going_on(folder: Path, scenario: Scenario, circumstances: dict[str, Any]) -> None:
+    """Make an interrupted run ready to be gone on with.
+
+    Raises
+    ------
+    ScenarioError
+        No run, another one, one that was begun with something else, or one that has ended.
+    """
+    left = folder / "scenario.yaml"
+    clear_drafts(folder)
+    if not left.is_file():
+        if not folder.is_dir() or {path.name for path in folder.iterdir()} - {"begun.json"}:
+            raise ScenarioError(f"--resume: {folder} holds no scenario.yaml, so there is nothing to go on with")
+        begin(folder, scenario, circumstances)  # it was ended before it had begun
+        return
+    if left.read_text(encoding="utf-8") != to_yaml(scenario):
+        raise ScenarioError(
+            f"--resume: {left} is another scenario than this one; repeat its options, or give another --out"
+        )
+    if (folder / "run.json").is_file():
+        _clear(folder)
+        raise ScenarioError(f"--resume: the run in {folder} has ended; nothing is missing")
+    _refuse_changes(folder / "begun.json", circumstances)
+
+
+def _refuse_changes(begun: Path, now: dict[str, Any]) -> None:
+    if not begun.is_file():
+        return
+    before = json.loads(begun.read_bytes())
+    for key, value in now.items():
+        if before.get(key) == value:
+            continue
+        if isinstance(value, dict):
+            changed = sorted(name for name in {*value, *before[key]} if value.get(name) != before[key].get(name))
+            told = f"{', '.join(changed)} changed since"
+        else:
+            told = f"{key} was {str(before.get(key)).lower()} then and is {str(value).lower()} now"
+        raise ScenarioError(f"--resume: {begun.parent} was begun with something else: {told}; give another --out")
 
 
 def load(folder: Path) -> Scenario:
@@ -112,39 +146,29 @@ def load(folder: Path) -> Scenario:
     return parse_scenario(document.load(left), base)
 
 
-def note_outcome(folder: Path, outcome: Outcome) -> None:
-    """Append a finished point, for who goes on after an interruption."""
-    with (folder / "points.jsonl").open("a", encoding="utf-8") as file:
-        # The line break comes first: behind a line that was cut short the next one is whole again.
-        file.write("\n" + json.dumps({"index": outcome.index, **outcome.to_dict()}))
-
-
-def noted(folder: Path) -> dict[int, Outcome]:
-    """Points that an interrupted run has finished; a last line cut short does not count."""
-    found: dict[int, Outcome] = {}
-    path = folder / "points.jsonl"
-    if not path.is_file():
-        return found
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            read = json.loads(line)
-            outcome = Outcome(read["index"], read["settings"], read["engine"], read["report"], read.get("error"))
-        except (ValueError, KeyError, TypeError):
-            continue
-        found[outcome.index] = outcome
-    return found
-
-
 def report_text(outcomes: Iterable[Outcome]) -> str:
     """report.json: one document of all points."""
     return json.dumps({"points": [outcome.to_dict() for outcome in outcomes]}, indent=2) + "\n"
 
 
-def finish(folder: Path, scenario: Scenario, outcomes: Sequence[Outcome], wall_time: float) -> None:
-    """Leave the report, and what may differ from run to run."""
+def finish(
+    folder: Path, scenario: Scenario, outcomes: Sequence[Outcome], wall_time: float, *, parquet: bool = False
+) -> None:
+    """Leave the report, its table, and what may differ from run to run; with the last of them the run has ended."""
+    clear_drafts(folder)  # of processes that were lost
     write_whole(folder / "report.json", report_text(outcomes))
+    if len(outcomes) > 1:
+        write_whole(folder / "table.csv", csv_text(outcomes))
+    if parquet:
+        write_parquet(outcomes, folder / "table.parquet")
     write_whole(folder / "run.json", json.dumps(_circumstances(scenario, wall_time), indent=2) + "\n")
-    (folder / "points.jsonl").unlink(missing_ok=True)
+    _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what was left for who goes on."""
+    (folder / notes.NAME).unlink(missing_ok=True)
+    (folder / "begun.json").unlink(missing_ok=True)
 
 
 def _circumstances(scenario: Scenario, wall_time: float) -> dict[str, Any]:
@@ -159,72 +183,3 @@ def _circumstances(scenario: Scenario, wall_time: float) -> dict[str, Any]:
         "base": str(scenario.base.resolve()),
         "wall_time_s": wall_time,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Keeper:
-    """Writes what one point leaves behind; picklable, so that workers can.
-
-    Attributes
-    ----------
-    folder : Path
-        Of the run.
-    single : bool
-        Whether the run is one point: then its files lie in the folder itself, with a trace.
-    transfers : bool
-        Whether all transfers are kept, however many.
-    trace : bool
-        Whether a trace is written for points of a larger run too.
-    """
-
-    folder: Path
-    single: bool
-    transfers: bool = False
-    trace: bool = False
-
-    def __call__(self, index: int, run: Run) -> None:
-        target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
-        target.mkdir(parents=True, exist_ok=True)
-        write_whole(target / "spans.csv", spans_text(run))
-        write_whole(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
-        if self.single or self.trace:
-            kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
-            for rank, events in list(run.timeline.allocations.items())[:1]:
-                memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
-
-
-def spans_text(run: Run) -> str:
-    """Operations of every rank as CSV; times in seconds, written so that they read back exactly."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"])
-    for s in run.timeline.spans:
-        table.writerow(
-            [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
-        )
-    return text.getvalue()
-
-
-def transfers_text(run: Run, most: int | None) -> str:
-    """Transfers as CSV, in the order of their numbers; where there are more than `most`, a line that says so."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    total = sum(len(log) for log in run.timeline.logs)
-    if most is not None and total > most:
-        text.write(f"# {total} transfers left out; `simulator run --transfers` keeps them\n")
-        return text.getvalue()
-    table.writerow(
-        ["collective", "number", "src", "dst", "first_chunk", "chunks", "reduce", "bytes", "enter_s", "end_s"]
-    )
-    for log in run.timeline.logs:
-        table.writerows(_transfer_rows(log))
-    return text.getvalue()
-
-
-def _transfer_rows(log: TransferLog) -> Iterable[list[Any]]:
-    t = log.transfers
-    columns = (t.src, t.dst, t.first, t.count, t.reduce, log.nbytes, log.enter, log.end)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (src, dst, first, count, reduce, nbytes, enter, end) in enumerate(rows):
-        vertices = (log.vertices[src], log.vertices[dst])
-        yield [log.collective, number, *vertices, first, count, int(reduce), f"{nbytes:.0f}", repr(enter), repr(end)]

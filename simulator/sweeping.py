@@ -1,135 +1,133 @@
-"""Many points: a scenario's compare and sweep multiplied out and played, here or on several processes.
+"""Sweeps: a scenario's compare and sweep multiplied out and played, here, on several processes or on a Dask cluster.
 
-Rule: a point's outcome depends on the point alone, so their order and the number of processes change nothing. A point
-that fails is kept with its error; the others go on.
+Rule: chooses who plays; a point's outcome depends on the point alone, so that changes nothing. A point that fails is
+kept with its error; the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import ScenarioError, SimulationError, SimulatorError
+from simulator.errors import ScenarioError
+from simulator.points import dask_cluster, processes
+from simulator.points.cache import Cache
+from simulator.points.keeping import Keeper
+from simulator.points.outcome import Keep, Numbered, Outcome, play_alone, play_point
+from simulator.points.table import frame
 from simulator.report.setting_text import entry_text, setting_text
-from simulator.run import Run, simulate
-from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Point, Scenario
+from simulator.scenario.load import check_scenario, load_scenario, points
+from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Keep = Callable[[int, Run], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a point.
+class Place:
+    """Where points are played, and where outcomes are kept for another time.
 
     Attributes
     ----------
-    index : int
-        Its place among the points.
-    settings : mapping of str to Any
-        What distinguishes it, as it was written.
-    engine : str or None
-        What played it; None if it failed.
-    report : mapping of str to Any, or None
-    error : str or None
+    jobs : int or None
+        Processes of this machine; with one, or none given, all are played here.
+    scheduler : str or None
+        "tcp://HOST:PORT" of a Dask cluster that plays instead.
+    cache : Path or None
+        Folder of outcomes that were kept; see `simulator.points.cache`.
     """
 
-    index: int
-    settings: Mapping[str, Any]
-    engine: str | None
-    report: Mapping[str, Any] | None
-    error: str | None = None
+    jobs: int | None = None
+    scheduler: str | None = None
+    cache: Path | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As one of the points of report.json."""
-        told: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
-        return told if self.error is None else told | {"error": self.error}
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is played.
 
-
-def play_alone(index: int, point: Point, keep: Keep | None = None, *, limit_memory: bool = True) -> Outcome:
-    """Play one point; `keep` is handed the run while it is at hand.
-
-    Raises
-    ------
-    SimulatorError
-        The point cannot be played.
-    """
-    run = simulate(point.scenario, limit_memory=limit_memory)
-    if keep is not None:
-        keep(index, run)
-    return Outcome(index, point.settings, run.timeline.engine, run.report.to_dict())
+        Raises
+        ------
+        ScenarioError
+            No such address, or no Dask.
+        ValueError
+            No number of processes.
+        """
+        if self.jobs is not None and self.jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {self.jobs}")
+        if self.scheduler is not None:
+            if self.jobs is not None:
+                raise ScenarioError(
+                    "--scheduler: goes without --jobs, for a cluster has its own processes; leave one of the two out"
+                )
+            dask_cluster.check(self.scheduler)
 
 
-def play_point(index: int, point: Point, keep: Keep | None = None) -> Outcome:
-    """Play one of many points: an error is its outcome, and a step that does not fit is played on."""
-    try:
-        return play_alone(index, point, keep, limit_memory=False)
-    except SimulatorError as error:
-        return Outcome(index, point.settings, None, None, str(error))
-
-
-def play_points(numbered: Sequence[tuple[int, Point]], jobs: int = 1, keep: Keep | None = None) -> Generator[Outcome]:
+def play_points(
+    numbered: Sequence[Numbered], place: Place | int = 1, keep: Keep | None = None, *, alone: bool = False
+) -> Generator[Outcome]:
     """Play points and yield their outcomes as they come.
 
     Parameters
     ----------
     numbered : sequence of (int, Point)
-    jobs : int
-        Processes; with one, all are played here.
+    place : Place or int
+        Where; a number is that of processes.
     keep : callable (int, Run), optional
-        Called where the point is played; must be picklable if jobs > 1.
+        Called where the point is played; must be picklable if that is not here, and a Keeper on a Dask cluster.
+    alone : bool
+        Whether a point's error is raised instead of being its outcome, and memory is limited.
 
     Raises
     ------
+    ScenarioError
+        A cluster that cannot be used, or a cache that cannot be written.
     SimulationError
-        A process was ended from outside.
+        Processes end before they can play anything, or the cluster went away.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
-    if jobs == 1 or len(numbered) < 2:
-        for index, point in numbered:
-            yield play_point(index, point, keep)
+    where = Place(place) if isinstance(place, int) else place
+    where.check()
+    if where.cache is None:
+        yield from _played(numbered, where, keep, alone=alone)
         return
-    # Spawned, not forked: the parent may hold threads of numpy or of a notebook.
-    pool = ProcessPoolExecutor(min(jobs, len(numbered)), mp_context=get_context("spawn"), initializer=_ignore_interrupt)
-    futures = [pool.submit(play_point, index, point, keep) for index, point in numbered]
-    try:
-        for done in as_completed(futures):
-            yield done.result()
-    except BrokenProcessPool as error:
-        raise SimulationError(
-            "a process that played points was ended from outside, perhaps because memory ran out; take fewer --jobs"
-        ) from error
-    finally:
-        _stop(pool, unfinished=not all(future.done() for future in futures))
+    cache = Cache(where.cache, limit_memory=alone)
+    missing = {}
+    for at in numbered:
+        key = cache.key(at[1].scenario)
+        known = cache.find(at, key)
+        if known is None:
+            missing[at[0]] = (at, key)
+        else:
+            yield known
+    with closing(_played([at for at, _ in missing.values()], where, keep, alone=alone)) as outcomes:
+        for outcome in outcomes:
+            (_, point), key = missing[outcome.index]
+            cache.keep(outcome, point.scenario, key)
+            yield outcome
 
 
-def _stop(pool: ProcessPoolExecutor, *, unfinished: bool) -> None:
-    """End the pool; where somebody gave up on it, without waiting for what it is at."""
-    # Asked to cancel but not to wait, the pool would go on to the last point once nobody holds it any more.
-    processes = list((pool._processes or {}).values())
-    for process in processes if unfinished else ():
-        process.terminate()
-    pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _ignore_interrupt() -> None:
-    """Ctrl-C is for the parent, which ends the pool; workers would only print tracebacks."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _played(numbered: Sequence[Numbered], where: Place, keep: Keep | None, *, alone: bool) -> Generator[Outcome]:
+    if where.scheduler is not None and numbered:
+        if keep is not None and not isinstance(keep, Keeper):
+            raise TypeError(f"what a Dask cluster keeps must be a Keeper, got {type(keep).__name__}")
+        yield from dask_cluster.play(numbered, where.scheduler, keep, alone=alone)
+    elif where.jobs in (None, 1) or len(numbered) < 2:
+        play_one = play_alone if alone else play_point
+        for index, point in numbered:
+            yield play_one(index, point, keep)
+    else:
+        yield from processes.play(numbered, where.jobs or 1, keep)
 
 
 def sweep(
-    scenario: Scenario | str | Mapping[str, Any], axes: Mapping[str, Sequence[Any]] | None = None, *, jobs: int = 1
+    scenario: Scenario | str | Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    cache: Path | str | None = None,
 ) -> pd.DataFrame:
     """Play a scenario over axes and return a table.
 
@@ -138,8 +136,12 @@ def sweep(
     scenario : Scenario, or what load_scenario takes
     axes : mapping of dotted key to values, optional
         Further axes, such as {"cluster.world_size": [2, 4, 8]}; they replace axes of the same key.
-    jobs : int
-        Processes.
+    jobs : int, optional
+        Processes of this machine; all is played in this one if it is left out.
+    scheduler : str, optional
+        "tcp://HOST:PORT" of a Dask cluster that plays instead; needs the extra `distributed`.
+    cache : path, optional
+        Folder in which outcomes are kept, and looked up before they are played.
 
     Returns
     -------
@@ -150,13 +152,15 @@ def sweep(
     Raises
     ------
     ScenarioError
-        An axis that the scenario cannot have.
+        An axis that the scenario cannot have; a cluster or a cache that cannot be used.
+    SimulationError
+        Processes end before they can play anything, or the cluster went away.
     """
-    import pandas as pd
-
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    table = sorted(play_points(list(enumerate(points(with_axes(loaded, axes or {})))), jobs), key=lambda o: o.index)
-    return pd.DataFrame([row(outcome) for outcome in table])
+    where = Place(jobs, scheduler, None if cache is None else Path(cache))
+    where.check()
+    outcomes = play_points(list(enumerate(points(with_axes(loaded, axes or {})))), where)
+    return frame(sorted(outcomes, key=lambda outcome: outcome.index))
 
 
 def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario:
@@ -166,22 +170,7 @@ def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario
     data = resolved(replace(scenario, compare={k: v for k, v in scenario.compare.items() if k not in axes}))
     kept = {k: v for k, v in data.get("sweep", {}).items() if k not in axes}
     data["sweep"] = kept | {key: list(values) for key, values in axes.items()}
-    try:
-        checked = load_scenario(data)
-    except ScenarioError as error:
-        raise ScenarioError(str(error).replace("<dict>", scenario.source)) from error
-    return replace(checked, source=scenario.source, base=scenario.base)
-
-
-def row(outcome: Outcome) -> dict[str, Any]:
-    """One outcome as a flat row of a table."""
-    flat: dict[str, Any] = dict(outcome.settings)
-    for key, value in (outcome.report or {}).items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat | {"engine": outcome.engine, "error": outcome.error}
+    return check_scenario(data, scenario.source, scenario.base)
 
 
 # Settings whose values say by themselves what they are.

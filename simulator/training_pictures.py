@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from simulator.points.outcome import Outcome
 from simulator.run import Run, build_cluster, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeping import Outcome, labelled
+from simulator.sweeping import labelled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -38,6 +38,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             ("simulator/report", "simulator/fit", "simulator/pictures.py", "simulator/training_pictures.py"),
         ),
         ("yaml", ("simulator/document.py", "simulator/yaml_dialect.py")),
+        ("distributed", ("simulator/points/dask_cluster.py",)),
     ],
 )
 def test_a_package_is_imported_only_where_it_is_at_home(package: str, homes: tuple[str, ...]) -> None:

@@ -79,5 +79,5 @@ def test_a_sweep_gives_the_same_table_on_any_number_of_processes(jobs: int) -> N
         }
     )
     numbered = list(enumerate(points(scenario)))
-    backward = {outcome.index: outcome.report for outcome in play_points(numbered[::-1], jobs=jobs)}
+    backward = {outcome.index: outcome.report for outcome in play_points(numbered[::-1], jobs)}
     assert [backward[i] for i, _ in numbered] == [simulate(point.scenario).report.to_dict() for _, point in numbered]

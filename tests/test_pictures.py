@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from simulator.pictures import conclusion, draw, scaling_points
+from simulator.points.outcome import Outcome
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeping import Outcome, play_points
+from simulator.sweeping import play_points
 
 LATENCY = 10e-6
 

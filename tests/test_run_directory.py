@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,14 +15,17 @@ import pytest
 import simulator
 from simulator import run_directory
 from simulator.errors import ScenarioError
+from simulator.points.keeping import Keeper, transfers_text
+from simulator.points.notes import noted, noting
+from simulator.points.outcome import Outcome
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeping import Outcome, play_points
+from simulator.sweeping import play_points
+from simulator.whole_files import write_whole
 from tests.commands import RING, SMALL, Command, commands_in
+from tests.interrupting import contents, running, started
 
 ROOT = Path(__file__).parents[1]
-# What may differ from run to run.
-APART = {"run.json"}
 # Long enough to be interrupted in the middle: some tenths of a second a point.
 LONG = SMALL.replace("4 KiB", "8 MiB").replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}\nplots: []")
 
@@ -31,25 +33,6 @@ LONG = SMALL.replace("4 KiB", "8 MiB").replace("plots: []", "sweep: {seed: [0, 1
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     return commands_in(tmp_path, monkeypatch, capsys)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files but those that may differ."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in APART)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def started(folder: Path, *arguments: str, hash_seed: str = "0") -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, "MPLBACKEND": "Agg"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "simulator", *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
 
 def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path: Path) -> None:
@@ -65,10 +48,10 @@ def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path:
 def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "both.yaml", "--out", "plain").code == 0
     files = {f"points/000{i}/{name}" for i in (0, 1) for name in ("spans.csv", "transfers.csv")}
-    assert set(contents(tmp_path / "plain")) == {"scenario.yaml", "report.json"} | files
+    assert set(contents(tmp_path / "plain")) == {"scenario.yaml", "report.json", "table.csv"} | files
     assert cli("run", "both.yaml", "--out", "traced", "--trace").code == 0
     traces = {f"points/000{i}/trace/rank{rank}.json.gz" for i in (0, 1) for rank in range(4)}
-    assert set(contents(tmp_path / "traced")) == {"scenario.yaml", "report.json"} | files | traces
+    assert set(contents(tmp_path / "traced")) == {"scenario.yaml", "report.json", "table.csv"} | files | traces
 
 
 def test_without_out_runs_are_numbered(cli: Command, tmp_path: Path) -> None:
@@ -97,9 +80,9 @@ def test_spans_and_transfers_read_back_exactly(cli: Command, tmp_path: Path) -> 
 
 def test_more_transfers_than_are_kept_are_left_out_and_the_file_says_so() -> None:
     run = simulate(load_scenario({**_small(), "plots": []}))
-    assert run_directory.transfers_text(run, most=23).startswith("# 24 transfers left out; ")
-    assert len(run_directory.transfers_text(run, most=24).splitlines()) == 1 + 24
-    assert run_directory.transfers_text(run, most=None) == run_directory.transfers_text(run, most=24)
+    assert transfers_text(run, most=23).startswith("# 24 transfers left out; ")
+    assert len(transfers_text(run, most=24).splitlines()) == 1 + 24
+    assert transfers_text(run, most=None) == transfers_text(run, most=24)
 
 
 def _small() -> dict[str, object]:
@@ -110,25 +93,29 @@ def _small() -> dict[str, object]:
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     there = tmp_path / "report.json"
-    run_directory.write_whole(there, "first")
-    run_directory.write_whole(there, "second")
+    write_whole(there, "first")
+    write_whole(there, "second")
     assert there.read_text(encoding="utf-8") == "second"
     with pytest.raises(UnicodeEncodeError):
-        run_directory.write_whole(there, "third \ud800")
+        write_whole(there, "third \ud800")
     assert there.read_text(encoding="utf-8") == "second"
     with pytest.raises(OSError, match="gone"):
-        run_directory.write_whole(tmp_path / "gone" / "x", "text")
+        write_whole(tmp_path / "gone" / "x", "text")
 
 
 def test_a_line_cut_short_is_a_point_that_was_not_finished(tmp_path: Path) -> None:
     first, last = (Outcome(index, {"seed": index}, "events", {"time_s": 1.0}) for index in (3, 9))
-    run_directory.note_outcome(tmp_path, first)
+    with noting(tmp_path) as note:
+        note(first)
     for torn in ('\n{"index": 4, "settings": {}, "eng', '\n{"index": 5}', "\n7", "\n"):
         with (tmp_path / "points.jsonl").open("a", encoding="utf-8") as file:
             file.write(torn)
-    run_directory.note_outcome(tmp_path, last)
-    assert run_directory.noted(tmp_path) == {3: first, 9: last}
-    assert run_directory.noted(tmp_path / "elsewhere") == {}
+        with noting(tmp_path) as note:
+            note(last)
+        last_line = (tmp_path / "points.jsonl").read_bytes().splitlines()[-1]
+        assert json.loads(last_line)["index"] == 9
+    assert noted(tmp_path) == {3: first, 9: last}
+    assert noted(tmp_path / "elsewhere") == {}
 
 
 def test_rerun_gives_the_report_to_the_byte_from_anywhere(
@@ -169,9 +156,10 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
     scenario = load_scenario("both.yaml")
     folder = run_directory.create("both", tmp_path / "torn")
     run_directory.begin(folder, scenario)
-    keeper = run_directory.Keeper(folder, single=False)
-    for outcome in play_points(list(enumerate(points(scenario)))[1:], 1, keeper):
-        run_directory.note_outcome(folder, outcome)
+    keeper = Keeper(folder, single=False)
+    with noting(folder) as note:
+        for outcome in play_points(list(enumerate(points(scenario)))[1:], 1, keeper):
+            note(outcome)
     resumed = cli("sweep", "both.yaml", "--out", "torn", "--resume", "--jobs", jobs)
     assert resumed.code == 0
     assert "2/2" in resumed.err
@@ -204,7 +192,7 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     told = [line for line in err.splitlines() if "interrupted" in line]
-    done = len(run_directory.noted(tmp_path / "torn"))
+    done = len(noted(tmp_path / "torn"))
     assert 2 <= done < 8
     assert told == [
         f"interrupted: {done} of 8 points are in torn; go on with "
@@ -220,19 +208,6 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
-
-
-def running(group: int) -> list[int]:
-    """Processes of a group that still run; those that have ended and wait to be collected do not count."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, of_group = status.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(of_group) == group and state != "Z":
-            found.append(int(status.parent.name))
-    return found
 
 
 def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

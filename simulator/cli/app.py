@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import simulator
-from simulator.errors import SimulatorError, one_of
+from simulator.cli.guard import guarded as guarded
 
 app = typer.Typer(
     name="simulator",
@@ -31,6 +29,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto, events or compiled.")]
 Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Write traces for every point of a larger run too.")]
+Parquet = Annotated[bool, typer.Option("--parquet", help="Leave the table as table.parquet too (extra `parquet`).")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache", metavar="DIR", help="Take outcomes that are in DIR (they leave no spans), and keep new ones."
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -50,11 +55,14 @@ def run(
     engine: Engine = None,
     transfers: Transfers = False,
     trace: Trace = False,
+    parquet: Parquet = False,
+    cache: Cache = None,
 ) -> None:
     """Play a scenario, compare and sweep multiplied out."""
     from simulator.cli.play import PlayOptions, play
+    from simulator.sweeping import Place
 
-    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace))
+    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, parquet, Place(cache=cache)))
 
 
 @app.command()
@@ -68,15 +76,23 @@ def sweep(
     engine: Engine = None,
     transfers: Transfers = False,
     trace: Trace = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
+    parquet: Parquet = False,
+    cache: Cache = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine; one a core otherwise.")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Dask cluster that plays instead, tcp://HOST:PORT (extra `distributed`)."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted sweep in --out.")] = False,
 ) -> None:
-    """Play a scenario over further axes, on several processes."""
+    """Play a scenario over further axes, on several processes or on a Dask cluster."""
     import os
 
     from simulator.cli.play import PlayOptions, play
+    from simulator.sweeping import Place
 
-    options = PlayOptions(out, as_json, engine, transfers, trace, jobs or os.cpu_count() or 1, resume, axes=True)
+    place = Place(jobs if jobs or scheduler else os.cpu_count() or 1, scheduler, cache)
+    options = PlayOptions(out, as_json, engine, transfers, trace, parquet, place, resume, axes=True)
     play(scenario, settings or [], options)
 
 
@@ -231,53 +247,3 @@ def validate(
 def run_app() -> None:
     """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
     sys.exit(guarded(lambda: app(prog_name="simulator", standalone_mode=False)))
-
-
-def guarded(command: Callable[[], Any]) -> int:
-    """Exit code of a command."""
-    try:
-        code = command()
-    except SimulatorError as error:
-        typer.echo(str(error), err=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return _interrupted()
-    except SystemExit:
-        # Typer's way to say that who reads our output has had enough, as in `simulator schema | head -1`.
-        return 0
-    except OSError as error:  # a disk that is full, a folder that went away
-        told = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
-        typer.echo(told, err=True)
-        return 1
-    except Exception as error:  # typer's own: wrong options, --help
-        return _typers(error)
-    return code if isinstance(code, int) else 0
-
-
-def _interrupted() -> int:
-    typer.echo("interrupted; nothing was left half written", err=True)
-    return 130
-
-
-def _typers(error: Exception) -> int:
-    if type(error).__name__ == "Abort":
-        return _interrupted()
-    message = getattr(error, "format_message", None)
-    if message is None or not hasattr(error, "exit_code"):
-        raise error
-    if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(message())
-        return 0
-    typer.echo(_usage(" ".join(str(message()).split()).rstrip("."), getattr(error, "ctx", None)), err=True)
-    return int(error.exit_code)
-
-
-def _usage(message: str, context: Any) -> str:
-    """One line: which command, what is wrong with it, and where it is explained."""
-    path = context.command_path if context is not None else "simulator"
-    commands = getattr(context.command, "commands", None) if context is not None else None
-    unknown = re.match(r"No such command .([\w-]*)", message)
-    if commands and unknown:
-        name = unknown.group(1)
-        return f"simulator: got {name!r}; {one_of(commands, name)}"
-    return f"{path}: {message}; see `{path} --help`"

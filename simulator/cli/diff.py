@@ -10,7 +10,8 @@ from typing import Any, Final
 import typer
 
 from simulator.errors import ScenarioError
-from simulator.sweeping import Outcome, row
+from simulator.points.outcome import Outcome
+from simulator.points.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
 

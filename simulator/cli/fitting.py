@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from simulator.fit import fit, to_yaml, told
-from simulator.run_directory import write_whole
+from simulator.whole_files import write_whole
 
 
 def show(

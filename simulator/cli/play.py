@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,18 @@ import typer
 from simulator import run_directory
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.errors import ScenarioError, SimulatorError
+from simulator.extras import need
+from simulator.points.keeping import Keeper
+from simulator.points.notes import noted, noting
+from simulator.points.outcome import Numbered, Outcome
 from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Point, Scenario
-from simulator.scenario.resolve import to_yaml
-from simulator.sweeping import Outcome, play_alone, play_points
+from simulator.scenario.records import Scenario
+from simulator.sweeping import Place, play_points
 
 # Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
 _FILE_WIDTH = 150
+# Rows of a table that is printed; table.csv has them all.
+_MOST_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +37,34 @@ class PlayOptions:
     engine: str | None = None
     transfers: bool = False
     trace: bool = False
-    jobs: int = 1
+    parquet: bool = False
+    place: Place = field(default_factory=Place)
     resume: bool = False
     axes: bool = False
+
+    def check(self) -> None:
+        """Refuse what does not go together, or is not installed, before anything is played."""
+        self.place.check()
+        if self.parquet:
+            need("--parquet", "pyarrow", "parquet")
+        if self.place.cache is not None and (self.transfers or self.trace):
+            option = "--transfers" if self.transfers else "--trace"
+            raise ScenarioError(
+                f"{option}: goes without --cache, whose points leave no such files; leave one of the two out"
+            )
 
 
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     """Play a scenario and tell about it."""
     began = time.perf_counter()
+    options.check()
     scenario = _loaded(source, settings, options)
     numbered = list(enumerate(points(scenario)))
-    folder, known = _folder(scenario, options)
-    with _left_clean(folder, numbered, options):
-        ordered = _played(scenario, folder, numbered, known, options)
-    run_directory.finish(folder, scenario, ordered, time.perf_counter() - began)
+    folder = _folder(scenario, numbered, options)
+    with noting(folder) as note:
+        with _left_clean(folder, numbered, options):
+            ordered = _played(scenario, folder, numbered, note, options)
+        run_directory.finish(folder, scenario, ordered, time.perf_counter() - began, parquet=options.parquet)
     pictures = _pictures(folder, scenario, ordered)
     _tell(scenario, ordered, folder, pictures, as_json=options.as_json)
     if any(outcome.error for outcome in ordered):
@@ -74,74 +93,78 @@ def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scena
         raise ScenarioError(as_typed(str(error), texts)) from error
 
 
-def _folder(scenario: Scenario, options: PlayOptions) -> tuple[Path, dict[int, Outcome]]:
-    if not options.resume:
-        folder = run_directory.create(scenario.name, options.out)
-        run_directory.begin(folder, scenario)
-        return folder, {}
-    if options.out is None:
+def _folder(scenario: Scenario, numbered: Sequence[Numbered], options: PlayOptions) -> Path:
+    if options.resume and options.out is None:
         raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
-    left = options.out / "scenario.yaml"
-    if not left.is_file():
-        raise ScenarioError(f"--resume: {options.out} holds no scenario.yaml, so there is nothing to go on with")
-    if left.read_text(encoding="utf-8") != to_yaml(scenario):
-        raise ScenarioError(
-            f"--resume: {left} is another scenario than this one; repeat its options, or give another --out"
-        )
-    if (options.out / "report.json").is_file():
-        raise ScenarioError(f"--resume: the run in {options.out} has ended; nothing is missing")
-    return options.out, run_directory.noted(options.out)
+    begun = run_directory.begun_with((p for _, p in numbered), transfers=options.transfers, trace=options.trace)
+    if options.resume and options.out is not None:
+        run_directory.going_on(options.out, scenario, begun)
+        return options.out
+    folder = run_directory.create(scenario.name, options.out)
+    run_directory.begin(folder, scenario, begun)
+    return folder
 
 
 @contextmanager
-def _left_clean(folder: Path, numbered: list[tuple[int, Point]], options: PlayOptions) -> Iterator[None]:
+def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> Iterator[None]:
     """What is left when playing ends early: finished points to go on with, or nothing at all."""
     try:
         yield
     except KeyboardInterrupt:
-        done = len(run_directory.noted(folder))
-        if done or options.resume:
-            told = (
-                f"interrupted: {done} of {len(numbered)} points are in {folder}; go on with "
-                f"`simulator sweep ... --resume --out {folder}` and the same options"
-            )
-        else:
-            run_directory.discard(folder)
-            told = "interrupted: no point had ended, so nothing is left"
-        typer.echo(told, err=True)
+        kept = _kept(folder, numbered, options)
+        typer.echo(f"interrupted: {kept or 'no point had ended, so nothing is left'}", err=True)
         raise typer.Exit(130) from None
     except SimulatorError:
-        if not run_directory.noted(folder) and not options.resume:
-            run_directory.discard(folder)
+        kept = _kept(folder, numbered, options)
+        if kept:
+            typer.echo(kept, err=True)
         raise
 
 
+def _kept(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> str:
+    """What an unfinished run has left and how to go on with it; nothing, and nothing is left, where no point ended."""
+    done = len(noted(folder))
+    if not done and not options.resume:
+        run_directory.discard(folder)
+        return ""
+    return (
+        f"{done} of {len(numbered)} points are in {folder}; go on with "
+        f"`simulator sweep ... --resume --out {folder}` and the same options"
+    )
+
+
 def _played(
-    scenario: Scenario, folder: Path, numbered: list[tuple[int, Point]], known: dict[int, Outcome], options: PlayOptions
+    scenario: Scenario,
+    folder: Path,
+    numbered: Sequence[Numbered],
+    note: Callable[[Outcome], None],
+    options: PlayOptions,
 ) -> list[Outcome]:
-    missing = [(index, point) for index, point in numbered if index not in known]
-    keeper = run_directory.Keeper(folder, len(numbered) == 1, options.transfers, options.trace)
-    found = dict(known)
-    with progress(len(numbered), done=len(known), what=scenario.name) as step:
-        # The error of a single point is the error of the run; among many it is one of the results.
-        alone = len(numbered) == 1
-        outcomes = _alone(numbered[0], keeper) if alone else play_points(missing, options.jobs, keeper)
-        with closing(outcomes):
-            for outcome in outcomes:
-                run_directory.note_outcome(folder, outcome)
-                found[outcome.index] = outcome
-                step()
+    found = noted(folder)
+    missing = [(index, point) for index, point in numbered if index not in found]
+    # The error of a single point is the error of the run; among many it is one of the results.
+    alone = len(numbered) == 1
+    keeper = Keeper(folder, alone, options.transfers, options.trace)
+    with (
+        progress(len(numbered), done=len(found), what=scenario.name) as step,
+        _told_of(scenario, alone=alone),
+        closing(play_points(missing, options.place, keeper, alone=alone)) as outcomes,
+    ):
+        for outcome in outcomes:
+            note(outcome)
+            found[outcome.index] = outcome
+            step()
     return [found[index] for index, _ in numbered]
 
 
-def _alone(numbered: tuple[int, Point], keeper: run_directory.Keeper) -> Generator[Outcome]:
-    index, point = numbered
+@contextmanager
+def _told_of(scenario: Scenario, *, alone: bool) -> Iterator[None]:
+    """Tell the error of a point that is alone with its scenario."""
     try:
-        yield play_alone(index, point, keeper)
+        yield
     except SimulatorError as error:
-        source = point.scenario.source
-        if not str(error).startswith(source):
-            error.args = (f"{source}: {error}", *error.args[1:])
+        if alone and not str(error).startswith((scenario.source, "--")):
+            error.args = (f"{scenario.source}: {error}", *error.args[1:])
         raise
 
 
@@ -156,7 +179,15 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
     # In a file or a pipe the bar of a single point would only ever say that it has ended.
     with Progress(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
         task = bars.add_task(what, total=total, completed=done)
-        yield lambda: bars.advance(task)
+        try:
+            yield lambda: bars.advance(task)
+        except BaseException:
+            # Beside an error a bar that has not moved says nothing, and the line that would follow it neither.
+            if bars.tasks[0].completed == done:
+                bars.live.transient = True
+                bars.live.stop()
+                bars.disable = True
+            raise
 
 
 def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list[Path]:
@@ -183,8 +214,10 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
-    told = [outcome.to_dict() for outcome in outcomes]
+    told = [outcome.to_dict() for outcome in outcomes[:_MOST_ROWS]]
     console.print(points_table(scenario.question or scenario.name, told, console.width))
+    if len(outcomes) > _MOST_ROWS:
+        typer.echo(f"{len(outcomes) - _MOST_ROWS} more points: {folder / 'table.csv'}")
     typer.echo(f"results: {folder}")
     for picture in pictures:
         typer.echo(f"picture: {picture}")

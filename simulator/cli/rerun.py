@@ -10,9 +10,11 @@ import typer
 from simulator import run_directory
 from simulator.cli.play import progress
 from simulator.errors import SimulatorError
+from simulator.points.keeping import Keeper
+from simulator.points.outcome import Outcome
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeping import Outcome, play_points
+from simulator.sweeping import play_points
 
 
 def rerun(folder: Path, out: Path | None) -> None:
@@ -34,7 +36,7 @@ def rerun(folder: Path, out: Path | None) -> None:
 
 
 def _played(scenario: Scenario, numbered: list[tuple[int, Point]], target: Path, *, keep: bool) -> list[Outcome]:
-    keeper = run_directory.Keeper(target, len(numbered) == 1) if keep else None
+    keeper = Keeper(target, len(numbered) == 1) if keep else None
     run_directory.begin(target, scenario)
     outcomes = []
     with progress(len(numbered), what=scenario.name) as step:

@@ -195,7 +195,8 @@ def _told(points: list[ScalingPoint], *, short: bool) -> str:
         if all(name in times and _equal(times[name], min(times.values())) for times in contested.values())
     ]
     if len(unbeaten) == len(names):
-        return f"{_listed(names)} take equal times {_where(contested)}"
+        who = _listed(names) if len(names) <= 12 else f"all {len(names)} settings"
+        return f"{who} take equal times {_where(contested)}"
     if unbeaten:
         others = [name for name in names if name not in unbeaten[1:]]
         tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""

@@ -68,6 +68,11 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
     return parse_scenario(document.load(path, source=_near(path) if shipped else str(source)), path.parent, overrides)
 
 
+def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario:
+    """Check data from Python that stands for a file: `source` is how it is told, relative paths start from `base`."""
+    return parse_scenario(Document(source, _plain(data, ())), base)
+
+
 def parse_scenario(read: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
     """Check a document that was read; `base` is the folder that relative paths start from."""
     read, done = overrides.apply(read, wanted or {})

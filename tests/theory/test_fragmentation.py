@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import OutOfMemoryError
+from simulator.points.keeping import Keeper
 from simulator.run import simulate
-from simulator.run_directory import Keeper
 from simulator.scenario.load import load_scenario, points
 
 

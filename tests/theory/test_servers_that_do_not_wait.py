@@ -14,8 +14,8 @@ from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
+from simulator.points.keeping import Keeper
 from simulator.run import Run, simulate
-from simulator.run_directory import Keeper
 from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
 

@@ -1,0 +1,76 @@
+"""A sweep against its points played bare, and two processes against one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulator.cli.app import app, guarded
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario, points
+
+# A thousand small collectives of 8 to 32 ranks, sizes varied: some ten milliseconds each.
+SCENARIO = """\
+name: small_points
+cluster: {topology: dgx_a100, world_size: 8}
+collective: {operation: all_reduce, algorithm: ring, size: 1 KiB, payload: false}
+sweep:
+  cluster.world_size: [8, 16, 24, 32]
+  collective.size: [SIZES]
+plots: []
+""".replace("SIZES", ", ".join(f"{kib} KiB" for kib in range(16, 4016, 16)))
+
+
+def overhead() -> tuple[float, float, int]:
+    """CPU time a point of a sweep here [s] and played bare [s], the better of two rounds; and how many there were."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "s.yaml")
+        file.write_text(SCENARIO, encoding="utf-8")
+        found = points(load_scenario(file))
+        bare, swept = [], []
+        for number in range(2):
+            bare.append(_cpu(lambda: [simulate(point.scenario) for point in found]))
+            command = ["sweep", str(file), "--jobs", "1", "--json", "--out", str(Path(scratch, f"out{number}"))]
+            swept.append(_cpu(partial(_quietly, command)))
+    return min(swept) / len(found), min(bare) / len(found), len(found)
+
+
+def two_processes() -> tuple[float, float]:
+    """Wall time of the command on one process and on two, start-up counted [s]; the better of two rounds."""
+    taken: dict[str, list[float]] = {"1": [], "2": []}
+    for _ in range(2):
+        for jobs, times in taken.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                Path(scratch, "s.yaml").write_text(SCENARIO, encoding="utf-8")
+                command = [sys.executable, "-m", "simulator", "sweep", "s.yaml", "--jobs", jobs, "--json"]
+                environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+                began = time.perf_counter()
+                subprocess.run(command, cwd=scratch, env=environment, check=True, capture_output=True)
+                times.append(time.perf_counter() - began)
+    return min(taken["1"]), min(taken["2"])
+
+
+def _cpu(work: Callable[[], Any]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def _quietly(command: list[str]) -> None:
+    """Run a command in this process, its output thrown away."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        before = sys.stdout, sys.stderr
+        sys.stdout = sys.stderr = nowhere
+        try:
+            code = guarded(lambda: app(command, prog_name="simulator", standalone_mode=False))
+        finally:
+            sys.stdout, sys.stderr = before
+    if code:
+        raise RuntimeError(f"{command} ended with {code}")

@@ -1,0 +1,64 @@
+"""What becomes of a command's errors: lines on stderr, and an exit code.
+
+Rule: nothing that a user can cause ends in a traceback; nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from simulator.errors import SimulatorError, one_of
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Exit code of a command."""
+    try:
+        code = command()
+    except SimulatorError as error:
+        typer.echo(str(error), err=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _interrupted()
+    except SystemExit:
+        # Typer's way to say that who reads our output has had enough, as in `simulator schema | head -1`.
+        return 0
+    except OSError as error:  # a disk that is full, a folder that went away
+        told = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
+        typer.echo(told, err=True)
+        return 1
+    except Exception as error:  # typer's own: wrong options, --help
+        return _typers(error)
+    return code if isinstance(code, int) else 0
+
+
+def _interrupted() -> int:
+    typer.echo("interrupted; nothing was left half written", err=True)
+    return 130
+
+
+def _typers(error: Exception) -> int:
+    if type(error).__name__ == "Abort":
+        return _interrupted()
+    message = getattr(error, "format_message", None)
+    if message is None or not hasattr(error, "exit_code"):
+        raise error
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(message())
+        return 0
+    typer.echo(_usage(" ".join(str(message()).split()).rstrip("."), getattr(error, "ctx", None)), err=True)
+    return int(error.exit_code)
+
+
+def _usage(message: str, context: Any) -> str:
+    """One line: which command, what is wrong with it, and where it is explained."""
+    path = context.command_path if context is not None else "simulator"
+    commands = getattr(context.command, "commands", None) if context is not None else None
+    unknown = re.match(r"No such command .([\w-]*)", message)
+    if commands and unknown:
+        name = unknown.group(1)
+        return f"simulator: got {name!r}; {one_of(commands, name)}"
+    return f"{path}: {message}; see `{path} --help`"

@@ -1,0 +1,45 @@
+"""Commands in processes of their own, to be ended in the middle; and what a directory holds afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# What may differ from run to run.
+APART = {"run.json"}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but those that may differ."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in APART)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def started(folder: Path, *arguments: str, hash_seed: str = "0") -> subprocess.Popen[str]:
+    """`simulator ARGUMENTS` in a session of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, "MPLBACKEND": "Agg"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulator", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def running(group: int) -> list[int]:
+    """Processes of a group that still run; those that have ended and wait to be collected do not count."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, of_group = status.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of_group) == group and state != "Z":
+            found.append(int(status.parent.name))
+    return found
