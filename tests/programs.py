@@ -1,0 +1,169 @@
+"""Random programs by family, for tests that play them twice: collectives alone, training steps, groups side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import catalog
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.engine.jitter import Jitter
+from simulator.program import Compute, Op, Program
+from simulator.training.spec import LossScaling, Precision
+from simulator.training.step import plan_step
+from tests.training import TINY, step
+
+TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_2d": 9}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program on a cluster, and how its times stray."""
+
+    program: Program
+    cluster: Cluster
+    jitter: Jitter | None = None
+
+
+def uneven(cluster: Cluster, generator: np.random.Generator) -> dict[str, float]:
+    """Some links slower, each by its own share."""
+    names = [cluster.router.link_name(link) for link in range(len(cluster.router.bandwidth))]
+    chosen = generator.choice(len(names), max(1, len(names) // 3), replace=False)
+    return {names[int(link)]: float(generator.uniform(0.4, 1.0)) for link in chosen}
+
+
+def drawn_cluster(generator: np.random.Generator, name: str, ranks: int, **more: Any) -> Cluster:
+    """A shipped topology, in half of all cases with unlike links."""
+    cluster = build(name, ranks, **more)
+    if generator.random() < 0.5:
+        return build(name, ranks, link_factors=uneven(cluster, generator), **more)
+    return cluster
+
+
+def late(program: Program, generator: np.random.Generator) -> Program:
+    """Every rank comes when it comes: at once, within a microsecond or within a millisecond."""
+    wait = generator.random(len(program.ranks)) * float(generator.choice([0.0, 1e-6, 1e-3]))
+    lists = [
+        (Compute("late", float(wait[rank]), stream="communication"), *ops) if ops else ()
+        for rank, ops in enumerate(program.ranks)
+    ]
+    return Program(tuple(lists))
+
+
+def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> Case:
+    """One collective, or two in a row, from any starts; sometimes over some of the ranks in any order."""
+    name = str(generator.choice(list(TOPOLOGIES)))
+    ranks = int(generator.integers(2, TOPOLOGIES[name] + 1))
+    algorithm = str(generator.choice(algorithms))
+    own = algorithm == "parameter_server" and name == "star_100g"
+    cluster = drawn_cluster(generator, name, ranks, servers=1 if own else 0)
+    operation: Any = str(generator.choice(sorted(catalog.operations(algorithm))))
+    facts: dict[str, Any] = {}
+    if algorithm == "hierarchical":
+        size = int(generator.choice([s for s in range(1, ranks + 1) if ranks % s == 0]))
+        facts["boxes"] = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
+    if algorithm == "nvls":
+        name, ranks = "dgx_h100", int(generator.choice([8, 16]))
+        cluster, operation = drawn_cluster(generator, name, ranks), "all_reduce"
+    if algorithm == "parameter_server":
+        facts["servers_on"] = "own" if own else "workers"
+    if algorithm == "ring" and generator.random() < 0.3:
+        facts["rank_order"] = tuple(int(place) for place in generator.permutation(ranks))
+    elements = int(generator.integers(1, 5000)) * (ranks if generator.random() < 0.5 else 1)
+    request = Request(operation, ranks, elements, **facts)
+    planned = plan(cluster, Task(request, algorithm, tuple(range(ranks)), "float32"))
+    ops: tuple[Op, ...] = planned.ops
+    if generator.random() < 0.3:
+        ops = (*ops, replace(planned.ops[0], name="again"))
+    luck = Jitter(0.0, 0.2, int(generator.integers(1000))) if generator.random() < 0.2 else None
+    return Case(late(Program((ops,) * ranks), generator), cluster, luck)
+
+
+def training(generator: np.random.Generator, strategy: str, *, stragglers: bool = False) -> Case:
+    """A step of a tiny model; with stragglers one rank is slower and kernels stray."""
+    pick = _picker(generator)
+    name, ranks = pick(("star_100g", 4), ("dgx_h100", 8), ("dgx_h100", 16), ("dgx_a100", 8), ("star_100g", 3))
+    facts: dict[str, Any] = {"accumulation": pick(1, 2), "checkpointing": pick("none", "full", "sqrt", 2)}
+    small = "halving_doubling" if ranks != 3 else "ring"
+    facts["algorithm"] = pick("auto", "ring", small, "tree" if strategy == "ddp" else "direct")
+    facts["loss_scaling"] = pick(None, LossScaling())
+    facts["precision"] = pick(Precision(), Precision("float32", "float32", "float32", None, "float32"))
+    facts["collectives"] = pick("auto", "played")
+    if strategy == "zero3":
+        facts |= {"prefetch": pick(0, 1, 3), "reshard_after_forward": pick(True, False), "layers_per_unit": pick(1, 2)}
+        if ranks % 2 == 0 and generator.random() < 0.4:
+            facts["shard_size"] = ranks // 2
+    slow = None
+    if stragglers:
+        slow = {int(generator.integers(ranks)): float(generator.uniform(0.3, 0.9))}
+    cluster = drawn_cluster(generator, name, ranks, stragglers=slow)
+    luck = Jitter(0.05, 0.0, int(generator.integers(1000))) if stragglers and generator.random() < 0.5 else None
+    return Case(plan_step(cluster, step(strategy, TINY, **facts)).program, cluster, luck)
+
+
+def side_by_side(generator: np.random.Generator) -> Case:
+    """Tensor-parallel groups that sum over a box, and data-parallel groups that sum across boxes, on shared cards.
+
+    Each rank computes a layer, sums it inside its group, and sums gradients with its like in the other boxes on another
+    stream meanwhile; cards are shared where a box has fewer of them than GPUs.
+    """
+    pick = _picker(generator)
+    name = pick("h100_ethernet_100g", "h100_ethernet_100g", "dgx_h100")
+    size, boxes = 8, 2
+    ranks = size * boxes
+    cluster = drawn_cluster(generator, name, ranks)
+    tensor = pick(2, 4, 8)
+    inside = [tuple(range(first, first + tensor)) for first in range(0, ranks, tensor)]
+    across = [tuple(range(place, ranks, size)) for place in range(size)]
+    algorithm = pick("ring", "direct", "halving_doubling")
+    elements = [int(generator.integers(1_000, 1_000_000)) for _ in range(2)]
+    layers = int(generator.integers(1, 4))
+    planned = {
+        group: plan(cluster, Task(Request("all_reduce", len(group), count), algorithm, group, "bfloat16")).ops[0]
+        for groups, count in zip((inside, across), elements, strict=True)
+        for group in groups
+    }
+    lists = []
+    for rank in range(ranks):
+        ops: list[Op] = []
+        mine = [next(group for group in groups if rank in group) for groups in (inside, across)]
+        pace = float(generator.uniform(1e-5, 1e-4)) if generator.random() < 0.3 else 5e-5
+        for layer in range(layers):
+            ops.append(Compute(f"layer {layer}", pace, slowed=pace * 1.2))
+            for kind, group in zip(("tensor", "data"), mine, strict=True):
+                label = f"{kind} {layer} of {group[0]}"
+                after = (f"layer {layer}",) if kind == "tensor" else (f"tensor {layer} of {mine[0][0]}",)
+                ops.append(replace(planned[group], name=label, stream=kind, after=after))
+        lists.append(tuple(ops))
+    return Case(Program(tuple(lists)), cluster)
+
+
+FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {
+    "ring": lambda g: collective(g, ("ring", "chain", "multi_ring")),
+    "tree": lambda g: collective(g, ("tree", "double_binary_tree", "halving_doubling")),
+    "direct": lambda g: collective(g, ("direct", "naive", "parameter_server")),
+    "hierarchical": lambda g: collective(g, ("hierarchical", "nvls")),
+    "zero3": lambda g: training(g, "zero3"),
+    "ddp": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2"]))),
+    "groups on shared cards": side_by_side,
+    "stragglers": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2", "zero3"])), stragglers=True),
+}
+
+
+def drawn(family: str, seed: int) -> Case | None:
+    """A case of a family; None where the draw asks for what an algorithm cannot do there."""
+    generator = np.random.default_rng([list(FAMILIES).index(family), seed])
+    try:
+        return FAMILIES[family](generator)
+    except ValueError:
+        return None
+
+
+def _picker(generator: np.random.Generator) -> Callable[..., Any]:
+    return lambda *values: values[int(generator.integers(len(values)))]
