@@ -105,11 +105,9 @@ def for_every_rank(
     made: dict[tuple[str, int], Collective] = {}
 
     def team(place: int, number: int) -> Collective:
-        op = ops[place]
-        assert isinstance(op, Collective)
-        scope = scopes[op.name]
-        key = (op.name, number)
-        if key not in made:
+        op, key = ops[place], (ops[place].name, number)
+        if key not in made and isinstance(op, Collective):
+            scope = scopes[op.name]
             first = groups.members(scope, number)[0]
             made[key] = replace(among(op, scope, number), name=_named(op.name, first, scopes, groups))
         return made[key]

@@ -163,9 +163,9 @@ class Walk:
         mates = self.joint.get(place, ())
         if all(other in self.ends for other in self._waits[place] if other not in mates):
             return self._bound(place, self.ends)
-        assert self.before is not None
-        late = self._bound(first, self.ends) - self._bound(first, self.before.ends)
-        return np.maximum(self._bound(place, self.before.ends) + late, 0.0)
+        before = self.ends if self.before is None else self.before.ends
+        late = self._bound(first, self.ends) - self._bound(first, before)
+        return np.maximum(self._bound(place, before) + late, 0.0)
 
     def _stretch(self, line: Line) -> Floats | float:
         on_gpu = isinstance(line.op, Compute) and line.op.on_gpu
