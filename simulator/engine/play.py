@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
@@ -21,6 +21,10 @@ from simulator.program import Program
 from simulator.timeline import Timeline
 
 Engine = Literal["auto", "events", "compiled"]
+# Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
+_MOST_UNASKED: Final = 100_000_000
+# Seen on one core (docs/speed.md); flows that share links take longer.
+_SECONDS_A_TRANSFER: Final = 2e-6
 
 
 def play(
@@ -53,8 +57,20 @@ def play(
         )
     except DeclinedError as error:
         if engine == "auto":
+            _refuse_endless(program, error)
             return by_events()
         raise SimulationError(f"engine: the compiled engine declines: {error}; write engine: auto") from error
     if payloads:
         carry_all(program, timeline, payloads)
     return timeline
+
+
+def _refuse_endless(program: Program, why: DeclinedError) -> None:
+    """Nobody starts hours of events, or more than fit into memory, without having asked for it."""
+    transfers = sum(op.schedule.length() for op in program.collectives().values() if op.duration is None)
+    if transfers > _MOST_UNASKED:
+        hours = transfers * _SECONDS_A_TRANSFER / 3600
+        raise SimulationError(
+            f"engine: the compiled engine declines: {why}; the events engine would have to follow {transfers:.3g} "
+            f"transfers, about {hours:.2g} hours; write engine: events to let it, or collectives: closed_form"
+        )

@@ -24,6 +24,7 @@ _SHORTER: Final = 1.0 - 1e-13
 _FULL: Final = 1.0 + 1e-11
 # Meetings that are told of each link; what is left over shows when these are solved.
 _FEW: Final = 16
+_MOST: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
     Returns
     -------
     list of Meeting
-        In order of time; of each link the first few.
+        In order of time; where there are many, some of them.
     """
     rows = np.isin(use.link, _filled(use, capacity))
     if not rows.any():
@@ -138,10 +139,13 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
         (np.concatenate([asked, some]), np.concatenate([none, some + 1])),
     )
     met = np.flatnonzero((full.sums[0] > capacity[full.link] * _FULL) & (full.sums[1] > 1.5))
+    order = np.argsort(link, kind="stable")
+    cuts = np.searchsorted(link[order], np.arange(int(link.max()) + 2))
     found = []
-    for number in _first_few(full.link[met]).tolist():
-        where, time = int(full.link[met[number]]), float(full.time[met[number]])
-        there = np.unique(whose[(link == where) & (enter <= time) & (end * _SHORTER > time)])
+    for number in met[_first_few(full.link[met])].tolist():
+        where, time = int(full.link[number]), float(full.time[number])
+        own = order[cuts[where] : cuts[where + 1]]
+        there = np.unique(whose[own[(enter[own] <= time) & (end[own] * _SHORTER > time)]])
         found.append(Meeting(where, time, tuple(there.tolist())))
     return sorted(found, key=lambda meeting: (meeting.time, meeting.link))
 
@@ -203,9 +207,10 @@ def _events(link: Ints, enter: Floats, end: Floats, amounts: Sequence[Floats]) -
 
 
 def _first_few(link: Ints) -> Ints:
-    """Places of the first entries of each link, which are sorted by link."""
+    """Places of the first entries of some links; they are sorted by link."""
     begin = np.searchsorted(link, link)
-    return np.flatnonzero(np.arange(len(link)) - begin < _FEW)
+    chosen = np.flatnonzero(np.arange(len(link)) - begin < _FEW)
+    return chosen[:: 1 + len(chosen) // _MOST]
 
 
 def _intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:

@@ -1,0 +1,107 @@
+"""Large jobs: rings over unlike links up to 131,072 ranks, and training steps up to 16,384 GPUs."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.timing import best_of
+from simulator.cluster.build import build
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.engine.compiled.played import Shape, numbered
+from simulator.engine.compiled.recurrence import by_rounds
+from simulator.engine.wiring import Wiring, capacities, wire
+
+_FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
+
+
+def ring(ranks: int, elements: int, *, alike: bool = False) -> Wiring:
+    """A ring all-reduce of float32 on a star; every hop with a latency and a rate of its own, unless all are alike.
+
+    Hops have 5 to 15 us and 6.25 to 12.5 GB/s, drawn with seed 0.
+    """
+    cluster = build(_FABRIC, ranks, gpu="h100_sxm")
+    task = Task(Request("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
+    wiring = wire(cluster, plan(cluster, task).ops, capacities(cluster))[0]
+    if alike:
+        return wiring
+    generator = np.random.default_rng(0)
+    hop = wiring.cargo.ways[:, 0]
+    latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
+    return replace(wiring, ways=replace(wiring.ways, latency=latency, rate=rate))
+
+
+def play(wiring: Wiring) -> float:
+    """Lay it out and play it; when the last rank is through [s]."""
+    ways, links = numbered(wiring.ways)
+    shape = Shape(wiring.cargo, ways, None, np.array(wiring.capacity)[links])
+    return float(shape.played(np.zeros(wiring.cargo.schedule.world_size), 0.0).done.max())
+
+
+def rounds(wiring: Wiring) -> float:
+    """The same by plain numpy, round by round: the floor of who follows every round."""
+    ways, part = wiring.ways, wiring.cargo.parts[0]
+    row = part.route[np.argsort(part.repeat.round.src)]
+    latency, rate = ways.latency[row], ways.rate[row]
+    takes = int(wiring.cargo.chunk_sizes[0]) * wiring.cargo.itemsize / rate
+    end = latency + takes
+    return float(by_rounds(end, latency, takes, 2 * (len(row) - 1) - 1).max())
+
+
+def ring_seconds(ranks: int, elements: int, *, alike: bool = False) -> float:
+    """CPU time of laying out and playing, best of five [s]."""
+    return best_of(5, partial(play, ring(ranks, elements, alike=alike)))[0]
+
+
+def apart(elements: int) -> float:
+    """How far the ring of 1,024 and its rounds are apart, over the end."""
+    wiring = ring(1024, elements)
+    return abs(play(wiring) - rounds(wiring)) / rounds(wiring)
+
+
+def step(model: str, world_size: int, sharding: Any, seq_len: int) -> dict[str, float]:
+    """A training step in a process of its own: CPU time of simulate() [s], and the process's largest memory [MiB]."""
+    scenario = {
+        "name": "bench",
+        "cluster": {"topology": "dgx_h100", "world_size": world_size},
+        "training": {"model": model, "seq_len": seq_len, "sharding": sharding, "activation_checkpointing": "full"},
+    }
+    command = [sys.executable, "-m", "benchmarks.scale", json.dumps(scenario)]
+    told = subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True).stdout
+    found: dict[str, float] = json.loads(told)
+    return found
+
+
+def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
+    """The power of N log N that the times grow with: a straight line through their logarithms."""
+    work = [math.log(size * math.log(size)) for size in sizes]
+    return float(np.polyfit(work, np.log(seconds), 1)[0])
+
+
+def _alone(scenario: dict[str, Any]) -> dict[str, float]:
+    import resource
+    import time
+
+    from simulator.run import simulate
+    from simulator.scenario.load import load_scenario
+
+    loaded = load_scenario(scenario)
+    began = time.process_time()
+    run = simulate(loaded)
+    seconds = time.process_time() - began
+    mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "mib": mib, "transfers": float(sum(sent.transfers for sent in run.timeline.sent))}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_alone(json.loads(sys.argv[1]))))
