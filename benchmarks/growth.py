@@ -64,7 +64,9 @@ def draw(found: dict[str, dict[int, float]]) -> None:
         axes.minorticks_off()
         axes.grid(visible=True, color=style.PALE)
         axes.legend()
-        style.set_title(figure, f"A ring over 131,072 unlike links takes {last:.1f} s; its events would take {hours:.0f} hours")
+        style.set_title(
+            figure, f"A ring over 131,072 unlike links takes {last:.1f} s; its events would take {hours:.0f} hours"
+        )
         style.save(figure, Path(__file__).parents[1] / "docs" / "images", "speed")
 
 

@@ -200,8 +200,6 @@ class Timeline:
         Sorted by rank, stream, start; of all ranks, or of those that were asked for and the one that ends last.
     logs : sequence of TransferLog
         One a collective, in the program's order.
-    sent : tuple of Sent
-        The same collectives, counted.
     memory : tuple of MemorySample
         Of all ranks, or of the ranks with spans and one of each kind that differs in what it holds.
     links : tuple of LinkUse
@@ -214,13 +212,14 @@ class Timeline:
         Most that each rank's allocator held from the device [B].
     short_of_memory : tuple of int
         Ranks that would have run out of memory, where the step was played on all the same.
+    sent : tuple of Sent
+        The collectives of the logs, counted.
     """
 
     engine: str
     end: float
     spans: tuple[Span, ...]
     logs: Sequence[TransferLog] = ()
-    sent: tuple[Sent, ...] = ()
     memory: tuple[MemorySample, ...] = ()
     links: tuple[LinkUse, ...] = ()
     link_names: dict[int, str] = field(default_factory=dict)
@@ -228,3 +227,4 @@ class Timeline:
     allocations: dict[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
     reserved: dict[int, int] = field(default_factory=dict)
     short_of_memory: tuple[int, ...] = ()
+    sent: tuple[Sent, ...] = ()

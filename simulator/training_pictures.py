@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from simulator.points.outcome import Outcome
 from simulator.run import Run, build_cluster, simulate
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # More close-ups than this are not drawn: a sweep of hundreds would leave hundreds of pictures.
 _CLOSE_UPS = 8
+
+# Beyond this many transfers the bandwidth of links is not drawn over time.
+_MOST_DRAWN: Final = 5_000_000
 
 
 def figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Figure]]:
@@ -53,7 +56,8 @@ def figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[s
             yield f"memory{name}", plot_memory.over_time(samples, capacity, end=run.timeline.end)
         if "timeline" in wanted:
             yield f"timeline{name}", plot_timeline.figure(run.timeline)
-        if "bandwidth_utilization" in wanted and run.timeline.logs:
+        few = 0 < sum(sent.transfers for sent in run.timeline.sent) <= _MOST_DRAWN
+        if "bandwidth_utilization" in wanted and few:
             yield f"bandwidth_utilization{name}", plot_bandwidth.figure(run.timeline)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.engine.play import Engine, play
+from simulator.engine.play import MOST_KEPT, Engine, play
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
 from simulator.report.summary import with_link_use
@@ -22,8 +22,6 @@ from simulator.training.step import StepPlan, plan_step
 
 # Trying is playing: more than a few changes would make a user wait for an error.
 _MOST_TRIED = 6
-# Operations that are kept of all ranks without being asked for; beyond, those of rank 0 and of the one that ends last.
-_MOST_KEPT = 100_000
 
 
 def play_step(
@@ -60,7 +58,7 @@ def play_step(
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
     # Real training follows the order in which things ended, to the last bit, and on all ranks.
     by = "events" if engine == "auto" and step.lesson is not None else engine
-    large = cluster.world_size * len(planned.program.ranks[0]) > _MOST_KEPT
+    large = cluster.world_size * len(planned.program.ranks[0]) > MOST_KEPT
     if keep is None and large and step.lesson is None and step.rounds == 1:
         keep = (0,)
     try:

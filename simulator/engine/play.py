@@ -21,6 +21,8 @@ from simulator.program import Program
 from simulator.timeline import Timeline
 
 Engine = Literal["auto", "events", "compiled"]
+# Operations that are kept of all ranks without being asked for; beyond, those of rank 0 and of the one that ends last.
+MOST_KEPT: Final = 100_000
 # Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
 # Seen on one core (docs/speed.md); flows that share links take longer.

@@ -57,8 +57,16 @@ class Keeper:
 
 
 def spans_text(run: Run) -> str:
-    """Operations of every rank as CSV; times in seconds, written so that they read back exactly."""
+    """Operations as CSV; times in seconds, written so that they read back exactly.
+
+    Where ranks are left out a first line says so.
+    """
     text = io.StringIO()
+    shown, collective = sorted({span.rank for span in run.timeline.spans}), run.scenario.collective
+    ranks = len(collective.group) if collective and collective.group else run.scenario.cluster.world_size
+    if len(shown) < ranks:
+        kept = ", ".join(map(str, shown))
+        text.write(f"# operations of ranks {kept} of {ranks}; `simulate(scenario, keep=[...])` keeps others\n")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"])
     for s in run.timeline.spans:
@@ -70,7 +78,7 @@ def spans_text(run: Run) -> str:
 
 def transfers_text(run: Run, most: int | None) -> str:
     """Transfers as CSV, in the order of their numbers; where there are more than `most`, a line that says so."""
-    total = sum(len(log) for log in run.timeline.logs)
+    total = sum(sent.transfers for sent in run.timeline.sent)
     if most is not None and total > most:
         return f"# {total} transfers left out; `simulator run --transfers` keeps them\n"
     lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]

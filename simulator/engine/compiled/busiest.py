@@ -5,7 +5,7 @@ Rule: bytes are counted by rounds; times are looked up for the flows of that one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from simulator.engine.wiring import Wiring
 from simulator.timeline import LinkUse
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 # A collective on its links, from when on, and what became of it.
 Flight = tuple[Wiring, float, Played]
 
@@ -36,10 +37,22 @@ def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
     if nbytes[link] == 0:
         return ()
     over = {number: np.unique(w.ways.way[w.ways.link == link]) for number, w in wirings.items()}
-    taking = [(over[id(w)], zero, played) for w, zero, played in flights if len(over[id(w)])]
-    on = {(id(played), ways.tobytes()): played.on(ways) for ways, _, played in taking}
-    busy = _length([_later(on[id(played), ways.tobytes()], zero) for ways, zero, played in taking])
+    taking = [(wiring, zero, played) for wiring, zero, played in flights if len(over[id(wiring)])]
+    busy = _of_one_channel(over, taking) if len(taking) == 1 else None
+    if busy is None:
+        on = {id(played): played.on(over[id(wiring)]) for wiring, _, played in taking}
+        busy = _length([_later(on[id(played)], zero) for _, zero, played in taking])
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), busy),)
+
+
+def _of_one_channel(over: Mapping[int, Ints], taking: Sequence[Flight]) -> float | None:
+    """Where one channel alone takes a link its flows follow each other, each at its own rate; None elsewhere [s]."""
+    wiring, _, played = taking[0]
+    ways = over[id(wiring)]
+    low, high, _ = wiring.cargo.channels
+    if played.by_flow or len({*low[ways].tolist(), *high[ways].tolist()}) > 1:
+        return None
+    return float((wiring.cargo.bytes_by_way[ways] / wiring.ways.rate[ways]).sum())
 
 
 def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:
