@@ -6,17 +6,14 @@ Rule: cheap and on the safe side; who is named here is looked at flow by flow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.compiled.meetings import Load
+from simulator.engine.compiled.meetings import FULL, Load
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-# Rounding of a sum of rates.
-_FULL: Final = 1.0 + 1e-11
 
 
 def crossing(lines: Iterable[tuple[int, Callable[[], Load | None]]], capacity: Floats) -> Iterator[tuple[int, ...]]:
@@ -44,7 +41,7 @@ def crossing(lines: Iterable[tuple[int, Callable[[], Load | None]]], capacity: F
             if over.any():
                 np.add.at(asked, mine[over], load.most[theirs[over]])
                 among.append(other)
-        if len(among) > 1 and bool((asked > np.maximum(own.most, capacity[own.link] * _FULL)).any()):
+        if len(among) > 1 and bool((asked > np.maximum(own.most, capacity[own.link] * FULL)).any()):
             yield tuple(sorted(among))
         active[place] = own
 

@@ -80,13 +80,13 @@ def _settled(lines: tuple[Line, ...], program: Program, cluster: Cluster, jitter
         try:
             walk.run()
         except DeclinedError as error:
-            raise _refused(met, lines, teams) if met else error from None
+            raise teams.refused(met[0], [lines[place].op.name for place in met[0].whose]) if met else error from None
         found = walk.meetings()
         if not found and walk.settled():
             return walk
         met = found or met
         joint = _merged(joint, found)
-    raise _refused(met, lines, teams)
+    raise teams.refused(met[0], [lines[place].op.name for place in met[0].whose])
 
 
 def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Meeting]) -> dict[int, tuple[int, ...]]:
@@ -96,13 +96,6 @@ def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Meeting]) -> dict[i
         places = tuple(sorted({mate for place in meeting.whose for mate in found.get(place, (place,))}))
         found |= dict.fromkeys(places, places)
     return found
-
-
-def _refused(met: Sequence[Meeting], lines: tuple[Line, ...], teams: Teams) -> DeclinedError:
-    """Say link, time and operations."""
-    first = met[0]
-    told = " and ".join(dict.fromkeys(repr(lines[place].op.name) for place in first.whose))
-    return DeclinedError(f"flows of {told} meet on {teams.link_name(first.link)} at {first.time:.6g} s", first.link)
 
 
 @dataclass(slots=True)

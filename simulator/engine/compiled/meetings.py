@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 # One flow may begin where another ends: ends count as this much earlier, for rounding.
 _SHORTER: Final = 1.0 - 1e-13
 # Rounding of a sum of rates.
-_FULL: Final = 1.0 + 1e-11
+FULL: Final = 1.0 + 1e-11
 # Meetings that are told of each link; what is left over shows when these are solved.
 _FEW: Final = 16
 _MOST: Final = 1024
@@ -138,7 +138,7 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
         np.concatenate([end, several[2]]),
         (np.concatenate([asked, some]), np.concatenate([none, some + 1])),
     )
-    met = np.flatnonzero((full.sums[0] > capacity[full.link] * _FULL) & (full.sums[1] > 1.5))
+    met = np.flatnonzero((full.sums[0] > capacity[full.link] * FULL) & (full.sums[1] > 1.5))
     order = np.argsort(link, kind="stable")
     cuts = np.searchsorted(link[order], np.arange(int(link.max()) + 2))
     found = []
@@ -184,7 +184,7 @@ def load_of(use: Use) -> Load:
 def _filled(use: Use, capacity: Floats) -> Ints:
     """Links on which all flows together ever ask for more than there is."""
     loads = _events(use.link, use.enter, use.end, (use.asked,))
-    return np.unique(loads.link[loads.sums[0] > capacity[loads.link] * _FULL])
+    return np.unique(loads.link[loads.sums[0] > capacity[loads.link] * FULL])
 
 
 @dataclass(frozen=True, slots=True)

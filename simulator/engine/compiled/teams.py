@@ -15,7 +15,7 @@ import numpy.typing as npt
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.joint import Member, play_together
-from simulator.engine.compiled.meetings import Load, Use, joined, load_of, meetings
+from simulator.engine.compiled.meetings import Load, Meeting, Use, joined, load_of, meetings
 from simulator.engine.compiled.played import Played, Shape, numbered, told_by_flow
 from simulator.engine.events import Laid
 from simulator.engine.jitter import Jitter, latency_factors
@@ -131,6 +131,12 @@ class Teams:
         links = len(self.cluster.router.bandwidth)
         return self.cluster.router.link_name(link) if link < links else f"HBM of rank {link - links}"
 
+    def refused(self, meeting: Meeting, names: Sequence[str]) -> DeclinedError:
+        """Say link, time and operations."""
+        told = " and ".join(dict.fromkeys(map(repr, names)))
+        where = self.link_name(meeting.link)
+        return DeclinedError(f"flows of {told} meet on {where} at {meeting.time:.6g} s", meeting.link)
+
     def _group(self, op: Collective) -> _Group:
         number, wiring = self.laid[op.name]
         key = id(wiring), op.name if self.jitter.latency else ""
@@ -158,8 +164,10 @@ class Teams:
             begun = _begun(op, member.bound[at.ranks])
             zero = float(begun.min())
             found = at.shape.played(begun - zero, _ALIKE * float(np.spacing(zero)))
-            if found.use is not None and found.by_flow and meetings(found.use, at.shape.capacity):
-                return self._followed([member])[0]
+            met = meetings(found.use, at.shape.capacity) if found.use is not None and found.by_flow else []
+            if met:
+                first = replace(met[0], link=int(at.links[met[0].link]), time=met[0].time + zero)
+                return self._followed([member], self.refused(first, [op.name]))[0]
             done[at.ranks] = found.done + zero
             played.append((zero, found))
         together = Together(member.bound, done, tuple(played))
@@ -167,8 +175,12 @@ class Teams:
             return together
         if not meetings(self.every_flow(member.teams, together, by_flow=False), self.capacity):
             return together
-        use = self.every_flow(member.teams, together, by_flow=True)
-        return self._followed([member])[0] if meetings(use, self.capacity) else together
+        met = meetings(self.every_flow(member.teams, together, by_flow=True), self.capacity)
+        if not met:
+            return together
+        # Groups of a line are told apart by their names.
+        names = [op.name for op in member.teams if op.duration is None]
+        return self._followed([member], self.refused(met[0], names[:1]))[0]
 
     def _stand_apart(self, teams: Sequence[Collective]) -> bool:
         """Whether no two groups of a line have a link that matters in common."""
@@ -179,8 +191,8 @@ class Teams:
             self._apart[key] = len(np.unique(links)) == len(links)
         return self._apart[key]
 
-    def _followed(self, members: Sequence[Member]) -> list[Together]:
-        """Follow all flows; what they do to each other is solved as it happens."""
+    def _followed(self, members: Sequence[Member], why: DeclinedError | None = None) -> list[Together]:
+        """Follow all flows and solve what they do to each other; `why` is raised where they are too many."""
         zero = min(float(member.bound.min()) for member in members)
         bounds = np.stack([member.bound - zero for member in members])
         known = self._known.setdefault(tuple(part for member in members for part in self._alike(member)), [])
@@ -189,7 +201,7 @@ class Teams:
                 return [_later(together, zero) for together in found]
         flows = sum(len(self.wiring(op).cargo) for m in members for op in m.teams if op.duration is None)
         if flows > _MOST_FOLLOWED:
-            raise DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
+            raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
         found = self._follow([replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)])
         known.append((bounds, found))
         return [_later(together, zero) for together in found]
