@@ -245,7 +245,7 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
         before[number : number + length] = last[queue]
         last[queue] = numbers
         if np.any(last[queue] != numbers):
-            return _before_sorted(channel)
+            return before_on_channel(channel)
         # In a repeated round every transfer follows its own like of the repetition before.
         before[number + length : number + total] = np.arange(number, number + total - length, dtype=np.int32)
         last[queue] = numbers + (total - length)
@@ -253,7 +253,8 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
     return before
 
 
-def _before_sorted(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def before_on_channel(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The number of the transfer ahead of each on its channel; -1 for the first."""
     order = np.argsort(channel, kind="stable").astype(np.int32)
     before = np.full(len(channel), -1, np.int32)
     same = channel[order[1:]] == channel[order[:-1]]

@@ -20,7 +20,7 @@ import simpy
 
 from simulator.engine.clock import NORMAL, Clock
 from simulator.engine.fabric import Fabric, Flow
-from simulator.engine.wiring import Wiring
+from simulator.engine.wiring import Wired
 from simulator.program import Collective
 from simulator.schedule import Transfers
 from simulator.timeline import TransferLog
@@ -46,7 +46,7 @@ class CollectivePlay:
     """
 
     def __init__(
-        self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wiring, jitter: npt.NDArray[np.float64] | None
+        self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wired, jitter: npt.NDArray[np.float64] | None
     ) -> None:
         self.op = op
         self.wiring = wiring

@@ -6,7 +6,7 @@ that says how long a Program takes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,14 +22,14 @@ from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.engine.wiring import Wiring, capacities, wire
+from simulator.engine.wiring import Wired, Wiring, capacities, wire
 from simulator.errors import DeadlockError
 from simulator.program import Collective, Compute, Op, Program
-from simulator.timeline import Span, Timeline
+from simulator.timeline import Span, Timeline, TransferLog
 
 NAME: Final = "events"
 # By name of a collective its number among those that are played, and how it lies on the fabric.
-Laid = Mapping[str, tuple[int, Wiring]]
+Laid = Mapping[str, tuple[int, Wired]]
 
 
 def execute(
@@ -99,11 +99,13 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
     return play.timeline(), ""
 
 
-def execute_part(program: Program, cluster: Cluster, jitter: Jitter, laid: Laid) -> Timeline:
+def execute_part(
+    program: Program, cluster: Cluster, jitter: Jitter, laid: Laid
+) -> tuple[list[Span], dict[str, TransferLog]]:
     """Play a part of a larger program, whose collectives lie on the fabric as they do in the whole."""
     play = _Play(program, cluster, jitter, limit_memory=False, allocator=None, laid=laid)
     play.run()
-    return play.timeline()
+    return play.spans, {name: collective.log() for name, collective in play.collectives.items()}
 
 
 @dataclass(slots=True)
@@ -134,6 +136,7 @@ class _Play:
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
     laid: Laid | None = None
+    wirings: dict[str, Wiring] = field(default_factory=dict)
 
     def run(self) -> None:
         self._prepare()
@@ -164,7 +167,9 @@ class _Play:
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             if op.duration is not None:
                 self.timed[op.name] = TimedCollective(self.clock, op)
-        laid = self.laid or _laid(ops, wire(self.cluster, list(ops.values()), capacity))
+        if self.laid is None:
+            self.wirings = dict(zip(ops, wire(self.cluster, list(ops.values()), capacity), strict=True))
+        laid = self.laid or {name: (number, wiring) for number, (name, wiring) in enumerate(self.wirings.items())}
         for name, op in ops.items():
             number, wiring = laid[name]
             luck = latency_factors(self.jitter, number, op, wiring.transfers.src)
@@ -253,12 +258,8 @@ class _Play:
         with np.errstate(invalid="ignore"):
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
-        wirings = [(name, self.collectives[name].wiring) for name in ended]
+        wirings = [(name, self.wirings[name]) for name in ended]
         return timeline_of(NAME, self.cluster, self.spans, tuple(ended.values()), memory, wirings)
-
-
-def _laid(names: Iterable[str], wirings: Iterable[Wiring]) -> Laid:
-    return {name: (number, wiring) for number, (name, wiring) in enumerate(zip(names, wirings, strict=True))}
 
 
 def _who(place: _Place) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,34 @@ Ints = npt.NDArray[np.int64]
 
 # Two reads and a write of HBM for each byte that is added to what is there.
 _REDUCE_WEIGHT = 3.0
+
+
+class Wired(Protocol):
+    """What the events engine must know of a collective on the fabric; what it says is as in Wiring."""
+
+    @property
+    def transfers(self) -> Transfers:
+        """All of them."""
+
+    @property
+    def nbytes(self) -> npt.NDArray[np.float64]:
+        """Of each [B]."""
+
+    @property
+    def route(self) -> npt.NDArray[np.int32]:
+        """Row of `paths` and `links` of each."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """With only the links on which flows can meet."""
+
+    @property
+    def links(self) -> tuple[tuple[int, ...], ...]:
+        """By path all links of the cluster."""
+
+    @property
+    def vertices(self) -> tuple[str, ...]:
+        """Of the participants."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,14 +83,15 @@ def play_together(
                 after = (wait, *(names[other][rank] for other in member.follows))
                 lists[rank].append(Compute(wait, float(member.bound[rank]), stream=wait, on_gpu=False))
                 lists[rank].append(replace(op, stream=f"member {number}", after=after))
-    timeline = execute_part(Program(tuple(map(tuple, lists))), cluster, Jitter(0.0, jitter.latency, jitter.seed), laid)
-    logs = {log.collective: (log.enter, log.end) for log in timeline.logs}
+    luck = Jitter(0.0, jitter.latency, jitter.seed)
+    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, luck, laid)
     starts, ends = (np.zeros((len(members), ranks)) for _ in range(2))
-    for span in timeline.spans:
+    for span in spans:
         if span.stream.startswith("member "):
             number = int(span.stream.removeprefix("member "))
             starts[number, span.rank], ends[number, span.rank] = span.start, span.end
+    times = [{op.name: logs[op.name] for op in member.teams if op.duration is None} for member in members]
     return [
-        Outcome(starts[n], ends[n], {op.name: logs[op.name] for op in member.teams if op.duration is None})
-        for n, member in enumerate(members)
+        Outcome(start, end, {name: (log.enter, log.end) for name, log in own.items()})
+        for start, end, own in zip(starts, ends, times, strict=True)
     ]

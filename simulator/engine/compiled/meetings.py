@@ -71,11 +71,14 @@ class Meeting:
         When the last of them enters [s].
     whose : tuple of int
         Those that are on it then.
+    certain : bool
+        Whether flows were looked at one by one.
     """
 
     link: int
     time: float
     whose: tuple[int, ...]
+    certain: bool = True
 
 
 def use_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
@@ -130,7 +133,7 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
         return []
     link, whose = use.link[rows], use.whose[rows]
     enter, end, asked = use.enter[rows], use.end[rows], use.asked[rows]
-    several = _intervals(link, enter, end, use.crowd[rows])
+    several = intervals(link, enter, end, use.crowd[rows])
     none, some = np.zeros(len(link)), np.zeros(len(several[0]))
     full = _events(
         np.concatenate([link, several[0]]),
@@ -213,7 +216,7 @@ def _first_few(link: Ints) -> Ints:
     return chosen[:: 1 + len(chosen) // _MOST]
 
 
-def _intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:
+def intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:
     """Link, enter and end; flows of one crowd that overlap on a link are one interval."""
     alone = np.flatnonzero(crowd < 0)
     rows = np.flatnonzero(crowd >= 0)

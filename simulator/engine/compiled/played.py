@@ -17,7 +17,7 @@ from simulator.engine.cargo import Cargo
 from simulator.engine.compiled import rounds
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.layout import Layout, layout_of
-from simulator.engine.compiled.meetings import Load, Use, load_of, meetings, use_of
+from simulator.engine.compiled.meetings import Load, Meeting, Use, load_of, meetings, use_of
 from simulator.engine.ways import Ways
 
 Floats = npt.NDArray[np.float64]
@@ -44,6 +44,8 @@ class Played:
         Of every transfer [s].
     on : callable (ways) -> (enter, end)
         Of the transfers that take one of these [s].
+    met : Meeting or None
+        Where its own flows held each other back and were not solved together: then the times are not to be had so.
     """
 
     done: Floats
@@ -51,11 +53,41 @@ class Played:
     by_flow: bool
     times: Callable[[], Times]
     on: Callable[[Ints], Times]
+    met: Meeting | None = None
 
     @cached_property
     def load(self) -> Load | None:
         """The use, summed up."""
         return load_of(self.use) if self.use is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What became of all groups' collectives of a line.
+
+    Attributes
+    ----------
+    start, done : float array, shape (ranks,)
+        When each rank came, and when it was through [s].
+    played : tuple of (float, Played) or None
+        By group, and the moment to which it is relative [s]; None for those whose time is given.
+    use : Use or None
+        Flow by flow what was followed so; where several lines were, of all of them, with the first.
+    """
+
+    start: Floats
+    done: Floats
+    played: tuple[tuple[float, Played] | None, ...]
+    use: Use | None = None
+
+    def later(self, zero: float) -> Together:
+        """The same from another moment on."""
+        return Together(
+            self.start + zero,
+            self.done + zero,
+            tuple(one and (one[0] + zero, one[1]) for one in self.played),
+            self.use and self.use.later(zero),
+        )
 
 
 def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, crowd: Ints) -> Played:
@@ -106,10 +138,17 @@ class Shape:
             if bool((np.abs(other - start) <= alike).all()):
                 return known
         found = self._play(start, self._compact)
-        if found.use is not None and not found.by_flow and meetings(found.use, self.capacity):
+        met = self._met(found)
+        if met is not None and not found.by_flow:
             found = self._play(start, self._whole)
+            met = self._met(found)
+        found = replace(found, met=met)
         self._known.append((start, found))
         return found
+
+    def _met(self, found: Played) -> Meeting | None:
+        met = meetings(found.use, self.capacity) if found.use is not None else []
+        return met[0] if met else None
 
     def by_flow(self, start: Floats) -> Played:
         """The same, every flow for itself."""

@@ -6,19 +6,21 @@ together, and so are several lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cluster.cluster import Cluster
+from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.compiled.fold import fold
 from simulator.engine.compiled.joint import Member, play_together
 from simulator.engine.compiled.meetings import Load, Meeting, Use, joined, load_of, meetings
-from simulator.engine.compiled.played import Played, Shape, numbered, told_by_flow
-from simulator.engine.events import Laid
+from simulator.engine.compiled.played import Played, Shape, Together, numbered, told_by_flow
 from simulator.engine.jitter import Jitter, latency_factors
+from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.program import Collective, Program
 
@@ -26,29 +28,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 # Flows that share links are followed one by one; more than this take minutes.
 _MOST_FOLLOWED = 2**22
+# Beyond so many, flows that could meet are not looked at one by one: that would take GiB.
+_MOST_COMPARED = 2**22
 # A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
 # steps between such moments are the same. What comes of it is no farther off.
 _ALIKE = 64.0
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """What became of all groups' collectives of a line.
-
-    Attributes
-    ----------
-    start, done : float array, shape (ranks,)
-        When each rank came, and when it was through [s].
-    played : tuple of (float, Played) or None
-        By group, and the moment to which it is relative [s]; None for those whose time is given.
-    use : Use or None
-        Flow by flow what was followed so; where several lines were, of all of them, with the first.
-    """
-
-    start: Floats
-    done: Floats
-    played: tuple[tuple[float, Played] | None, ...]
-    use: Use | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +51,12 @@ class Teams:
     cluster: Cluster
     jitter: Jitter
     capacity: Floats
-    laid: Laid
+    laid: Mapping[str, tuple[int, Wiring]]
     _groups: dict[tuple[int, str], _Group] = field(default_factory=dict)
     _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
     _apart: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _known: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
+    _met: dict[tuple[object, ...], list[tuple[Floats, list[Meeting]]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> Teams:
@@ -126,6 +111,37 @@ class Teams:
             np.concatenate([load.most for _, _, load in loads]),
         )
 
+    def met(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Meeting]:
+        """Where flows of several lines were on one link at once that could not give all what they take alone.
+
+        Who meets is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
+        alike and are apart by the same times is known.
+        """
+        zero = min(float(known.start.min()) for _, known in lines)
+        starts = np.stack([known.start - zero for _, known in lines])
+        solved = any(known.use is not None for _, known in lines)
+        seen = self._met.setdefault(tuple(kind for teams, _ in lines for kind in self._kinds(teams)), [])
+        for other, found in [] if solved else seen:
+            if bool((np.abs(other - starts) <= _ALIKE * np.spacing(zero)).all()):
+                return [replace(meeting, time=meeting.time + zero) for meeting in found]
+        found = self._meetings(lines)
+        if not solved:
+            seen.append((starts, [replace(meeting, time=meeting.time - zero) for meeting in found]))
+        return found
+
+    def _meetings(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Meeting]:
+        """By laps first, and where these could meet by flows; by laps alone where flows are too many for that."""
+        for by_flow in (False, True):
+            found = meetings(joined([self.every_flow(*line, by_flow=by_flow) for line in lines]), self.capacity)
+            if not found:
+                return []
+            if self._transfers(op for teams, _ in lines for op in teams) > _MOST_COMPARED:
+                return [replace(meeting, certain=False) for meeting in found]
+        return found
+
+    def _transfers(self, ops: Iterable[Collective]) -> int:
+        return sum(len(self.wiring(op).cargo) for op in ops if op.duration is None)
+
     def link_name(self, link: int) -> str:
         """Ranks' HBM is numbered behind the links."""
         links = len(self.cluster.router.bandwidth)
@@ -135,7 +151,9 @@ class Teams:
         """Say link, time and operations."""
         told = " and ".join(dict.fromkeys(map(repr, names)))
         where = self.link_name(meeting.link)
-        return DeclinedError(f"flows of {told} meet on {where} at {meeting.time:.6g} s", meeting.link)
+        if meeting.certain:
+            return DeclinedError(f"flows of {told} meet on {where} at {meeting.time:.6g} s", meeting.link)
+        return DeclinedError(f"flows of {told} may meet on {where} from {meeting.time:.6g} s on, too many to tell")
 
     def _group(self, op: Collective) -> _Group:
         number, wiring = self.laid[op.name]
@@ -164,18 +182,15 @@ class Teams:
             begun = _begun(op, member.bound[at.ranks])
             zero = float(begun.min())
             found = at.shape.played(begun - zero, _ALIKE * float(np.spacing(zero)))
-            met = meetings(found.use, at.shape.capacity) if found.use is not None and found.by_flow else []
-            if met:
-                first = replace(met[0], link=int(at.links[met[0].link]), time=met[0].time + zero)
+            if found.met is not None:
+                first = replace(found.met, link=int(at.links[found.met.link]), time=found.met.time + zero)
                 return self._followed([member], self.refused(first, [op.name]))[0]
             done[at.ranks] = found.done + zero
             played.append((zero, found))
         together = Together(member.bound, done, tuple(played))
         if self._stand_apart(member.teams):
             return together
-        if not meetings(self.every_flow(member.teams, together, by_flow=False), self.capacity):
-            return together
-        met = meetings(self.every_flow(member.teams, together, by_flow=True), self.capacity)
+        met = self._meetings([(member.teams, together)])
         if not met:
             return together
         # Groups of a line are told apart by their names.
@@ -198,13 +213,20 @@ class Teams:
         known = self._known.setdefault(tuple(part for member in members for part in self._alike(member)), [])
         for other, found in known:
             if bool((np.abs(other - bounds) <= _ALIKE * np.spacing(zero)).all()):
-                return [_later(together, zero) for together in found]
-        flows = sum(len(self.wiring(op).cargo) for m in members for op in m.teams if op.duration is None)
+                return [together.later(zero) for together in found]
+        own = [replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)]
+        # Latencies that stray are all unlike.
+        folded = None if self.jitter.latency else fold(own, self._lies, self.capacity, _ALIKE * float(np.spacing(zero)))
+        flows = len(folded) if folded else self._transfers(op for member in members for op in member.teams)
         if flows > _MOST_FOLLOWED:
             raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
-        found = self._follow([replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)])
+        found = folded.play(self.cluster) if folded else self._follow(own)
         known.append((bounds, found))
-        return [_later(together, zero) for together in found]
+        return [together.later(zero) for together in found]
+
+    def _lies(self, op: Collective) -> tuple[Cargo, Ways]:
+        wiring = self.wiring(op)
+        return wiring.cargo, wiring.ways
 
     def _follow(self, members: Sequence[Member]) -> list[Together]:
         found, uses = [], list[Use]()
@@ -228,8 +250,10 @@ class Teams:
 
     def _alike(self, member: Member) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""
-        teams = ((op.group, op.duration) if op.duration is not None else self._kind(op) for op in member.teams)
-        return (*teams, member.follows)
+        return (*self._kinds(member.teams), member.follows)
+
+    def _kinds(self, teams: Sequence[Collective]) -> list[tuple[object, ...]]:
+        return [(op.group, op.duration) if op.duration is not None else self._kind(op) for op in teams]
 
     def _kind(self, op: Collective) -> tuple[object, ...]:
         return id(self.wiring(op)), op.name if self.jitter.latency else "", op.startup, op.together
@@ -238,14 +262,3 @@ class Teams:
 def _begun(op: Collective, start: Floats) -> Floats:
     """When each rank may send."""
     return (np.full(len(start), start.max()) if op.together else start) + op.startup
-
-
-def _later(together: Together, zero: float) -> Together:
-    """The same from another moment on."""
-    use = together.use
-    return Together(
-        together.start + zero,
-        together.done + zero,
-        tuple(one and (one[0] + zero, one[1]) for one in together.played),
-        use and use.later(zero),
-    )

@@ -20,8 +20,9 @@ from simulator.engine.compiled import kernels
 from simulator.engine.compiled.crossing import crossing
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.joint import Member
-from simulator.engine.compiled.meetings import Meeting, joined, meetings
-from simulator.engine.compiled.teams import Teams, Together
+from simulator.engine.compiled.meetings import Meeting
+from simulator.engine.compiled.played import Together
+from simulator.engine.compiled.teams import Teams
 from simulator.engine.compiled.template import Line
 from simulator.engine.jitter import Jitter, kernel_factors
 from simulator.program import Collective, Compute
@@ -86,17 +87,16 @@ class Walk:
         for places in crossing(sorted(loads, key=lambda load: self._began(load[0])), self.teams.capacity):
             if places not in looked_at:
                 looked_at.add(places)
-                if self._among(places, by_flow=False):
-                    found += self._among(places, by_flow=True)
+                found += self._among(places)
         return found
 
     def _began(self, place: int) -> tuple[float, int]:
         return float(self.played[place].start.min()), place
 
-    def _among(self, places: Sequence[int], *, by_flow: bool) -> list[Meeting]:
-        uses = [self.teams.every_flow(self.lines[place].teams, self.played[place], by_flow=by_flow) for place in places]
-        found = meetings(joined(uses), self.teams.capacity)
-        return [replace(meeting, whose=tuple(places[number] for number in meeting.whose)) for meeting in found]
+    def _among(self, places: Sequence[int]) -> list[Meeting]:
+        """Of lines that could meet: where they did."""
+        lines = [(self.lines[place].teams, self.played[place]) for place in places]
+        return [replace(m, whose=tuple(places[number] for number in m.whose)) for m in self.teams.met(lines)]
 
     def _in_order(self) -> Iterator[Line]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.

@@ -1,0 +1,176 @@
+"""Lines that share links, folded: one of each kind is played by the events engine, and stands for all of its kind.
+
+Rule: a flow that stands for several takes of a link what they take together. What came of it is unfolded for who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.joint import Member, play_together
+from simulator.engine.compiled.meetings import Use, intervals, joined, load_of, use_of
+from simulator.engine.compiled.played import Played, Times, Together
+from simulator.engine.compiled.sheet import Sheet, Written, members_of
+from simulator.engine.compiled.symmetry import Kinds, Part, entries, kinds
+from simulator.engine.jitter import Jitter
+from simulator.engine.ways import Ways
+from simulator.program import Collective
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+# Beyond so many rows each link's use is told as one, from the first flow to the last end.
+_MOST_USES = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """What is played for lines that share links, and what it stands for.
+
+    Attributes
+    ----------
+    members : sequence of Member
+        The lines, as they are.
+    parts : sequence of Part
+        All their groups.
+    kinds : Kinds
+    stands : int array, shape (parts,)
+        By part the first of its kind.
+    sheets : mapping of int to (Sheet, Written)
+        By part that stands for others; none where times are given.
+    """
+
+    members: Sequence[Member]
+    parts: Sequence[Part]
+    kinds: Kinds
+    stands: Ints
+    sheets: Mapping[int, tuple[Sheet, Written]]
+
+    def __len__(self) -> int:
+        """How many transfers are played."""
+        return sum(len(sheet) for sheet, _ in self.sheets.values())
+
+    def play(self, cluster: Cluster) -> list[Together]:
+        """Play it, and say of every line what became of it; the use of links is with the first."""
+        laid = {self.parts[number].op.name: (number, written) for number, (_, written) in self.sheets.items()}
+        outcomes = play_together([self._folded(line) for line in range(len(self.members))], cluster, Jitter(), laid)
+        times = {name: own for outcome in outcomes for name, own in outcome.times.items()}
+        use = self._use(times)
+        found = []
+        for line, outcome in enumerate(outcomes):
+            start, done = outcome.start[self.kinds.rank], outcome.done[self.kinds.rank]
+            played = tuple(self._played(number, done, times) for number in self._of_line(line))
+            found.append(Together(start, done, played, use if line == 0 else joined([])))
+        return found
+
+    def _of_line(self, line: int) -> list[int]:
+        return [number for number, part in enumerate(self.parts) if part.line == line]
+
+    def _folded(self, line: int) -> Member:
+        """A line with kinds of ranks in place of ranks."""
+        member, count = self.members[line], int(self.kinds.rank.max()) + 1
+        bound = np.zeros(max(count, *(int(extra.max(initial=-1)) + 1 for extra in self.kinds.extra)))
+        bound[self.kinds.rank] = member.bound
+        teams = []
+        for number in self._of_line(line):
+            if self.stands[number] == number:
+                op = self.parts[number].op
+                ranks, extras = members_of(self.parts[number], number, self.kinds)
+                teams.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
+        return Member(tuple(teams), bound, member.follows)
+
+    def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, Played] | None:
+        part = self.parts[number]
+        if part.cargo is None:
+            return None
+        there = partial(self._times, number, times)
+        return 0.0, Played(done[list(part.op.group)], None, True, there, there)
+
+    def _times(self, number: int, times: Mapping[str, Times], ways: Ints | None = None) -> Times:
+        """Enter and end of every transfer of a part, or of those on some ways."""
+        stands = int(self.stands[number])
+        enter, end = times[self.parts[stands].op.name]
+        sheet, kinds_of_rows = self.sheets[stands][0], self.kinds.row[number]
+        routes = np.concatenate([own.route for own in sheet.cargo.parts])
+        wanted = np.ones(len(routes), np.bool_) if ways is None else np.isin(routes, ways)
+        rows = sheet.numbers(kinds_of_rows, wanted)
+        return enter[rows], end[rows]
+
+    def _use(self, times: Mapping[str, Times]) -> Use:
+        """What all flows together have of links: their shares were solved, so on a link they count as one."""
+        uses = []
+        for number, (_, written) in self.sheets.items():
+            enter, end = times[self.parts[number].op.name]
+            uses.append(use_of(written.ways, written.route, enter, end, np.zeros(len(enter), np.int64)))
+        own = joined(uses).as_one_crowd()
+        load = load_of(own)
+        link, begin, until = intervals(own.link, own.enter, own.end, own.crowd)
+        every, of_kind = np.argsort(self.kinds.link, kind="stable"), np.sort(self.kinds.link)
+        if int(np.bincount(self.kinds.link)[self.kinds.link[link]].sum()) > _MOST_USES:
+            link, begin, until = load.link, load.first, load.last
+        row, place = entries(of_kind, self.kinds.link[link])
+        asked = load.most[np.searchsorted(load.link, link)][row]
+        nobody = np.zeros(len(row), np.int64)
+        return Use(every[place], begin[row], until[row], asked, nobody, nobody)
+
+
+def fold(
+    members: Sequence[Member],
+    lies: Callable[[Collective], tuple[Cargo, Ways]],
+    capacity: Floats,
+    alike: float,
+) -> Fold | None:
+    """Fold lines that share links; None where that does not even halve what is to be played.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    lies : callable (Collective) -> (Cargo, Ways)
+        How it lies on the fabric.
+    capacity : float array
+        Of every link [B/s].
+    alike : float
+        Bounds that differ by no more are the same [s].
+    """
+    parts = [
+        Part(line, op, *((None, None) if op.duration is not None else lies(op)))
+        for line, member in enumerate(members)
+        for op in member.teams
+    ]
+    bounds = _same([member.bound for member in members], alike)
+    found = kinds(parts, bounds, capacity) if bounds is not None else None
+    if found is None:
+        return None
+    first = np.unique(found.part, return_index=True)[1]
+    stands = first[found.part]
+    sheets = {}
+    for number in sorted(first.tolist()):
+        part = parts[number]
+        if part.cargo is not None and part.ways is not None:
+            sheet = Sheet.of(part.cargo, found.row[number])
+            sheets[number] = sheet, sheet.written(part, part.ways, number, found, capacity)
+    folded = Fold(members, parts, found, stands, sheets)
+    return folded if 2 * len(folded) <= sum(len(part.cargo) for part in parts if part.cargo is not None) else None
+
+
+def _same(bounds: Sequence[Floats], alike: float) -> Ints | None:
+    """Equal numbers for ranks whose bounds are all the same; None where it cannot be told what is."""
+    found = np.zeros(len(bounds[0]), np.int64)
+    for bound in bounds:
+        order = np.argsort(bound, kind="stable")
+        new = np.concatenate([[False], np.diff(bound[order]) > alike])
+        number = np.empty(len(bound), np.int64)
+        number[order] = np.cumsum(new)
+        least, most = np.full(len(bound), np.inf), np.full(len(bound), -np.inf)
+        np.minimum.at(least, number, bound)
+        np.maximum.at(most, number, bound)
+        if bool((most - least > 4 * alike)[: int(number.max()) + 1].any()):
+            return None
+        found = np.unique(found * len(bound) + number, return_inverse=True)[1]
+    return found

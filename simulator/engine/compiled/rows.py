@@ -1,0 +1,82 @@
+"""A cargo's rounds as one table: what every transfer of a round has to do with, in whichever repetition.
+
+Rule: each round stands there once. What holds for the first repetition and for the second holds for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.colours import Colours, bits, mixed
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A row each transfer of each round.
+
+    Attributes
+    ----------
+    src, dst, channel, way : int array, shape (rows,)
+    facts : uint64 array, shape (rows,)
+        A colour by round, place on the channel and bytes.
+    waits : tuple of int array
+        Pairs: a row and one that it waits for.
+    how : uint64 array
+        A colour for each pair: in the first repetition or later, and for which repetition.
+    """
+
+    src: Ints
+    dst: Ints
+    channel: Ints
+    way: Ints
+    facts: Colours
+    waits: tuple[Ints, Ints]
+    how: Colours
+
+
+def rows_of(cargo: Cargo) -> Rows | None:
+    """Write a cargo's rounds out, once each; None where repetitions of a round are unlike."""
+    if not cargo.even:
+        return None
+    lengths = [len(part.route) for part in cargo.parts]
+    bases = np.cumsum([0, *(n * part.repeat.times for n, part in zip(lengths, cargo.parts, strict=True))])
+    first = np.cumsum([0, *lengths])
+    facts = [np.zeros(0, np.uint64)]
+    waiter, awaited, how = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
+    for number, part in enumerate(cargo.parts):
+        own, length = part.repeat.round, lengths[number]
+        carried, _ = next(cargo.carried(part))
+        facts.append(mixed(mixed(bits(carried), _turn(own.channel)), number))
+        row, column = np.nonzero(own.after >= 0)
+        for repetition in range(min(part.repeat.times, 2)):
+            on = own.after[row, column] + repetition * length
+            if repetition and bool((on < bases[number]).any()):
+                return None
+            other = np.searchsorted(bases, on, "right") - 1
+            round_length = np.array(lengths)[other]
+            waiter.append(row + first[number])
+            awaited.append(first[other] + (on - bases[other]) % round_length)
+            how.append(mixed((on - bases[other]) // round_length, 2 * number + repetition))
+    rounds = [part.repeat.round for part in cargo.parts]
+    none = np.zeros(0, np.int64)
+    src, dst, channel = (
+        np.concatenate([none, *(np.broadcast_to(getattr(r, name), len(r)) for r in rounds)])
+        for name in ("src", "dst", "channel")
+    )
+    way = np.concatenate([none, *(part.route.astype(np.int64) for part in cargo.parts)])
+    waits = np.concatenate(waiter), np.concatenate(awaited)
+    return Rows(src, dst, channel, way, np.concatenate(facts), waits, np.concatenate(how))
+
+
+def _turn(channel: Ints) -> Ints:
+    """How many of a round are ahead of each on its channel."""
+    order = np.argsort(channel, kind="stable")
+    found = np.empty(len(channel), np.int64)
+    found[order] = np.arange(len(channel)) - np.searchsorted(channel[order], channel[order])
+    return found

@@ -1,0 +1,238 @@
+"""Who fares alike among collectives that share links: kinds of ranks, transfers, channels and links.
+
+Rule: two are of one kind until something tells them apart: what they are, or the kinds of those that they have to do
+with. What has happened to one of a kind has happened to all of it, for whatever decides it is of the same kinds. Like
+twins: who knows one's day knows the other's.
+
+Shares are solved on kinds because the split is equitable: each link of a kind is taken by as many flows of every kind
+[1]_.
+
+References
+----------
+.. [1] Grohe, Kersting, Mladenov & Selman, "Dimension reduction via colour refinement", ESA 2014, sections 2 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.colours import Colours, bits, mixed, summed
+from simulator.engine.compiled.rows import Rows, rows_of
+from simulator.engine.ways import Ways
+from simulator.program import Collective
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+# One odd link tells neighbours apart, then theirs, and so on; who hopes longer pays more than is gained.
+_MOST_PASSES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group's collective on its links.
+
+    Attributes
+    ----------
+    line : int
+        Which of the lines that are played together it is of.
+    op : Collective
+    cargo : Cargo or None
+        None where its time is given, and so are the ways.
+    ways : Ways or None
+        With the fabric's numbers of links.
+    """
+
+    line: int
+    op: Collective
+    cargo: Cargo | None
+    ways: Ways | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Kinds as numbers from 0.
+
+    Attributes
+    ----------
+    rank : int array, shape (ranks,)
+    extra, row, channel : tuple of int array
+        By part: of its servers and switches; of its rounds' transfers, one round behind the other; of its channels.
+    part : int array, shape (parts,)
+    link : int array, shape (links,)
+    takes : tuple of int array, int array, float array
+        A kind of transfer, a link that is the first of its kind, and what all flows of that kind take of it at rate 1.
+    """
+
+    rank: Ints
+    extra: tuple[Ints, ...]
+    row: tuple[Ints, ...]
+    channel: tuple[Ints, ...]
+    part: Ints
+    link: Ints
+    takes: tuple[Ints, Ints, Floats]
+
+
+def kinds(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Kinds | None:
+    """Tell apart what does not fare alike.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+    bounds : int array, shape (ranks,)
+        Equal for ranks that come at the same times.
+    capacity : float array
+        Of every link [B/s].
+
+    Returns
+    -------
+    Kinds or None
+        None where there is nothing to be gained, or where chunks are of unlike sizes.
+    """
+    known = {id(part.cargo): rows_of(part.cargo) for part in parts if part.cargo is not None}
+    if None in known.values():
+        return None
+    seats = _Seats(len(bounds))
+    for part in parts:
+        seats.sit(part, known.get(id(part.cargo)))
+    return _Colouring.of(seats, bounds, capacity).kinds()
+
+
+@dataclass(slots=True)
+class _Seats:
+    """All parts' tables one behind the other: columns as lists of pieces, and where each part's pieces begin."""
+
+    ranks: int
+    cuts: dict[str, list[int]] = field(init=False)
+    pieces: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    parts: list[int] = field(default_factory=list)
+    _alike: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cuts = {"end": [self.ranks], "row": [0], "channel": [0]}
+
+    def sit(self, part: Part, rows: Rows | None) -> None:
+        """Add a part; one whose time is given has no rows."""
+        op, number = part.op, len(self.parts)
+        own = part.line, id(part.cargo), op.startup, op.together, op.duration, len(op.group), len(op.extras)
+        self.parts.append(self._alike.setdefault(own, len(self._alike)))
+        end, row, channel = (cut[-1] for cut in self.cuts.values())
+        ends = np.concatenate([np.array(op.group, np.int64), end + np.arange(len(op.extras))])
+        self._put(member=ends, of=np.full(len(ends), number))
+        if rows is not None and part.ways is not None:
+            latency, rate = (bits(column[rows.way]) for column in (part.ways.latency, part.ways.rate))
+            self._put(facts=mixed(mixed(rows.facts, latency), rate), part=np.full(len(rows.way), number))
+            self._put(src=ends[rows.src], dst=ends[rows.dst], channel=rows.channel + channel)
+            self._put(waiter=rows.waits[0] + row, awaited=rows.waits[1] + row, how=rows.how)
+            way, link, weight = part.ways.watched
+            which, place = entries(way, rows.way)
+            self._put(crossing=which + row, link=link[place], weight=weight[place])
+            row, channel = row + len(rows.way), channel + int(rows.channel.max(initial=-1)) + 1
+        for name, last in (("end", end + len(op.extras)), ("row", row), ("channel", channel)):
+            self.cuts[name].append(last)
+
+    def _put(self, **columns: npt.NDArray[Any]) -> None:
+        for name, column in columns.items():
+            self.pieces.setdefault(name, []).append(column)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        kind = {"facts": np.uint64, "how": np.uint64, "weight": np.float64}.get(name, np.int64)
+        return np.concatenate([np.zeros(0, kind), *self.pieces.get(name, [])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """Pairs of one who sees and what is seen, each with a colour of its own."""
+
+    sees: str
+    seen: str
+    who: Ints
+    what: Ints
+    how: Colours | int
+
+
+@dataclass(slots=True)
+class _Colouring:
+    """Colours of ranks and servers ("end"), rounds' transfers ("row"), channels, parts and links, and who sees whom."""
+
+    ranks: int
+    cuts: dict[str, list[int]]
+    colours: dict[str, Colours]
+    relations: tuple[_Relation, ...]
+    crossing: tuple[Ints, Ints, Floats]
+
+    @classmethod
+    def of(cls, seats: _Seats, bounds: Ints, capacity: Floats) -> _Colouring:
+        src, dst, channel, part = (seats[name] for name in ("src", "dst", "channel", "part"))
+        crossing = seats["crossing"], seats["link"], seats["weight"]
+        row, takes = np.arange(len(src)), bits(crossing[2])
+        colours = {
+            "end": mixed(np.concatenate([bounds, np.full(seats.cuts["end"][-1] - len(bounds), -1)]), 0),
+            "row": seats["facts"],
+            "channel": np.zeros(seats.cuts["channel"][-1], np.uint64),
+            "part": mixed(np.array(seats.parts, np.int64), 0),
+            "link": mixed(bits(capacity), 0),
+        }
+        relations = (
+            _Relation("row", "end", row, src, 1),
+            _Relation("row", "end", row, dst, 2),
+            _Relation("row", "channel", row, channel, 3),
+            _Relation("row", "part", row, part, 4),
+            _Relation("row", "row", seats["waiter"], seats["awaited"], seats["how"]),
+            _Relation("row", "link", crossing[0], crossing[1], takes),
+            _Relation("end", "row", src, row, 5),
+            _Relation("end", "row", dst, row, 6),
+            _Relation("end", "part", seats["member"], seats["of"], 7),
+            _Relation("part", "end", seats["of"], seats["member"], 8),
+            _Relation("channel", "row", channel, row, 9),
+            _Relation("link", "row", crossing[1], crossing[0], takes),
+        )
+        return cls(len(bounds), seats.cuts, colours, relations, crossing)
+
+    def kinds(self) -> Kinds | None:
+        """Colour until nothing is told apart any more; None where that takes long."""
+        before = 0
+        for _ in range(_MOST_PASSES):
+            for relation in self.relations:
+                self._look(relation)
+            found = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
+            count = sum(int(number.max(initial=-1)) + 1 for number in found.values())
+            if count == before:
+                extra, row, channel = (self._split(found[name], name) for name in ("end", "row", "channel"))
+                takes = self._taken(found["row"], found["link"])
+                return Kinds(found["end"][: self.ranks], extra, row, channel, found["part"], found["link"], takes)
+            before = count
+        return None
+
+    def _look(self, relation: _Relation) -> None:
+        """Who sees something takes on its colour."""
+        own = self.colours[relation.sees]
+        seen = mixed(self.colours[relation.seen][relation.what], relation.how)
+        self.colours[relation.sees] = mixed(own, summed(relation.who, seen, len(own)))
+
+    def _split(self, numbers: Ints, name: str) -> tuple[Ints, ...]:
+        return tuple(numbers[a:b] for a, b in pairwise(self.cuts[name]))
+
+    def _taken(self, kind: Ints, link_kind: Ints) -> tuple[Ints, Ints, Floats]:
+        """What is taken of each link that is the first of its kind."""
+        row, link, weight = self.crossing
+        first = np.zeros(len(link_kind), np.bool_)
+        first[np.unique(link_kind, return_index=True)[1]] = True
+        there = first[link]
+        pair, place = np.unique(kind[row[there]] * len(first) + link[there], return_inverse=True)
+        took = np.bincount(place, weight[there], len(pair)).astype(np.float64)
+        return pair // len(first), pair % len(first), took
+
+
+def entries(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """For each entry of a rising column that is one of those wanted: which one, and the entry's place."""
+    low, high = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
+    count = high - low
+    one = np.repeat(np.arange(len(wanted)), count)
+    return one, np.arange(len(one)) - np.repeat(np.cumsum(count) - count - low, count)
