@@ -39,11 +39,14 @@ class Place:
         "tcp://HOST:PORT" of a Dask cluster that plays instead.
     cache : Path or None
         Folder of outcomes that were kept; see `simulator.points.cache`.
+    crew : Crew or None
+        Processes that have been called already.
     """
 
     jobs: int | None = None
     scheduler: str | None = None
     cache: Path | None = None
+    crew: processes.Crew | None = None
 
     def check(self) -> None:
         """Refuse what cannot be, before anything is played.
@@ -118,7 +121,7 @@ def _played(numbered: Sequence[Numbered], where: Place, keep: Keep | None, *, al
         for index, point in numbered:
             yield play_one(index, point, keep)
     else:
-        yield from processes.play(numbered, where.jobs or 1, keep)
+        yield from processes.play(numbered, where.jobs or 1, keep, where.crew)
 
 
 def sweep(

@@ -3,6 +3,9 @@
 Rule: each process has a pipe of its own and one point at a time, so what a lost process was playing is known, goes to
 another one, and nothing else is touched. Like desks in an office: who falls ill leaves one file on the desk.
 
+Processes may be called before it is known what is to be played: they import what they need meanwhile. So nothing is
+imported here that takes long.
+
 Why not `concurrent.futures`: there one lost process ends the whole pool and does not say which point it was at, and the
 processes of a parent that was killed wait for ever. Here they see their pipe close, and leave.
 """
@@ -19,18 +22,24 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from simulator.errors import SimulationError
-from simulator.points.outcome import Keep, Numbered, Outcome, failed, play_point
+
+if TYPE_CHECKING:
+    from simulator.points.outcome import Keep, Numbered, Outcome
 
 # So often a point may lose the process that plays it, and so many processes in a row may end before they could play.
 MOST_LOST: Final = 3
+# Of those that are called early; there may be fewer points than cores.
+_MOST_EARLY: Final = 4
 # Spawned, not forked: the parent may hold threads of numpy or of a notebook.
 _SPAWN: Final = get_context("spawn")
 
 
-def play(numbered: Sequence[Numbered], jobs: int, keep: Keep | None = None) -> Generator[Outcome]:
+def play(
+    numbered: Sequence[Numbered], jobs: int, keep: Keep | None = None, crew: Crew | None = None
+) -> Generator[Outcome]:
     """Play points on processes and yield their outcomes as they come.
 
     Parameters
@@ -40,6 +49,8 @@ def play(numbered: Sequence[Numbered], jobs: int, keep: Keep | None = None) -> G
         Processes.
     keep : callable (int, Run), optional
         Called where the point is played; must be picklable.
+    crew : Crew, optional
+        Processes that have been called already.
 
     Raises
     ------
@@ -47,15 +58,28 @@ def play(numbered: Sequence[Numbered], jobs: int, keep: Keep | None = None) -> G
         Processes end before they can play anything. A point whose process is ended from outside is played again, and
         fails with the third.
     """
-    crew = _Crew(deque(numbered), keep)
+    crew = crew or Crew()
+    crew.waiting, crew.keep = deque(numbered), keep
     try:
-        for _ in range(min(jobs, len(numbered))):
+        for _ in range(min(jobs, len(numbered)) - len(crew.by_pipe)):
             crew.hire()
         while crew.by_pipe:
             for pipe in connection.wait(crew.by_pipe):
                 outcome = crew.heard(crew.by_pipe[pipe])  # type: ignore[index]
                 if outcome is not None:
                     yield outcome
+    finally:
+        crew.dismiss()
+
+
+@contextmanager
+def called_early(jobs: int) -> Iterator[Crew]:
+    """Call some of so many processes while their parent still finds out what they are to play."""
+    crew = Crew()
+    try:
+        for _ in range(min(jobs, _MOST_EARLY) if jobs > 1 else 0):
+            crew.hire()
+        yield crew
     finally:
         crew.dismiss()
 
@@ -71,11 +95,11 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class _Crew:
+class Crew:
     """The processes that play, the points that wait, how often each point has lost its process, and failed starts."""
 
-    waiting: deque[Numbered]
-    keep: Keep | None
+    waiting: deque[Numbered] = field(default_factory=deque)
+    keep: Keep | None = None
     by_pipe: dict[Connection, _Worker] = field(default_factory=dict)
     lost: Counter[int] = field(default_factory=Counter)
     still_born: int = 0
@@ -83,7 +107,7 @@ class _Crew:
     def hire(self) -> None:
         """Start a process; it says when it is there."""
         pipe, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_work, args=(theirs, self.keep), daemon=True)
+        process = _SPAWN.Process(target=_work, args=(theirs,), daemon=True)
         with _without_interrupts():
             process.start()
         theirs.close()  # only the process holds its end now, so its pipe closes with it
@@ -100,12 +124,13 @@ class _Crew:
             self._next(worker)
         if isinstance(said, Exception):
             raise said
-        return said if isinstance(said, Outcome) else None
+        found: Outcome | None = said
+        return found
 
     def _next(self, worker: _Worker) -> None:
         if self.waiting:
             worker.at = self.waiting.popleft()
-            worker.pipe.send(worker.at)
+            worker.pipe.send((*worker.at, self.keep))
         else:
             self._leave(worker)
 
@@ -131,6 +156,8 @@ class _Crew:
             if self.lost[index] < MOST_LOST:
                 self.waiting.append(worker.at)
             else:
+                from simulator.points.outcome import failed
+
                 given_up = failed(index, point, lost_text("process", MOST_LOST))
         if self.waiting:
             self.hire()
@@ -149,14 +176,16 @@ def lost_text(what: str, times: int) -> str:
     return f"its {what} was ended from outside {times} times, perhaps because memory ran out; play fewer at once"
 
 
-def _work(pipe: Connection, keep: Keep | None) -> None:
+def _work(pipe: Connection) -> None:
     """What a process does: play what comes, until nobody is there any more."""
     # Ctrl-C is for the parent, which ends us; we would only print tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from simulator.points.outcome import play_point
+
     try:
         pipe.send(None)
         while True:
-            index, point = pipe.recv()
+            index, point, keep = pipe.recv()
             try:
                 said: Outcome | Exception = play_point(index, point, keep)
             except Exception as error:
