@@ -81,15 +81,17 @@ def simulate(
     limit_memory : bool
         Whether a training step ends where a GPU's memory does; otherwise its report says what is missing.
     keep : collection of int, optional
-        Ranks whose operations the timeline is to tell; see `training_run.play_step`.
+        Ranks whose operations the timeline is to tell, beside those of the one that ends last; where it is left out
+        all, or in a large job those of rank 0.
 
     Raises
     ------
     ScenarioError
-        The scenario is no single point, or asks for what cannot be.
+        The scenario is no single point, or asks for what cannot be; `keep` names ranks that are not there.
     SimulationError
         The run cannot go on.
     """
+    check_ranks(scenario, keep or ())
     if scenario.compare or scenario.sweep:
         raise ScenarioError(
             f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
@@ -111,6 +113,16 @@ def simulate(
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
     report = summarize(planned, timeline, verdict, exact_form=luck.latency == 0)
     return Run(scenario, planned, timeline, report, _results(planned, payloads) if payloads else None)
+
+
+def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
+    """ScenarioError where a rank is not there."""
+    absent = [rank for rank in ranks if not 0 <= rank < scenario.cluster.world_size]
+    if absent:
+        raise ScenarioError(
+            f"{scenario.source}: operations of rank {absent[0]} cannot be kept; "
+            f"ranks are 0 .. {scenario.cluster.world_size - 1}"
+        )
 
 
 def build_cluster(scenario: Scenario) -> Cluster:

@@ -82,7 +82,7 @@ def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None
     write_whole(folder / "scenario.yaml", to_yaml(scenario))
 
 
-def begun_with(points: Iterable[Point], **options: bool) -> dict[str, Any]:
+def begun_with(points: Iterable[Point], **options: bool | list[int] | None) -> dict[str, Any]:
     """What must not change while a run is interrupted: the simulator, what named files say, options of what is kept."""
     return {"simulator": edition(), **options, "files": digests_of(point.scenario for point in points)}
 

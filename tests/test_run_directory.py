@@ -54,6 +54,37 @@ def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command
     assert set(contents(tmp_path / "traced")) == {"scenario.yaml", "report.json", "table.csv"} | files | traces
 
 
+def test_operations_of_chosen_ranks_are_kept(cli: Command, tmp_path: Path) -> None:
+    """Theirs, and those of the one that ends last; the file says whose. All ranks' are the same otherwise."""
+    assert cli("run", "small.yaml", "--out", "all").code == 0
+    assert cli("run", "small.yaml", "--out", "some", "--ranks", "1-2").code == 0
+    first, *kept = (tmp_path / "some" / "spans.csv").read_text(encoding="utf-8").splitlines()
+    header, *every = (tmp_path / "all" / "spans.csv").read_text(encoding="utf-8").splitlines()
+    ranks = {int(line.split(",")[0]) for line in kept[1:]}
+    told = ", ".join(map(str, sorted(ranks)))
+    assert first == f"# operations of ranks {told} of 4; `simulator run --ranks` keeps others"
+    assert {1, 2} <= ranks
+    assert len(ranks) <= 3
+    assert kept == [header, *(line for line in every if int(line.split(",")[0]) in ranks)]
+    report = [(tmp_path / name / "report.json").read_bytes() for name in ("all", "some")]
+    assert report[0] == report[1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fault"),
+    [
+        ("1-x", "--ranks 1-x: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
+        ("3-1", "--ranks 3-1: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
+        ("0-99999999999", "--ranks 0-99999999999: must be ranks or rising ranges of them, such as --ranks 0,8-15"),
+        ("2,4", "small.yaml: operations of rank 4 cannot be kept; ranks are 0 .. 3"),
+    ],
+)
+def test_ranks_that_are_not_there_are_refused(cli: Command, tmp_path: Path, ranks: str, fault: str) -> None:
+    answer = cli("run", "small.yaml", "--out", "here", "--ranks", ranks)
+    assert (answer.code, answer.faults) == (2, [fault])
+    assert not (tmp_path / "here").exists()
+
+
 def test_without_out_runs_are_numbered(cli: Command, tmp_path: Path) -> None:
     for _ in range(3):
         cli("run", "small.yaml")

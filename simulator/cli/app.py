@@ -29,6 +29,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto, events or compiled.")]
 Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Write traces for every point of a larger run too.")]
+Ranks = Annotated[
+    str | None,
+    typer.Option("--ranks", metavar="A,B-C", help="Whose operations are kept; all, or in a large job rank 0's."),
+]
 Parquet = Annotated[bool, typer.Option("--parquet", help="Leave the table as table.parquet too (extra `parquet`).")]
 Cache = Annotated[
     Path | None,
@@ -55,14 +59,17 @@ def run(
     engine: Engine = None,
     transfers: Transfers = False,
     trace: Trace = False,
+    ranks: Ranks = None,
     parquet: Parquet = False,
     cache: Cache = None,
 ) -> None:
     """Play a scenario, compare and sweep multiplied out."""
     from simulator.cli.play import PlayOptions, play
+    from simulator.cli.settings import as_ranks
     from simulator.sweeping import Place
 
-    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, parquet, Place(cache=cache)))
+    kept, place = as_ranks(ranks), Place(cache=cache)
+    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, place))
 
 
 @app.command()
@@ -76,6 +83,7 @@ def sweep(
     engine: Engine = None,
     transfers: Transfers = False,
     trace: Trace = False,
+    ranks: Ranks = None,
     parquet: Parquet = False,
     cache: Cache = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine; one a core otherwise.")] = None,
@@ -88,12 +96,19 @@ def sweep(
     """Play a scenario over further axes, on several processes or on a Dask cluster."""
     import os
 
-    from simulator.cli.play import PlayOptions, play
-    from simulator.sweeping import Place
+    from simulator.points.processes import called_early
 
-    place = Place(jobs if jobs or scheduler else os.cpu_count() or 1, scheduler, cache)
-    options = PlayOptions(out, as_json, engine, transfers, trace, parquet, place, resume, axes=True)
-    play(scenario, settings or [], options)
+    jobs = jobs if jobs or scheduler else os.cpu_count() or 1
+    with called_early(0 if scheduler else jobs or 1) as crew:
+        from simulator.cli.play import PlayOptions, play
+        from simulator.cli.settings import as_ranks
+        from simulator.sweeping import Place
+
+        place = Place(jobs, scheduler, cache, crew)
+        options = PlayOptions(
+            out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, place, resume, axes=True
+        )
+        play(scenario, settings or [], options)
 
 
 @app.command()

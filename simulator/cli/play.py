@@ -18,6 +18,7 @@ from simulator.extras import need
 from simulator.points.keeping import Keeper
 from simulator.points.notes import noted, noting
 from simulator.points.outcome import Numbered, Outcome
+from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeping import Place, play_points
@@ -37,6 +38,7 @@ class PlayOptions:
     engine: str | None = None
     transfers: bool = False
     trace: bool = False
+    ranks: tuple[int, ...] | None = None
     parquet: bool = False
     place: Place = field(default_factory=Place)
     resume: bool = False
@@ -47,8 +49,9 @@ class PlayOptions:
         self.place.check()
         if self.parquet:
             need("--parquet", "pyarrow", "parquet")
-        if self.place.cache is not None and (self.transfers or self.trace):
-            option = "--transfers" if self.transfers else "--trace"
+        left = {"--transfers": self.transfers, "--trace": self.trace, "--ranks": self.ranks is not None}
+        option = next((name for name, asked in left.items() if asked), None)
+        if self.place.cache is not None and option is not None:
             raise ScenarioError(
                 f"{option}: goes without --cache, whose points leave no such files; leave one of the two out"
             )
@@ -60,6 +63,8 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     options.check()
     scenario = _loaded(source, settings, options)
     numbered = list(enumerate(points(scenario)))
+    for _, point in numbered:
+        check_ranks(point.scenario, options.ranks or ())
     folder = _folder(scenario, numbered, options)
     with noting(folder) as note:
         with _left_clean(folder, numbered, options):
@@ -96,7 +101,10 @@ def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scena
 def _folder(scenario: Scenario, numbered: Sequence[Numbered], options: PlayOptions) -> Path:
     if options.resume and options.out is None:
         raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
-    begun = run_directory.begun_with((p for _, p in numbered), transfers=options.transfers, trace=options.trace)
+    ranks = None if options.ranks is None else list(options.ranks)
+    begun = run_directory.begun_with(
+        (p for _, p in numbered), transfers=options.transfers, trace=options.trace, ranks=ranks
+    )
     if options.resume and options.out is not None:
         run_directory.going_on(options.out, scenario, begun)
         return options.out
@@ -144,7 +152,7 @@ def _played(
     missing = [(index, point) for index, point in numbered if index not in found]
     # The error of a single point is the error of the run; among many it is one of the results.
     alone = len(numbered) == 1
-    keeper = Keeper(folder, alone, options.transfers, options.trace)
+    keeper = Keeper(folder, alone, options.transfers, options.trace, options.ranks)
     with (
         progress(len(numbered), done=len(found), what=scenario.name) as step,
         _told_of(scenario, alone=alone),

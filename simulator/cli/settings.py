@@ -1,4 +1,4 @@
-"""`--set` on the command line: KEY=VALUE, and for sweeps KEY=A,B,C.
+"""`--set` on the command line: KEY=VALUE, and for sweeps KEY=A,B,C; and `--ranks`.
 
 Rule: only takes texts apart; what keys and values may be is the scenario boundary's business.
 """
@@ -6,8 +6,12 @@ Rule: only takes texts apart; what keys and values may be is the scenario bounda
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from simulator.errors import ScenarioError
+
+# No cluster has more; a slip of the finger must not fill the memory.
+_MOST_RANKS: Final = 10_000_000
 
 
 def as_overrides(settings: Sequence[str]) -> dict[str, str]:
@@ -53,6 +57,26 @@ def as_typed(message: str, settings: Sequence[str]) -> str:
     for key, value in as_overrides(settings).items():
         message = message.replace(f"--set sweep.{key}=[{value}]", f"--set {key}={value}")
     return message
+
+
+def as_ranks(text: str | None) -> tuple[int, ...] | None:
+    """Ranks and ranges of them, rising; ScenarioError where it is neither.
+
+    Examples
+    --------
+    >>> as_ranks("8-10, 0")
+    (0, 8, 9, 10)
+    """
+    if text is None:
+        return None
+    found = set[int]()
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) < _MOST_RANKS):
+            raise ScenarioError(f"--ranks {text}: must be ranks or rising ranges of them, such as --ranks 0,8-15")
+        found.update(range(int(first), int(last) + 1))
+    return tuple(sorted(found))
 
 
 def _several(value: str) -> bool:

@@ -38,12 +38,15 @@ class Keeper:
         Whether all transfers are kept, however many.
     trace : bool
         Whether a trace is written for points of a larger run too.
+    ranks : tuple of int or None
+        Whose operations are kept; see `simulator.simulate`.
     """
 
     folder: Path
     single: bool
     transfers: bool = False
     trace: bool = False
+    ranks: tuple[int, ...] | None = None
 
     def __call__(self, index: int, run: Run) -> None:
         target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
@@ -66,7 +69,7 @@ def spans_text(run: Run) -> str:
     ranks = len(collective.group) if collective and collective.group else run.scenario.cluster.world_size
     if len(shown) < ranks:
         kept = ", ".join(map(str, shown))
-        text.write(f"# operations of ranks {kept} of {ranks}; `simulate(scenario, keep=[...])` keeps others\n")
+        text.write(f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` keeps others\n")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"])
     for s in run.timeline.spans:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import SimulatorError
+from simulator.points.keeping import Keeper
 from simulator.run import Run, simulate
 from simulator.scenario.records import Point
 
@@ -58,7 +59,8 @@ def play_alone(index: int, point: Point, keep: Keep | None = None, *, limit_memo
     SimulatorError
         The point cannot be played.
     """
-    run = simulate(point.scenario, limit_memory=limit_memory)
+    ranks = keep.ranks if isinstance(keep, Keeper) else None
+    run = simulate(point.scenario, limit_memory=limit_memory, keep=ranks)
     if keep is not None:
         keep(index, run)
     return Outcome(index, point.settings, run.timeline.engine, run.report.to_dict())
