@@ -20,7 +20,7 @@ from simulator.collectives.reduction import Array
 from simulator.dtypes import find as find_dtype
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
-from simulator.engine.play import MOST_KEPT, play
+from simulator.engine.play import play, whose
 from simulator.errors import ScenarioError, SimulationError
 from simulator.report.summary import CollectiveReport, summarize, with_link_use
 from simulator.report.training_summary import TrainingReport
@@ -106,8 +106,7 @@ def simulate(
     planned = plan_scenario(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper or {})
     drawn = _copies(planned, payloads)
-    if keep is None and len(planned.ops) * len(planned.ops[0].group) > MOST_KEPT:
-        keep = (0,)
+    keep = whose(keep, len(planned.ops) * len(planned.ops[0].group))
     timeline = play(scenario.engine, planned.program, cluster, jitter=luck, payloads=payloads, keep=keep)
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None

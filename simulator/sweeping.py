@@ -40,7 +40,7 @@ class Place:
     cache : Path or None
         Folder of outcomes that were kept; see `simulator.points.cache`.
     crew : Crew or None
-        Processes that have been called already.
+        Processes that are warmed up.
     """
 
     jobs: int | None = None

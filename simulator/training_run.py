@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.engine.play import MOST_KEPT, Engine, play
+from simulator.engine.play import Engine, play, whose
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
 from simulator.report.summary import with_link_use
@@ -58,9 +58,8 @@ def play_step(
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
     # Real training follows the order in which things ended, to the last bit, and on all ranks.
     by = "events" if engine == "auto" and step.lesson is not None else engine
-    large = cluster.world_size * len(planned.program.ranks[0]) > MOST_KEPT
-    if keep is None and large and step.lesson is None and step.rounds == 1:
-        keep = (0,)
+    kept = whose(keep, cluster.world_size * len(planned.program.ranks[0]))
+    large = kept != keep
     try:
         timeline = play(
             by,

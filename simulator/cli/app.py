@@ -96,19 +96,17 @@ def sweep(
     """Play a scenario over further axes, on several processes or on a Dask cluster."""
     import os
 
-    from simulator.points.processes import called_early
+    from simulator.points.processes import warmed_up
 
     jobs = jobs if jobs or scheduler else os.cpu_count() or 1
-    with called_early(0 if scheduler else jobs or 1) as crew:
-        from simulator.cli.play import PlayOptions, play
-        from simulator.cli.settings import as_ranks
-        from simulator.sweeping import Place
+    crew = warmed_up(__name__) if jobs and jobs > 1 else None
+    from simulator.cli.play import PlayOptions, play
+    from simulator.cli.settings import as_ranks
+    from simulator.sweeping import Place
 
-        place = Place(jobs, scheduler, cache, crew)
-        options = PlayOptions(
-            out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, place, resume, axes=True
-        )
-        play(scenario, settings or [], options)
+    place = Place(jobs, scheduler, cache, crew)
+    options = PlayOptions(out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, place, resume, axes=True)
+    play(scenario, settings or [], options)
 
 
 @app.command()

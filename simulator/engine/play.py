@@ -22,11 +22,16 @@ from simulator.timeline import Timeline
 
 Engine = Literal["auto", "events", "compiled"]
 # Operations that are kept of all ranks without being asked for; beyond, those of rank 0 and of the one that ends last.
-MOST_KEPT: Final = 100_000
+_MOST_KEPT: Final = 100_000
 # Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
 # Seen on one core (docs/speed.md); flows that share links take longer.
 _SECONDS_A_TRANSFER: Final = 2e-6
+
+
+def whose(keep: Collection[int] | None, operations: int) -> Collection[int] | None:
+    """Ranks whose operations are kept of so many: those asked for, else all, or rank 0's where these are too many."""
+    return (0,) if keep is None and operations > _MOST_KEPT else keep
 
 
 def play(

@@ -3,8 +3,8 @@
 Rule: each process has a pipe of its own and one point at a time, so what a lost process was playing is known, goes to
 another one, and nothing else is touched. Like desks in an office: who falls ill leaves one file on the desk.
 
-Processes may be called before it is known what is to be played: they import what they need meanwhile. So nothing is
-imported here that takes long.
+What processes need can be imported while it is not yet known what is to be played, so nothing that takes long is
+imported here.
 
 Why not `concurrent.futures`: there one lost process ends the whole pool and does not say which point it was at, and the
 processes of a parent that was killed wait for ever. Here they see their pipe close, and leave.
@@ -19,8 +19,9 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection, get_context
+from multiprocessing import connection, forkserver, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Final
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 # So often a point may lose the process that plays it, and so many processes in a row may end before they could play.
 MOST_LOST: Final = 3
-# Of those that are called early; there may be fewer points than cores.
-_MOST_EARLY: Final = 4
 # Spawned, not forked: the parent may hold threads of numpy or of a notebook.
 _SPAWN: Final = get_context("spawn")
 
@@ -50,7 +49,7 @@ def play(
     keep : callable (int, Run), optional
         Called where the point is played; must be picklable.
     crew : Crew, optional
-        Processes that have been called already.
+        From `warmed_up`.
 
     Raises
     ------
@@ -61,7 +60,7 @@ def play(
     crew = crew or Crew()
     crew.waiting, crew.keep = deque(numbered), keep
     try:
-        for _ in range(min(jobs, len(numbered)) - len(crew.by_pipe)):
+        for _ in range(min(jobs, len(numbered))):
             crew.hire()
         while crew.by_pipe:
             for pipe in connection.wait(crew.by_pipe):
@@ -72,16 +71,19 @@ def play(
         crew.dismiss()
 
 
-@contextmanager
-def called_early(jobs: int) -> Iterator[Crew]:
-    """Call some of so many processes while their parent still finds out what they are to play."""
-    crew = Crew()
-    try:
-        for _ in range(min(jobs, _MOST_EARLY) if jobs > 1 else 0):
-            crew.hire()
-        yield crew
-    finally:
-        crew.dismiss()
+def warmed_up(*imports: str) -> Crew:
+    """Processes that will be copies of one that imports these modules, and what plays, from now on.
+
+    For a program that is in nobody's hands but ours: it is a setting of `multiprocessing` for the whole process.
+    """
+    if "forkserver" not in get_all_start_methods():  # Windows
+        return Crew()
+    context = get_context("forkserver")
+    # networkx is imported by the first cluster only.
+    context.set_forkserver_preload([*imports, "simulator.points.outcome", "networkx"])
+    with _without_interrupts():
+        forkserver.ensure_running()
+    return Crew(context=context)
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class _Worker:
 class Crew:
     """The processes that play, the points that wait, how often each point has lost its process, and failed starts."""
 
+    context: SpawnContext | ForkServerContext = _SPAWN
     waiting: deque[Numbered] = field(default_factory=deque)
     keep: Keep | None = None
     by_pipe: dict[Connection, _Worker] = field(default_factory=dict)
@@ -106,8 +109,8 @@ class Crew:
 
     def hire(self) -> None:
         """Start a process; it says when it is there."""
-        pipe, theirs = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=_work, args=(theirs,), daemon=True)
+        pipe, theirs = self.context.Pipe()
+        process = self.context.Process(target=_work, args=(theirs,), daemon=True)
         with _without_interrupts():
             process.start()
         theirs.close()  # only the process holds its end now, so its pipe closes with it
