@@ -11,6 +11,7 @@ from dataclasses import replace
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
+from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
 from simulator.report.summary import with_link_use
@@ -58,8 +59,10 @@ def play_step(
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
     # Real training follows the order in which things ended, to the last bit, and on all ranks.
     by = "events" if engine == "auto" and step.lesson is not None else engine
-    kept = whose(keep, cluster.world_size * len(planned.program.ranks[0]))
-    large = kept != keep
+    operations = cluster.world_size * len(planned.program.ranks[0])
+    large = whose(None, operations) is not None
+    # Numbers, and steps that nobody waits for, are told by what all ranks did.
+    whole = step.lesson is not None or step.rounds > 1
     try:
         timeline = play(
             by,
@@ -68,7 +71,7 @@ def play_step(
             jitter=jitter,
             limit_memory=limit_memory,
             allocator=step.allocator,
-            keep=keep,
+            keep=None if whole else whose(keep, operations),
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
@@ -77,7 +80,7 @@ def play_step(
     report = summarize_step(planned, cluster, timeline)
     if step.lesson is not None:
         report = replace(report, learning=learn(planned, cluster, timeline, jitter))
-    return planned, timeline, report
+    return planned, of_ranks(timeline, keep) if whole and keep is not None else timeline, report
 
 
 def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:

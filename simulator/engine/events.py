@@ -7,7 +7,7 @@ that says how long a Program takes.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
-from simulator.engine.recording import Moment, memory_over_time, timeline_of
+from simulator.engine.recording import Moment, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.engine.wiring import Wired, Wiring, capacities, wire
 from simulator.errors import DeadlockError
@@ -77,10 +77,7 @@ def execute(
     timeline = play.timeline()
     if payloads:
         carry_all(program, timeline, payloads)
-    if keep is None or not timeline.spans:
-        return timeline
-    last = min(timeline.spans, key=lambda span: (-span.end, span.rank)).rank
-    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in keep or span.rank == last))
+    return timeline if keep is None else of_ranks(timeline, keep)
 
 
 def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> tuple[Timeline, str]:

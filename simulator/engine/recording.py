@@ -6,7 +6,8 @@ at one moment the order of its program counts, so that no engine's own order sho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -88,3 +89,11 @@ def timeline_of(
         link_names={link: router.link_name(link) for link in used},
         link_bandwidths={link: router.bandwidth[link] for link in used},
     )
+
+
+def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
+    """The same with the operations of these ranks, and of the one that ends last."""
+    if not timeline.spans:
+        return timeline
+    last = min(timeline.spans, key=lambda span: (-span.end, span.rank)).rank
+    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in keep or span.rank == last))

@@ -9,6 +9,7 @@ import pytest
 
 from simulator import document, registry
 from simulator.cluster.build import build
+from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
@@ -72,3 +73,15 @@ def test_the_cluster_of_every_point_can_be_built(name: str) -> None:
             base=scenario.base,
         )
         assert cluster.world_size == spec.world_size
+
+
+@pytest.mark.parametrize(
+    "name", ["ring_vs_parameter_server", "fsdp_vs_ddp", "training_for_real", "servers_that_do_not_wait"]
+)
+def test_whose_operations_are_kept_changes_no_report(name: str) -> None:
+    """One of each sort: a collective, a step, a step with numbers, steps that wait for nobody."""
+    point = points(load_scenario(name))[0].scenario
+    whole, part = (simulate(point, limit_memory=False, keep=keep) for keep in (None, (1,)))
+    assert part.report == whole.report
+    last = min(whole.timeline.spans, key=lambda span: (-span.end, span.rank)).rank
+    assert part.timeline.spans == tuple(span for span in whole.timeline.spans if span.rank in (1, last))
