@@ -12,8 +12,9 @@ JOBS ?= auto
 demo: $(VENV)/run-installed
 	$(BIN)/simulator run ring_vs_parameter_server
 
+# A few notebooks take as long as thousands of tests: whoever is through takes over from the others.
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .
