@@ -150,13 +150,16 @@ class _Record:
             return [self.active[i] for i in np.unique(sizes, return_index=True)[1].tolist()]
         first: dict[tuple[bytes, float], int] = {}
         seen = set[tuple[bytes, float]]()
+        every = np.array([at[0] for at in times])
+        unlike = [number for number, at in enumerate(times) if len(at) > 1]
         for begin in range(0, len(self.active), _AT_ONCE):
             ranks = self.active[begin : begin + _AT_ONCE]
-            table = np.stack([np.broadcast_to(at, self.walk.ranks)[ranks] for at in times], axis=1)
+            table = np.stack([times[number][ranks] for number in unlike], axis=1)
             for rank, own, size in zip(ranks, table, sizes[begin : begin + _AT_ONCE].tolist(), strict=True):
                 if (own.tobytes(), size) not in seen:
                     seen.add((own.tobytes(), size))
-                    first.setdefault((np.argsort(own, kind="stable").tobytes(), size), rank)
+                    every[unlike] = own
+                    first.setdefault((np.argsort(every, kind="stable").tobytes(), size), rank)
         return list(first.values())
 
     def _teams(self) -> list[tuple[Collective, float, Played]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -128,7 +129,6 @@ def _line(
         times = [(o.duration, o.duration if o.slowed is None else o.slowed) for o in own if isinstance(o, Compute)]
         alone, slowed = np.array(times).T
         return Line(place, own[0], after, alone, slowed)
-    members = sorted(rank for op in teams for rank in op.group)
-    if teams and members != busy:
+    if teams and sorted(chain.from_iterable(op.group for op in teams)) != busy:
         raise DeclinedError(f"{teams[0].name!r} is not done by every rank once")
     return Line(place, own[0], after, _NONE, _NONE, teams)
