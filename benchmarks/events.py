@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import networkx as nx
 
 from benchmarks import lean_ring
+from benchmarks.alone import alone, peak_memory
 from benchmarks.timing import best_of
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
@@ -58,17 +56,7 @@ def ratio(world_size: int, kind: str) -> tuple[float, float, float]:
 
 def large() -> dict[str, float]:
     """CPU time [s] and resident memory [MiB] of a ring of 1,024 ranks, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "benchmarks.events"], capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
-def peak_memory() -> float:
-    """Most memory this process ever had resident [MiB]. Linux's ru_maxrss would include the process that started it."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise OSError("/proc/self/status does not say; this benchmark needs Linux")
+    return alone("benchmarks.events")
 
 
 if __name__ == "__main__":

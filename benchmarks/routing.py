@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
-import resource
+import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from benchmarks.alone import alone, peak_memory
 from simulator.cluster.build import build
 
 RANKS = 16_384
@@ -21,9 +22,14 @@ MACHINES: dict[str, str | dict[str, Any]] = {"fat tree": _FAT_TREE, "rail-optimi
 
 
 def seconds(machine: str) -> tuple[float, float]:
-    """CPU time of building and routing [s], and what it leaves in memory [MiB]."""
+    """CPU time of building and routing [s], and what it adds to a process's memory [MiB]."""
+    found = alone("benchmarks.routing", machine)
+    return found["seconds"], found["mib"]
+
+
+def _routed(machine: str) -> dict[str, float]:
     drawn = random.Random(0)
-    before, began = _resident(), time.process_time()
+    before, began = peak_memory(), time.process_time()
     cluster = build(MACHINES[machine], RANKS)
     names = cluster.ranks
     for i, name in enumerate(names):
@@ -31,11 +37,8 @@ def seconds(machine: str) -> tuple[float, float]:
         other = drawn.randrange(RANKS)
         if other != i:
             cluster.route(name, names[other])
-    return time.process_time() - began, _resident() - before
+    return {"seconds": time.process_time() - began, "mib": peak_memory() - before}
 
 
-def _resident() -> float:
-    """Of this process now [MiB]; 0 where the system does not say."""
-    told = Path("/proc/self/statm")
-    pages = int(told.read_text().split()[1]) if told.exists() else 0
-    return pages * resource.getpagesize() / 2**20
+if __name__ == "__main__":
+    print(json.dumps(_routed(sys.argv[1])))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.alone import alone, peak_memory
 from benchmarks.timing import best_of
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
@@ -76,10 +75,7 @@ def step(model: str, world_size: int, sharding: Any, seq_len: int) -> dict[str, 
         "cluster": {"topology": "dgx_h100", "world_size": world_size},
         "training": {"model": model, "seq_len": seq_len, "sharding": sharding, "activation_checkpointing": "full"},
     }
-    command = [sys.executable, "-m", "benchmarks.scale", json.dumps(scenario)]
-    told = subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True).stdout
-    found: dict[str, float] = json.loads(told)
-    return found
+    return alone("benchmarks.scale", json.dumps(scenario))
 
 
 def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
@@ -88,8 +84,7 @@ def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     return float(np.polyfit(work, np.log(seconds), 1)[0])
 
 
-def _alone(scenario: dict[str, Any]) -> dict[str, float]:
-    import resource
+def _step(scenario: dict[str, Any]) -> dict[str, float]:
     import time
 
     from simulator.run import simulate
@@ -99,9 +94,12 @@ def _alone(scenario: dict[str, Any]) -> dict[str, float]:
     began = time.process_time()
     run = simulate(loaded)
     seconds = time.process_time() - began
-    mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": seconds, "mib": mib, "transfers": float(sum(sent.transfers for sent in run.timeline.sent))}
+    return {
+        "seconds": seconds,
+        "mib": peak_memory(),
+        "transfers": float(sum(sent.transfers for sent in run.timeline.sent)),
+    }
 
 
 if __name__ == "__main__":
-    print(json.dumps(_alone(json.loads(sys.argv[1]))))
+    print(json.dumps(_step(json.loads(sys.argv[1]))))
