@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 _MOST_BOOKED = 2**19
 # Ranks whose times are looked at together: bounds the memory.
 _AT_ONCE = 1024
-# Where lines that share links hang together all through a program, walks settle a few lines at a time.
+# Lines that are played together may meet others by it; most programs need two or three walks.
 _MOST_WALKS = 64
 
 
@@ -64,11 +64,7 @@ def execute(
 
 
 def _settled(lines: tuple[Line, ...], program: Program, cluster: Cluster, jitter: Jitter) -> Walk:
-    """Walk until no two lines disturb each other but those that are played together.
-
-    What happens depends only on what was before, so each walk is right for longer than the one before it, and one in
-    which all came as was assumed is right to the end.
-    """
+    """Walk until no two lines disturb each other but those that are played together."""
     if len({line.op.stream for line in lines if slowed(line)}) > 1:
         raise DeclinedError("kernels of several streams are slowed by communication")
     teams = Teams.of(program, cluster, jitter)
@@ -82,9 +78,9 @@ def _settled(lines: tuple[Line, ...], program: Program, cluster: Cluster, jitter
         except DeclinedError as error:
             raise teams.refused(met[0], [lines[place].op.name for place in met[0].whose]) if met else error from None
         found = walk.meetings()
-        if not found and walk.settled():
+        if not found:
             return walk
-        met = found or met
+        met = found
         joint = _merged(joint, found)
     raise teams.refused(met[0], [lines[place].op.name for place in met[0].whose])
 

@@ -95,7 +95,8 @@ def kinds(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Kinds | None
     Kinds or None
         None where there is nothing to be gained, or where chunks are of unlike sizes.
     """
-    known = {id(part.cargo): rows_of(part.cargo) for part in parts if part.cargo is not None}
+    cargos = {id(part.cargo): part.cargo for part in parts if part.cargo is not None}
+    known = {number: rows_of(cargo) for number, cargo in cargos.items()}
     if None in known.values():
         return None
     seats = _Seats(len(bounds))

@@ -2,12 +2,13 @@
 
 Rule: a line is played when all that it waits for is known. Lines that share links are played together when the first of
 them comes; where the others begin depends on what comes later, they are taken to begin as they did in the walk before,
-as much later as the first one does now. Whether that was right is known at the end.
+as much later as the first one does now. Where such a line then comes otherwise, the walk goes back to the first one and
+takes it to begin as it came: what happens depends only on what was before, so each time more of it is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -30,7 +31,19 @@ from simulator.program import Collective, Compute
 Floats = npt.NDArray[np.float64]
 # What was assumed and what came of it may differ by rounding, over the time since the start.
 _SETTLED: Final = 1e-13
+# So often, for each of them, lines that are played together are played again before they are given up.
+_MOST_TRIES: Final = 16
 _ORIGIN: Final[Floats] = np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where lines that are played together begin: the first of them, its place in the walk, and what was in flight."""
+
+    place: int
+    at: int
+    tries: int
+    flights: list[kernels.Interval]
 
 
 @dataclass(slots=True)
@@ -64,21 +77,54 @@ class Walk:
     played: dict[int, Together] = field(default_factory=dict)
     _waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _assumed: dict[int, Floats] = field(default_factory=dict)
+    _apart: dict[int, Floats] = field(default_factory=dict)
     _flights: list[kernels.Interval] = field(default_factory=list)
+    _begun: dict[tuple[int, ...], _Mark] = field(default_factory=dict)
 
     def run(self) -> Walk:
-        """Play every line."""
-        for line in self._in_order():
+        """Play every line.
+
+        Raises
+        ------
+        DeclinedError
+            What was assumed of a line that is played together with others does not come out however often it is tried.
+        """
+        order, at = self._in_order(), 0
+        while at < len(order):
+            line = order[at]
+            if self._came_otherwise(line.place):
+                at = self._back(line.place, order)
+                continue
+            if line.place in self.joint and line.place not in self.played:
+                self._mark(line.place, at)
             self._play(line)
+            at += 1
         return self
 
-    def settled(self) -> bool:
-        """Whether lines that were played together began as was assumed."""
-        for place, assumed in self._assumed.items():
-            bound = self._bound(place, self.ends)
-            if bool((np.abs(bound - assumed) > _SETTLED * np.abs(bound)).any()):
-                return False
-        return True
+    def _came_otherwise(self, place: int) -> bool:
+        """Whether a line that was played with an earlier one does not begin as was assumed."""
+        if place not in self._assumed:
+            return False
+        bound = self._bound(place, self.ends)
+        return bool((np.abs(bound - self._assumed[place]) > _SETTLED * np.abs(bound)).any())
+
+    def _mark(self, place: int, at: int) -> None:
+        """Note where lines that are played together begin, and how often they have been."""
+        mates = self.joint[place]
+        tries = self._begun[mates].tries + 1 if mates in self._begun else 0
+        if tries > _MOST_TRIES * len(mates):
+            raise DeclinedError("lines that share links do not settle")
+        self._begun[mates] = _Mark(place, at, tries, list(self._flights))
+
+    def _back(self, place: int, order: Sequence[Line]) -> int:
+        """Forget everything from the first of a line's mates on, but how much later than that one it came."""
+        mark = self._begun[self.joint[place]]
+        self._apart[place] = self._bound(place, self.ends) - self._bound(mark.place, self.ends)
+        for line in order[mark.at :]:
+            for known in (self.starts, self.ends, self.played, self._assumed):
+                known.pop(line.place, None)
+        self._flights = list(mark.flights)
+        return mark.at
 
     def meetings(self) -> list[Meeting]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
@@ -98,7 +144,7 @@ class Walk:
         lines = [(self.lines[place].teams, self.played[place]) for place in places]
         return [replace(m, whose=tuple(places[number] for number in m.whose)) for m in self.teams.met(lines)]
 
-    def _in_order(self) -> Iterator[Line]:
+    def _in_order(self) -> list[Line]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
 
         By then all collectives that do not wait for them are known, and others begin after their end.
@@ -108,17 +154,17 @@ class Walk:
             queue = streams.setdefault(line.op.stream, [])
             self._waits[line.place] = (*line.after, *((queue[-1].place,) if queue else ()))
             queue.append(line)
-        at = dict.fromkeys(streams, 0)
-        left = len(self.lines)
-        while left:
+        at, over, found = dict.fromkeys(streams, 0), set[int](), list[Line]()
+        while len(found) < len(self.lines):
             heads = [streams[stream][place] for stream, place in at.items() if place < len(streams[stream])]
-            able = [line for line in heads if all(place in self.ends for place in line.after)]
+            able = [line for line in heads if over.issuperset(line.after)]
             if not able:
                 raise DeclinedError("operations wait for each other")
             line = next((line for line in able if not slowed(line)), able[0])
             at[line.op.stream] += 1
-            left -= 1
-            yield line
+            over.add(line.place)
+            found.append(line)
+        return found
 
     def _play(self, line: Line) -> None:
         start = self._bound(line.place, self.ends)
@@ -163,9 +209,12 @@ class Walk:
         mates = self.joint.get(place, ())
         if all(other in self.ends for other in self._waits[place] if other not in mates):
             return self._bound(place, self.ends)
-        before = self.ends if self.before is None else self.before.ends
-        late = self._bound(first, self.ends) - self._bound(first, before)
-        return np.maximum(self._bound(place, before) + late, 0.0)
+        if place in self._apart:
+            apart = self._apart[place]
+        else:
+            before = self.ends if self.before is None else self.before.ends
+            apart = self._bound(place, before) - self._bound(first, before)
+        return np.maximum(self._bound(first, self.ends) + apart, 0.0)
 
     def _stretch(self, line: Line) -> Floats | float:
         on_gpu = isinstance(line.op, Compute) and line.op.on_gpu
