@@ -200,6 +200,19 @@ def test_what_is_declined_is_told_with_link_time_and_operations(monkeypatch: pyt
         compiled(Program(tuple(lists)), cluster)
 
 
+@pytest.mark.parametrize(("family", "seed"), [("zero3", 8), ("groups on shared cards", 51)])
+def test_who_would_follow_more_than_all_is_for_the_events_engine(
+    family: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that share links may be played several times over; not more often than everything once."""
+    case = drawn(family, seed)
+    assert case is not None
+    assert compiled(case.program, case.cluster, limit_memory=False).end > 0
+    monkeypatch.setattr("simulator.engine.compiled.teams._FEW_FOLLOWED", 0)
+    with pytest.raises(DeclinedError, match=r"meet on .* s; .* more than all \d+ would have to be followed"):
+        compiled(case.program, case.cluster, limit_memory=False)
+
+
 def test_nobody_waits_hours_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` says how long events would take; who asks for events gets them."""
     monkeypatch.setattr("simulator.engine.compiled.teams._MOST_FOLLOWED", 0)

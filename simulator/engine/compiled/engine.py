@@ -76,7 +76,10 @@ def _settled(lines: tuple[Line, ...], program: Program, cluster: Cluster, jitter
         try:
             walk.run()
         except DeclinedError as error:
-            raise teams.refused(met[0], [lines[place].op.name for place in met[0].whose]) if met else error from None
+            if not met:
+                raise
+            where = teams.refused(met[0], [lines[place].op.name for place in met[0].whose])
+            raise DeclinedError(f"{where}; {error}", where.link) from None
         found = walk.meetings()
         if not found:
             return walk

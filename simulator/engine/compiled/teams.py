@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 # Flows that share links are followed one by one; more than this take minutes.
 _MOST_FOLLOWED = 2**22
+# So many are followed in no time, however often.
+_FEW_FOLLOWED = 100_000
 # Beyond so many, flows that could meet are not looked at one by one: that would take GiB.
 _MOST_COMPARED = 2**22
 # A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
@@ -56,6 +58,7 @@ class Teams:
     _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
     _apart: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _known: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
+    _spent: int = 0
     _met: dict[tuple[object, ...], list[tuple[Floats, list[Meeting]]]] = field(default_factory=dict)
 
     @classmethod
@@ -220,9 +223,19 @@ class Teams:
         flows = len(folded) if folded else self._transfers(op for member in members for op in member.teams)
         if flows > _MOST_FOLLOWED:
             raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
+        self._count(flows)
         found = folded.play(self.cluster) if folded else self._follow(own)
         known.append((bounds, found))
         return [together.later(zero) for together in found]
+
+    def _count(self, flows: int) -> None:
+        """Give up where more would be followed than if all were: then the events engine is the shorter way."""
+        self._spent += flows
+        if self._spent <= _FEW_FOLLOWED:
+            return
+        every = sum(len(wiring.cargo) for _, wiring in self.laid.values())
+        if self._spent > every:
+            raise DeclinedError(f"flows share links so often that more than all {every} would have to be followed")
 
     def _lies(self, op: Collective) -> tuple[Cargo, Ways]:
         wiring = self.wiring(op)
