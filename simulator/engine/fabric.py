@@ -279,10 +279,12 @@ class Fabric:
                 fixed = [
                     flow for link in load if room[link] / load[link] <= share for flow in self._members[link] or ()
                 ]
-            for flow in fixed:
-                if flow not in unfixed:
-                    continue
+            stays = dict.fromkeys([flow for flow in fixed if flow in unfixed], share)
+            for flow in stays:
                 flow.rate = share
+            if len(stays) == len(unfixed):
+                return
+            for flow in stays:
                 del unfixed[flow]
                 for link, weight in zip(flow.path.links, flow.path.weights, strict=True):
                     left = load[link] - weight
