@@ -68,11 +68,11 @@ def apart(elements: int) -> float:
     return abs(play(wiring) - rounds(wiring)) / rounds(wiring)
 
 
-def step(model: str, world_size: int, sharding: Any, seq_len: int) -> dict[str, float]:
+def step(model: str, world_size: int, sharding: Any, seq_len: int, topology: str = "dgx_h100") -> dict[str, float]:
     """A training step in a process of its own: CPU time of simulate() [s], and the process's largest memory [MiB]."""
     scenario = {
         "name": "bench",
-        "cluster": {"topology": "dgx_h100", "world_size": world_size},
+        "cluster": {"topology": topology, "world_size": world_size},
         "training": {"model": model, "seq_len": seq_len, "sharding": sharding, "activation_checkpointing": "full"},
     }
     return alone("benchmarks.scale", json.dumps(scenario))
