@@ -1,0 +1,62 @@
+"""Every point of every shipped scenario: the compiled engine gives the events engine's answer to 1e-9, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator import registry
+from simulator.cluster.cluster import Cluster
+from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.compiled.engine import execute as compiled
+from simulator.engine.events import execute as events
+from simulator.engine.jitter import Jitter
+from simulator.program import Program
+from simulator.run import build_cluster, plan_scenario
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_making import to_step
+from simulator.training.step import plan_step
+from tests.engines import farthest
+
+NAMES = registry.names("scenario")
+# Declining these would leave users of the first notebooks with the slower engine.
+ACCEPTED = {
+    "checkpointing_tradeoff",
+    "fsdp_vs_ddp",
+    "gradient_accumulation",
+    "ring_vs_parameter_server",
+    "slow_network",
+    "zero_stages",
+}
+
+
+def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
+    """What a point's engine is given; neither payload nor numbers change a time."""
+    cluster = build_cluster(scenario)
+    luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
+    if scenario.training is not None:
+        step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+        return plan_step(cluster, step, steady=luck.compute == 0 and luck.latency == 0).program, cluster, luck
+    return plan_scenario(scenario, cluster).program, cluster, luck
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_the_same_on_both_engines(name: str) -> None:
+    every, accepted = points(load_scenario(name)), 0
+    for point in every:
+        program, cluster, luck = played(replace(point.scenario, plots=()))
+        try:
+            found = compiled(program, cluster, jitter=luck, limit_memory=False)
+        except DeclinedError:
+            continue
+        accepted += 1
+        assert farthest(events(program, cluster, jitter=luck, limit_memory=False), found) <= 1e-9, point.settings
+    if name in ACCEPTED:
+        assert accepted == len(every)
+    print(f"{name}: accepted {accepted} of {len(every)}")  # noqa: T201
+
+
+def test_those_that_must_be_accepted_are_shipped() -> None:
+    assert set(NAMES) >= ACCEPTED
