@@ -165,7 +165,10 @@ def test_folded_and_followed_agree(block: int, folds: list[Fold | None], monkeyp
 
 
 def side_by_side(seed: int) -> tuple[Program, Cluster]:
-    """Groups side by side and groups across them, on two streams, with sizes that even out."""
+    """Groups side by side and groups across them, on two streams, with sizes that even out.
+
+    In some a link is slow, or ranks come late by where they stand in their group.
+    """
     generator = np.random.default_rng([77, seed])
 
     def pick(*values: Any) -> Any:
@@ -175,12 +178,18 @@ def side_by_side(seed: int) -> tuple[Program, Cluster]:
     ranks = 16 if name != "torus_2d" else 9
     size = pick(4, 8) if name != "torus_2d" else 3
     cluster = build(name, ranks)
+    if generator.random() < 0.25:
+        names = [cluster.router.link_name(link) for link in range(len(cluster.router.bandwidth))]
+        cluster = build(name, ranks, link_factors={str(generator.choice(names)): pick(0.3, 0.9)})
+    late = pick([0.0], [0.0], [0.0, 2e-6], list(1e-6 * np.arange(size)))
     beside = [tuple(range(first, first + size)) for first in range(0, ranks, size)]
     across = [tuple(range(place, ranks, size)) for place in range(size)]
     elements, layers = ranks * size * int(generator.integers(10, 20_000)), int(generator.integers(1, 3))
     operations = pick("all_reduce", "all_gather"), pick("all_reduce", "reduce_scatter")
     algorithms = pick("ring", "direct", "halving_doubling", "chain"), pick("ring", "direct", "multi_ring")
-    lists: list[list[Op]] = [[] for _ in range(ranks)]
+    lists: list[list[Op]] = [
+        [Compute("late", late[rank % len(late)], stream=f"stream {layers % 2}")] for rank in range(ranks)
+    ]
     for layer in range(layers):
         for number, groups in enumerate((beside, across)):
             for group in groups:
