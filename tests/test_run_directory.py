@@ -205,10 +205,19 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
 def interrupt(process: subprocess.Popen[str], folder: Path, *, after: int) -> tuple[str, str]:
     """Press Ctrl-C, which reaches every process of the terminal, once so many points have ended."""
     noted = folder / "points.jsonl"
-    while process.poll() is None and (not noted.is_file() or noted.read_bytes().count(b"\n") < after):
+    while after and process.poll() is None and (not noted.is_file() or noted.read_bytes().count(b"\n") < after):
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGINT)
     return process.communicate(timeout=60)
+
+
+def nobody_is_left(session: int) -> bool:
+    """Whether every process of a session has ended, in some seconds: there is nobody left to send a signal to."""
+    for _ in range(500):
+        if not running(session):
+            return True
+        time.sleep(0.01)
+    return False
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
@@ -230,15 +239,26 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
         "`simulator sweep ... --resume --out torn` and the same options"
     ]
     assert not (tmp_path / "torn" / "report.json").exists()
-    # Every process of its session has ended: there is nobody left to send a signal to.
-    for _ in range(500):
-        if not running(process.pid):
-            break
-        time.sleep(0.01)
-    assert not running(process.pid)
+    assert nobody_is_left(process.pid)
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
+@pytest.mark.parametrize("wait", [0.0, 0.1, 0.2])
+def test_ctrl_c_while_processes_start_says_nothing(tmp_path: Path, wait: float) -> None:
+    """The command, who tracks its resources, and the process that the others will be copies of are there by then."""
+    (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
+    with started(tmp_path, "sweep", "long.yaml", "--out", "torn", "--jobs", "2") as process:
+        while process.poll() is None and len(running(process.pid)) < 3:
+            time.sleep(0.002)
+        time.sleep(wait)
+        out, err = interrupt(process, tmp_path / "torn", after=0)
+    assert process.returncode in (130, -signal.SIGINT)
+    assert out == ""
+    assert "Traceback" not in err
+    assert nobody_is_left(process.pid)
 
 
 def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
