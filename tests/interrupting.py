@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,13 @@ def started(folder: Path, *arguments: str, hash_seed: str = "0") -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_hears_interrupts,
     )
+
+
+def _hears_interrupts() -> None:
+    """Also where the tests themselves run in the background, with Ctrl-C ignored, which processes inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def running(group: int) -> list[int]:
