@@ -94,6 +94,12 @@ def test_both_engines_give_one_answer(family: str, block: int) -> None:
     assert tally.accepted >= 0.6 * tally.played
 
 
+@pytest.mark.parametrize("seed", [100035, 100557])
+def test_lines_that_began_before_others_are_not_begun_again_with_them(seed: int) -> None:
+    """Of two sets of lines that share links the second begins within the first, and does not come as was assumed."""
+    assert compared("stragglers", range(seed, seed + 1)).accepted == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("block", range(20))

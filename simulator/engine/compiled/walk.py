@@ -38,7 +38,9 @@ _ORIGIN: Final[Floats] = np.zeros(1)
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Where lines that are played together begin: the first of them, its place in the walk, and what was in flight."""
+    """Where lines that are played together begin: the first of them, its place in the walk, how often they did not come
+    as was assumed, and what was in flight.
+    """
 
     place: int
     at: int
@@ -109,20 +111,27 @@ class Walk:
         return bool((np.abs(bound - self._assumed[place]) > _SETTLED * np.abs(bound)).any())
 
     def _mark(self, place: int, at: int) -> None:
-        """Note where lines that are played together begin, and how often they have been."""
+        """Note where lines that are played together begin."""
         mates = self.joint[place]
-        tries = self._begun[mates].tries + 1 if mates in self._begun else 0
-        if tries > _MOST_TRIES * len(mates):
-            raise DeclinedError("lines that share links do not settle")
+        tries = self._begun[mates].tries if mates in self._begun else 0
         self._begun[mates] = _Mark(place, at, tries, list(self._flights))
 
     def _back(self, place: int, order: Sequence[Line]) -> int:
         """Forget everything from the first of a line's mates on, but how much later than that one it came."""
-        mark = self._begun[self.joint[place]]
+        mates = self.joint[place]
+        mark = self._begun[mates]
+        if mark.tries == _MOST_TRIES * len(mates):
+            raise DeclinedError("lines that share links do not settle")
         self._apart[place] = self._bound(place, self.ends) - self._bound(mark.place, self.ends)
+        self._begun = {other: begun for other, begun in self._begun.items() if begun.at < mark.at}
         for line in order[mark.at :]:
-            for known in (self.starts, self.ends, self.played, self._assumed):
-                known.pop(line.place, None)
+            self.starts.pop(line.place, None)
+            self.ends.pop(line.place, None)
+            # What was played together with lines before that one stays as it is.
+            if self.joint.get(line.place) not in self._begun:
+                self.played.pop(line.place, None)
+                self._assumed.pop(line.place, None)
+        self._begun[mates] = replace(mark, tries=mark.tries + 1)
         self._flights = list(mark.flights)
         return mark.at
 
