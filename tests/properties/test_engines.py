@@ -20,8 +20,10 @@ from simulator.engine.play import play
 from simulator.errors import SimulationError
 from simulator.program import Compute, Program
 from simulator.timeline import Timeline
+from simulator.training.step import plan_step
 from tests.engines import farthest
 from tests.programs import FAMILIES, drawn
+from tests.training import TINY, step
 
 CLOSE = 1e-9
 # Cases of each family in `make test` and in a long run: 2,080 and 20,800 in all.
@@ -98,6 +100,15 @@ def test_both_engines_give_one_answer(family: str, block: int) -> None:
 def test_lines_that_began_before_others_are_not_begun_again_with_them(seed: int) -> None:
     """Of two sets of lines that share links the second begins within the first, and does not come as was assumed."""
     assert compared("stragglers", range(seed, seed + 1)).accepted == 1
+
+
+def test_lines_that_are_played_together_meet_others_from_the_first_of_them_on() -> None:
+    """Of two lines that share links the one that stands later in the program begins first, while others still run."""
+    cluster = build("star_100g", 8, stragglers={1: 0.46101769056363173})
+    facts = {"accumulation": 3, "checkpointing": "full", "algorithm": "halving_doubling", "collectives": "played"}
+    sharding = {"prefetch": 1, "reshard_after_forward": False, "layers_per_unit": 2, "shard_size": 4}
+    program = plan_step(cluster, step("zero3", TINY, **facts, **sharding)).program
+    assert farthest(events(program, cluster), compiled(program, cluster)) <= CLOSE
 
 
 @pytest.mark.long

@@ -146,7 +146,9 @@ class Walk:
         return found
 
     def _began(self, place: int) -> tuple[float, int]:
-        return float(self.played[place].start.min()), place
+        """When the first of those that a line is played with began: the first one's use is that of all."""
+        mates = self.joint.get(place, (place,))
+        return min(float(self.played[mate].start.min()) for mate in mates), place
 
     def _among(self, places: Sequence[int]) -> list[Meeting]:
         """Of lines that could meet: where they did."""
