@@ -20,6 +20,7 @@ from simulator.training.step import plan_step
 from tests.training import TINY, step
 
 TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_2d": 9}
+COPIED = ("star_100g", "dgx_h100", "dgx_a100", "h100_ethernet_100g", "fat_tree_1024", "leaf_spine_100g", "torus_2d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,27 @@ def training(generator: np.random.Generator, strategy: str, *, stragglers: bool 
     return Case(plan_step(cluster, step(strategy, TINY, **facts)).program, cluster, luck)
 
 
+def copies(generator: np.random.Generator) -> Case:
+    """A zero3 step sharded over some ranks and copied over the rest, whose groups share cards, up to 32 ranks."""
+    pick = _picker(generator)
+    name = pick(*COPIED)
+    ranks = pick(8, 16) if generator.random() < 0.8 else pick(24, 32)
+    shards = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0]
+    facts: dict[str, Any] = {
+        "shard_size": pick(*shards),
+        "accumulation": pick(1, 2, 3),
+        "checkpointing": pick("none", "full", "sqrt"),
+        "algorithm": pick("auto", "ring", "halving_doubling", "direct"),
+        "collectives": pick("auto", "played"),
+        "prefetch": pick(0, 1, 2),
+        "reshard_after_forward": pick(True, False),
+        "layers_per_unit": pick(1, 2),
+    }
+    slow = {int(generator.integers(ranks)): float(generator.uniform(0.3, 0.9))} if generator.random() < 0.5 else None
+    cluster = drawn_cluster(generator, name, ranks, stragglers=slow)
+    return Case(plan_step(cluster, step("zero3", TINY, **facts)).program, cluster)
+
+
 def side_by_side(generator: np.random.Generator) -> Case:
     """Tensor-parallel groups that sum over a box, and data-parallel groups that sum across boxes, on shared cards.
 
@@ -153,6 +175,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {
     "ddp": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2"]))),
     "groups on shared cards": side_by_side,
     "stragglers": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2", "zero3"])), stragglers=True),
+    "zero3 with copies": copies,
 }
 
 

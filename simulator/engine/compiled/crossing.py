@@ -16,23 +16,26 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def crossing(lines: Iterable[tuple[int, Callable[[], Load | None]]], capacity: Floats) -> Iterator[tuple[int, ...]]:
+def crossing(
+    lines: Iterable[tuple[float, int, Callable[[], Load | None]]], capacity: Floats
+) -> Iterator[tuple[int, ...]]:
     """Places of lines that overlap on a link and ask for more than it has, each line with those begun before it.
 
     Parameters
     ----------
-    lines : iterable of (place, callable () -> Load or None)
-        In the order in which they are begun; a load is asked for once and dropped when the line is over.
+    lines : iterable of (time, place, callable () -> Load or None)
+        In the order of the times when they begin [s], before which they take nothing; a load is asked for once and
+        dropped when the line is over.
     capacity : float array
         Of every link [B/s].
     """
     known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
     active: dict[int, Load] = {}
-    for place, load_of in lines:
+    for begin, place, load_of in lines:
         own = load_of()
         if own is None or not len(own.link):
             continue
-        begin = float(own.first.min())
+        # A line that begins later may have its first flow before this one's: only the beginnings rise.
         active = {other: load for other, load in active.items() if float(load.last.max()) > begin}
         asked, among = own.most.copy(), [place]
         for other, load in active.items():

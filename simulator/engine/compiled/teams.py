@@ -29,7 +29,7 @@ Ints = npt.NDArray[np.int64]
 # Flows that share links are followed one by one; more than this take minutes.
 _MOST_FOLLOWED = 2**22
 # So many are followed in no time, however often.
-_FEW_FOLLOWED = 100_000
+_FEW_FOLLOWED = 20_000
 # Beyond so many, flows that could meet are not looked at one by one: that would take GiB.
 _MOST_COMPARED = 2**22
 # A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest

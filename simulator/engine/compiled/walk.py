@@ -137,18 +137,21 @@ class Walk:
 
     def meetings(self) -> list[Meeting]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
-        loads = [(place, partial(self.teams.load, self.lines[place].teams, one)) for place, one in self.played.items()]
+        loads = [
+            (self._began(place), place, partial(self.teams.load, self.lines[place].teams, one))
+            for place, one in self.played.items()
+        ]
         found, looked_at = list[Meeting](), set[tuple[int, ...]]()
-        for places in crossing(sorted(loads, key=lambda load: self._began(load[0])), self.teams.capacity):
+        for places in crossing(sorted(loads, key=lambda load: load[:2]), self.teams.capacity):
             if places not in looked_at:
                 looked_at.add(places)
                 found += self._among(places)
         return found
 
-    def _began(self, place: int) -> tuple[float, int]:
+    def _began(self, place: int) -> float:
         """When the first of those that a line is played with began: the first one's use is that of all."""
         mates = self.joint.get(place, (place,))
-        return min(float(self.played[mate].start.min()) for mate in mates), place
+        return min(float(self.played[mate].start.min()) for mate in mates)
 
     def _among(self, places: Sequence[int]) -> list[Meeting]:
         """Of lines that could meet: where they did."""
