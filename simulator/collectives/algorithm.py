@@ -119,6 +119,8 @@ class Algorithm:
         Which of rank_order, chunks, servers, boxes it listens to.
     flows : function (Request) -> int
         How many of its flows from one rank into its box a machine's rate cap holds together: each gets that part.
+    fewest_in_box : int
+        A machine runs it by itself for groups with so many ranks in every box.
     """
 
     plans: Mapping[str, Plan]
@@ -127,6 +129,7 @@ class Algorithm:
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
     flows: Callable[[Request], int] = field(default=lambda request: 1)
+    fewest_in_box: int = 1
 
 
 def least_volume(request: Request) -> int:

@@ -157,7 +157,7 @@ def _with_boxes(cluster: Cluster, task: Task) -> Request:
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
-    machine = cluster.collectives.get(task.request.operation)
+    machine = _runs(cluster, task.request)
     if machine is not None and _able(cluster, task, machine.algorithm):
         return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
     candidates = []
@@ -191,7 +191,7 @@ def _able(cluster: Cluster, task: Task, name: str) -> bool:
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
     """The machine's own number of segments, where it runs this algorithm for this operation and none was asked for."""
-    machine = cluster.collectives.get(task.request.operation)
+    machine = _runs(cluster, task.request)
     if (
         machine is None
         or machine.algorithm != name
@@ -207,6 +207,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     dtype = find_dtype(task.dtype)
     machine = _machine(cluster, task.request)
     request = task.request
+    # Before the schedule, which may be long: on most networks no switch reduces.
+    extras = _extras(cluster, task, name, request)
     try:
         schedule = _schedule(name, request)
     except ValueError as error:
@@ -225,7 +227,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         dtype=task.dtype,
         reduction=task.reduction,
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
-        extras=_extras(cluster, task, name, request),
+        extras=extras,
         startup=machine.startup if machine else 0.0,
         rate_cap=machine.rate_cap * factor / algorithm.flows(request) if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
@@ -239,9 +241,22 @@ def _schedule(name: str, request: Request) -> Schedule:
     return catalog.find(name).plans[request.operation](request)
 
 
+def _runs(cluster: Cluster, request: Request) -> MachineCollective | None:
+    """What was measured on this machine for this operation.
+
+    Where too few ranks of a box take part for what it runs, it goes round as its all-gather does: a ring's all-reduce
+    is a reduce-scatter and an all-gather.
+    """
+    own = cluster.collectives.get(request.operation)
+    in_box = min(map(len, request.boxes), default=request.world_size)
+    if own is not None and in_box < catalog.find(own.algorithm).fewest_in_box:
+        return cluster.collectives.get("all_gather", own)
+    return own
+
+
 def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:
-    """What was measured on this machine: for this operation, else for the all-reduce, which is nearest to it."""
-    return cluster.collectives.get(request.operation) or cluster.collectives.get("all_reduce")
+    """What it runs, else what it runs for the all-reduce, which is nearest to it."""
+    return _runs(cluster, request) or cluster.collectives.get("all_reduce")
 
 
 def _extras(cluster: Cluster, task: Task, name: str, request: Request) -> tuple[str, ...]:

@@ -188,14 +188,19 @@ def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() 
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(12, 6), (24, 12)])
-def test_copies_across_boxes_are_summed_in_the_switches_of_their_own_boxes(ranks: int, size: int) -> None:
-    """Of 6 and 6 ranks in boxes of 8, ranks 0 and 6 share a box, 2 and 8 do not: no group can do as the first does."""
+def test_copies_are_summed_in_the_switch_of_a_box_that_they_share(ranks: int, size: int) -> None:
+    """Of 6 and 6 ranks in boxes of 8, ranks 0 and 6 share a box, 2 and 8 do not: no group can do as the first does.
+
+    Where each box has one of them, no switch has anything to add.
+    """
     played = play(step("zero3", shard_size=size), ranks, "dgx_h100")
     switches = dict(zip(played.cluster.boxes, played.cluster.reducing_switches, strict=True))
     sums = [op for name, op in played.plan.program.collectives().items() if name.startswith("sum layer 0 over copies")]
     assert len(sums) == size
     for op in sums:
-        assert op.extras == tuple(switches[box] for box in switches if set(box) & set(op.group))
+        together = [box for box in switches if set(op.group) <= set(box)]
+        assert op.extras == tuple(switches[box] for box in together)
+        assert op.schedule.algorithm == ("nvls" if together else "multi_ring")
 
 
 @pytest.mark.parametrize(("strategy", "offload"), [("zero1", None), ("zero1", Offload()), ("parameter_server", None)])

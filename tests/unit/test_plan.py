@@ -77,6 +77,17 @@ def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cann
     assert chosen(build(name, 12), group=tuple(range(8))).algorithm == machine
 
 
+@pytest.mark.parametrize(("in_box", "runs"), [(1, "multi_ring"), (2, "nvls"), (8, "nvls")])
+def test_a_switch_has_nothing_to_add_where_each_box_has_one_rank(in_box: int, runs: str) -> None:
+    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit): copies of a shard that stand alone in their boxes go round."""
+    cluster = build("dgx_h100", 32)
+    group = tuple(8 * box + place for box in range(4) for place in range(in_box))
+    made = chosen(cluster, group=group)
+    assert made.algorithm == runs
+    gathered = cluster.collectives["all_gather"]
+    assert (made.ops[0].startup == gathered.startup) == (in_box == 1)
+
+
 def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:
     with pytest.raises(
         ScenarioError, match=r"collective\.algorithm: nvls: boxes must be of one size, got sizes \[8, 4\]"
