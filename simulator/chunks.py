@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule import Schedule, Transfers
+from simulator.schedule import Schedule
+from simulator.transfers import Transfers
 
 Ints = npt.NDArray[np.int64]
 

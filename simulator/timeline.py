@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule import Transfers
+from simulator.transfers import Transfers
 
 Floats = npt.NDArray[np.float64]
 

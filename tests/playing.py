@@ -26,8 +26,8 @@ from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, ended_order
 from simulator.program import Collective
-from simulator.schedule import Transfers
 from simulator.timeline import Timeline
+from simulator.transfers import Transfers
 
 Array = npt.NDArray[Any]
 

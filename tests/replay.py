@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule import Schedule, Transfers
+from simulator.schedule import Schedule
+from simulator.transfers import Transfers
 
 Values = list[list[Any]]
 
@@ -68,8 +69,7 @@ def columns_of(rows: list[Row]) -> Transfers:
         channel=column([r.channel for r in rows]),
         reduce=np.array([r.reduce for r in rows], np.bool_),
         before_on_channel=column(before),
-        awaited=column([a for a, _ in pairs]),
-        waiter=column([w for _, w in pairs]),
+        pairs=lambda: (column([a for a, _ in pairs]), column([w for _, w in pairs])),
     )
 
 

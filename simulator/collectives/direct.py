@@ -23,7 +23,7 @@ def all_reduce(request: Request) -> Schedule:
     def parts() -> Iterator[Round]:
         yield _round(src, dst, dst, reduce=True, channel=src * n + dst)
         into = np.array([np.flatnonzero(dst == rank) for rank in range(n)])
-        yield _round(src, dst, src, reduce=False, channel=src * n + dst, after=into[src])
+        yield _round(src, dst, src, reduce=False, channel=src * n + dst, after=into, gate=src)
 
     return _schedule(request, n, parts)
 
@@ -85,10 +85,19 @@ def _others(request: Request) -> Ints:
     return others
 
 
-def _round(src: Ints, dst: Ints, first: Ints, *, reduce: bool, channel: Ints, after: Ints | None = None) -> Round:
+def _round(
+    src: Ints,
+    dst: Ints,
+    first: Ints,
+    *,
+    reduce: bool,
+    channel: Ints,
+    after: Ints | None = None,
+    gate: Ints | None = None,
+) -> Round:
     flags: Bools = np.full(len(src), reduce)
     waits = np.full((len(src), 1), -1) if after is None else after
-    return Round(src, dst, first, np.ones_like(src), flags, channel, waits)
+    return Round(src, dst, first, np.ones_like(src), flags, channel, waits, gate=gate)
 
 
 def _one_round(request: Request, src: Ints, dst: Ints, first: Ints, chunks: int, *, reduce: bool) -> Schedule:

@@ -23,8 +23,8 @@ def all_reduce(request: Request) -> Schedule:
     def parts() -> Iterator[Round]:
         nothing = np.full((m, 1), -1)
         yield Round(others, zeros, zeros, ones, ones.astype(np.bool_), others - 1, nothing)
-        all_in = np.tile(np.arange(m), (m, 1))
-        yield Round(zeros, others, zeros, ones, zeros.astype(np.bool_), others - 1 + m, all_in)
+        all_in = np.arange(m)[None, :]
+        yield Round(zeros, others, zeros, ones, zeros.astype(np.bool_), others - 1 + m, all_in, gate=zeros)
 
     return Schedule(request.operation, "naive", request.world_size, 0, 1, "held", parts)
 

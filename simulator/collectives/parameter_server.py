@@ -49,13 +49,14 @@ def all_reduce(request: Request) -> Schedule:
     cut, party = request.chunks or 1, Party.of(request)
     pushed, pulled = _ways(party)
     pushes = len(pushed)
-    pushed_to = [np.flatnonzero(pushed.dst == server) for server in pulled.src]
+    places, server = np.unique(pulled.src, return_inverse=True)
+    pushed_to = np.array([np.flatnonzero(pushed.dst == place) for place in places])
 
     def parts() -> Iterator[Round]:
         for piece in range(cut):
             first = pushed.first * cut + piece
             yield replace(pushed, first=first)
-            yield replace(pulled, first=first, after=np.array(pushed_to) + piece * 2 * pushes)
+            yield replace(pulled, first=first, after=pushed_to + piece * 2 * pushes, gate=server)
 
     return _schedule(party, request.operation, cut, parts)
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.chunks import chunk_sizes, run_elements, transfer_elements
-from simulator.schedule import Repeat, Schedule, Transfers, write_out
+from simulator.schedule import Repeat, Schedule
+from simulator.transfers import Transfers, write_out
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -22,8 +22,8 @@ from simulator.engine.clock import NORMAL, Clock
 from simulator.engine.fabric import Fabric, Flow
 from simulator.engine.wiring import Wired
 from simulator.program import Collective
-from simulator.schedule import Transfers
 from simulator.timeline import TransferLog
+from simulator.transfers import Transfers
 
 _SHORT = 400_000
 _NONE = -1

@@ -40,12 +40,42 @@ def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
     used, link = np.unique(numbers, return_inverse=True)
     room = np.array([capacity[number] for number in used.tolist()])
     capped = np.flatnonzero(np.fromiter((path.capped for path in paths), np.bool_, flows))
-    if len(capped):
-        flow = np.concatenate([flow, capped])
-        link = np.concatenate([link, len(used) + np.arange(len(capped))])
-        weight = np.concatenate([weight, np.ones(len(capped))])
-        room = np.concatenate([room, [paths[i].rate for i in capped.tolist()]])
-    return _fill(flow, link, weight, room, flows)
+    caps = np.array([paths[i].rate for i in capped.tolist()])
+    return _fill(*_with_caps(flow, link, weight, room, capped, caps), flows)
+
+
+def rates_of(taken: tuple[Ints, Ints, Floats], alone: Floats, capacity: Floats) -> Floats:
+    """Fair rate of each flow [B/s], for flows in columns.
+
+    Parameters
+    ----------
+    taken : (flow, link, weight)
+        A row each link of each flow; every flow has one at least.
+    alone : float array, shape (flows,)
+        What each gets when it is alone [B/s].
+    capacity : float array
+        By link number [B/s].
+    """
+    flow, numbers, weight = taken
+    used, link = np.unique(numbers, return_inverse=True)
+    own = np.full(len(alone), np.inf)
+    np.minimum.at(own, flow, capacity[numbers] / weight)
+    capped = np.flatnonzero(alone < own)
+    return _fill(*_with_caps(flow, link, weight, capacity[used], capped, alone[capped]), len(alone))
+
+
+def _with_caps(
+    flow: Ints, link: Ints, weight: Floats, room: Floats, capped: Ints, caps: Floats
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """A cap is a link of its own."""
+    if not len(capped):
+        return flow, link, weight, room
+    return (
+        np.concatenate([flow, capped]),
+        np.concatenate([link, len(room) + np.arange(len(capped))]),
+        np.concatenate([weight, np.ones(len(capped))]),
+        np.concatenate([room, caps]),
+    )
 
 
 def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> Floats:

@@ -18,8 +18,9 @@ from simulator.collectives.reduction import Array, accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
 from simulator.dtypes import Dtype
 from simulator.program import Program
-from simulator.schedule import Schedule, Transfers
+from simulator.schedule import Schedule
 from simulator.timeline import Timeline
+from simulator.transfers import Transfers
 
 Tamper = Mapping[int, Callable[[Array], Array | None]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,15 @@ class Ways:
         """Way, link and weight of the links that matter."""
         return self.way[self.matters], self.link[self.matters], self.weight[self.matters]
 
+    def taken(self, rows: npt.NDArray[Any]) -> tuple[Ints, Ints, Floats]:
+        """Flow, link and weight of the links that matter, for flows that take these ways; sorted by flow."""
+        way, link, weight = self.watched
+        first = np.searchsorted(way, np.arange(len(self) + 1))
+        count = np.diff(first)[rows]
+        flow = np.repeat(np.arange(len(rows)), count)
+        place = np.arange(len(flow)) + np.repeat(first[rows] - (np.cumsum(count) - count), count)
+        return flow, link[place], weight[place]
+
     def paths(self, capacity: Sequence[float] | Floats) -> tuple[Path, ...]:
         """Each way's record, with the links that matter; what else was narrowest bounds the flow like a cap."""
         links: list[list[int]] = [[] for _ in range(len(self))]
@@ -72,7 +82,7 @@ class Ways:
                 tuple(took),
                 latency,
                 rate,
-                any(rate < capacity[link] / weight for link, weight in zip(own, took, strict=True)),
+                rate < min((capacity[link] / weight for link, weight in zip(own, took, strict=True)), default=0.0),
             )
             for own, took, latency, rate in rows
         )

@@ -22,7 +22,7 @@ from simulator.engine.path import Path
 from simulator.engine.useful_links import Laid, useful_links
 from simulator.engine.ways import Ways
 from simulator.program import Collective
-from simulator.schedule import Transfers
+from simulator.transfers import Transfers
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED, Request
 from simulator.collectives.verify import verify
-from simulator.schedule import write_out
+from simulator.transfers import write_out
 from tests.playing import (
     Array,
     boxes,

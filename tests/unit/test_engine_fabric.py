@@ -10,13 +10,14 @@ from functools import partial
 from math import inf
 from pathlib import Path as FilePath
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.clock import Clock
 from simulator.engine.fabric import Fabric, Flow
-from simulator.engine.max_min import rates
+from simulator.engine.max_min import rates, rates_of
 from simulator.engine.path import Path
 
 GOLDEN = FilePath(__file__).parents[1] / "golden" / "fair_share_cases.csv"
@@ -176,8 +177,13 @@ def test_large_crowds_meet_the_fluid_solver_too(crowd: tuple[list[Sent], list[fl
 def test_rates_in_arrays_are_max_min_fair(crowd: tuple[list[Sent], list[float]]) -> None:
     flows, capacity = crowd
     expected = max_min(flows, list(range(len(flows))), capacity)
-    found = rates([path_of(flow, capacity) for flow in flows], capacity)
-    assert found.tolist() == pytest.approx([expected[i] for i in range(len(flows))], rel=1e-12)
+    paths = [path_of(flow, capacity) for flow in flows]
+    fair = pytest.approx([expected[i] for i in range(len(flows))], rel=1e-12)
+    assert rates(paths, capacity).tolist() == fair
+    rows = [(i, link, weight) for i, p in enumerate(paths) for link, weight in zip(p.links, p.weights, strict=True)]
+    flow, link, weight = (np.array(column) for column in zip(*rows, strict=True))
+    alone = np.array([path.rate for path in paths])
+    assert rates_of((flow, link, weight), alone, np.array(capacity)).tolist() == fair
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -14,7 +14,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
 from simulator.collectives.multi_ring import orders
 from simulator.collectives.ring import ALGORITHM as RING
-from simulator.schedule import write_out
+from simulator.transfers import write_out
 from tests.playing import boxes, equal_boxes, planned, time_of
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from simulator.report import plot_bandwidth
 from simulator.report.link_use import link_traffic, link_uses
-from simulator.schedule import Round, Schedule, write_out
+from simulator.schedule import Round, Schedule
 from simulator.timeline import LinkUse, Timeline, TransferLog
+from simulator.transfers import write_out
 
 Flow = tuple[float, float, float, int]  # bytes, enter, end, route
 

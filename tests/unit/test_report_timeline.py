@@ -7,8 +7,8 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
 from simulator.report import plot_timeline
 from simulator.report.plot_timeline import _Bar, merge
-from simulator.schedule import write_out
 from simulator.timeline import Span, Timeline, TransferLog
+from simulator.transfers import write_out
 
 
 def lanes(drawn: Figure) -> list[str]:

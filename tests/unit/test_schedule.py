@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from simulator.chunks import chunk_sizes, split, transfer_elements
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
-from simulator.schedule import Repeat, Round, Schedule, write_out
+from simulator.errors import SimulationError
+from simulator.schedule import Repeat, Round, Schedule
+from simulator.transfers import write_out
 from tests.playing import equal_boxes
 
 
@@ -38,13 +40,32 @@ def test_columns_are_the_rounds_written_one_below_the_other(algorithm: str, oper
     rounds, columns = list(schedule.rounds()), write_out(schedule)
     for name in ("src", "dst", "first", "count", "reduce", "channel"):
         assert getattr(columns, name).tolist() == np.concatenate([getattr(r, name) for r in rounds]).tolist()
-    waits = [[w for w in row if w >= 0] for r in rounds for row in r.after.tolist()]
+    waits = [[w for w in row if w >= 0] for r in rounds for row in r.waits.tolist()]
     assert [sorted(w) for w in columns.waits_of()] == [sorted(w) for w in waits]
     last: dict[int, int] = {}
     for number, channel in enumerate(columns.channel.tolist()):
         assert columns.before_on_channel[number] == last.get(channel, -1)
         last[channel] = number
     assert all(awaited < waiter for waiter, row in enumerate(waits) for awaited in row)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 9])
+def test_who_waits_for_the_same_shares_one_row(ranks: int) -> None:
+    """Each rank hands out what all others brought: N - 1 transfers from each wait for N - 1, in N rows, not N (N-1)."""
+    schedule = catalog.find("direct").plans["all_reduce"](Request("all_reduce", ranks, 100))
+    brought, handed = schedule.rounds()
+    assert handed.after.shape == (ranks, ranks - 1)
+    for src, waits in zip(handed.src.tolist(), handed.waits.tolist(), strict=True):
+        assert waits == [number for number, dst in enumerate(brought.dst.tolist()) if dst == src]
+
+
+def test_more_waits_than_memory_holds_are_refused_when_somebody_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 ranks: 5 x 4 transfers wait for 4 others each. The transfers themselves are told."""
+    monkeypatch.setattr("simulator.transfers.MOST_PAIRS", 79)
+    columns = write_out(catalog.find("direct").plans["all_reduce"](Request("all_reduce", 5, 100)))
+    assert len(columns) == 40
+    with pytest.raises(SimulationError, match=r"direct over 5 ranks: transfers wait for 80 others .* fewer ranks"):
+        columns.waits_of()
 
 
 def a_round(channel: list[int], after: list[list[int]]) -> Round:

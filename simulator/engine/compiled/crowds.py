@@ -6,15 +6,14 @@ once. If they do, and all end at once too, nothing changes in between, and the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.max_min import rates
-from simulator.engine.path import Path
+from simulator.engine.max_min import rates_of
+from simulator.engine.ways import Ways
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -50,18 +49,21 @@ class Crowds:
         return found
 
 
-def crowds_of(paths: Sequence[Path], nbytes: Floats, capacity: Floats) -> Crowds | None:
-    """Crowds among flows that take these paths; None where nobody holds another back, or no crowd ends together."""
-    real = [number for number, path in enumerate(paths) if path.links and nbytes[number] > 0]
-    flow = np.repeat(real, [len(paths[number].links) for number in real]).astype(np.int64)
-    _, link = np.unique([link for number in real for link in paths[number].links], return_inverse=True)
-    if not len(link) or int(np.bincount(link).max()) < 2:
+def crowds_of(ways: Ways, route: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats) -> Crowds | None:
+    """Crowds among flows that take these ways; None where nobody holds another back, or no crowd ends together."""
+    flow, link, weight = ways.taken(route)
+    real = nbytes[flow] > 0
+    flow, link, weight = flow[real], link[real], weight[real]
+    _, place = np.unique(link, return_inverse=True)
+    if not len(link) or int(np.bincount(place).max()) < 2:
         return None
-    label = _hanging_together(flow, link, len(paths))
-    size = np.bincount(label[real], minlength=len(paths))
-    member = np.array([number for number in real if size[label[number]] > 1], np.int64)
-    alone = nbytes[member] / np.array([paths[number].rate for number in member.tolist()])
-    takes = nbytes[member] / rates([paths[number] for number in member.tolist()], capacity)
+    label = _hanging_together(flow, place, len(route))
+    size = np.bincount(label, minlength=len(route))
+    member = np.flatnonzero((nbytes > 0) & (size[label] > 1))
+    rows = size[label[flow]] > 1
+    alone = ways.rate[route[member]]
+    shares = rates_of((np.searchsorted(member, flow[rows]), link[rows], weight[rows]), alone, capacity)
+    alone, takes = nbytes[member] / alone, nbytes[member] / shares
     if bool((takes <= alone * (1.0 + _TOGETHER)).all()):
         return None
     _, crowd = np.unique(label[member], return_inverse=True)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.crowds import Crowds, crowds_of
-from simulator.engine.path import Path
 from simulator.engine.ways import Ways
 from simulator.schedule import Round
 
@@ -35,8 +34,10 @@ class Batch:
     part : int
     rows : slice
         Their places in the round.
-    after : tuple of int array, shape (transfers,)
+    after : tuple of int array, shape (transfers,) or (gates,)
         Slots of what they wait for; that of nothing where there is less.
+    gate : int array, shape (transfers,), or None
+        Entry of these for each transfer, where many wait for the same.
     before : int array, shape (transfers,), or None
         Slots of what is ahead of them on their channels; None where nothing is.
     takes : float array, shape (transfers,)
@@ -49,6 +50,7 @@ class Batch:
     part: int
     rows: slice
     after: tuple[Ints, ...]
+    gate: Ints | None
     before: Ints | None
     takes: Floats
     crowds: Crowds | None
@@ -131,6 +133,8 @@ class _Desk:
         By part: the number of its first transfer, and its first slot.
     kept : list of int
         By part: of how many of its last repetitions the ends are kept.
+    starts, shift : int array
+        By part: the number of its first transfer, and by how much numbers are larger than slots.
     last_on : int array
         By channel: the slot of the last transfer on it; -1 where there is none.
     """
@@ -142,14 +146,14 @@ class _Desk:
     bases: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
+    starts: Ints = field(init=False)
+    shift: Ints = field(init=False)
     last_on: Ints = field(init=False)
-    paths: tuple[Path, ...] = field(init=False)
     _crowds: dict[tuple[bytes, bytes], Crowds | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         channels = max((int(part.repeat.round.channel.max()) for part in self.cargo.parts), default=-1) + 1
         self.last_on = np.full(channels, -1)
-        self.paths = self.ways.paths(self.capacity) if self.ways.meets else ()
 
     def layout(self, noise: Floats | None) -> Layout:
         parts = self.cargo.parts
@@ -161,6 +165,9 @@ class _Desk:
             self.kept.append(part.repeat.times if order is None else 1)
             base += len(part.route) * part.repeat.times
             slot += len(part.route) * self.kept[-1]
+        dropped = [(part.repeat.times - kept) * len(part.route) for part, kept in zip(parts, self.kept, strict=True)]
+        self.starts = np.array(self.bases)
+        self.shift = self.starts + np.array(dropped) - np.array(self.slots)
         steps = [step for number, order in enumerate(orders) for step in self._steps(number, order)]
         none = np.zeros(0, np.int64)
         each = [(part.repeat.round.src, part.repeat.round.dst, part.route) for part in parts]
@@ -176,17 +183,18 @@ class _Desk:
     def _orders(self) -> list[Ints | None]:
         """By part how it goes round in rings; None where it does not, or where ends within it are waited for."""
         orders = [self._order(number) for number in range(len(self.cargo.parts))]
-        base, zones = 0, list[tuple[int, int]]()
+        base, zones = 0, list[tuple[int, int, int]]()
         for number, part in enumerate(self.cargo.parts):
             length, own = len(part.route), part.repeat
-            if orders[number] is None:
+            if zones and orders[number] is None:
                 # Where waits of all repetitions reach to.
                 first = own.round.after[own.round.after >= 0]
                 last = first + (own.times - 1) * length
-                for earlier, (begin, end) in enumerate(zones):
+                for earlier, begin, end in zones:
                     if bool(((first < end) & (last >= begin)).any()):
                         orders[earlier] = None
-            zones.append((base, base + (own.times - 1) * length))
+            if orders[number] is not None and own.times > 1:
+                zones.append((number, base, base + (own.times - 1) * length))
             base += own.times * length
         return orders
 
@@ -196,7 +204,7 @@ class _Desk:
             return None
         part, before = self.cargo.parts[number], self.cargo.parts[number - 1]
         own, other = part.repeat.round, before.repeat.round
-        behind = own.after[:, 0] if own.after.shape[1] == 1 else None
+        behind = own.after[:, 0] if own.after.shape[1] == 1 and own.gate is None else None
         alike = ("src", "dst", "channel")
         if behind is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in alike):
             return None
@@ -222,34 +230,30 @@ class _Desk:
         for nbytes, times in self.cargo.carried(part):
             takes = nbytes / self.ways.rate[part.route]
             for _ in range(times):
+                waits = self._slots_of(own.after, repetition * length)
                 for first, last in pairwise(cuts):
-                    yield self._batch(number, slice(first, last), repetition, nbytes, takes)
+                    yield self._batch(number, slice(first, last), repetition, waits, nbytes, takes)
                 repetition += 1
 
-    def _batch(self, number: int, rows: slice, repetition: int, nbytes: Floats, takes: Floats) -> Batch:
+    def _batch(self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, takes: Floats) -> Batch:
         part = self.cargo.parts[number]
         own, length = part.repeat.round, len(part.route)
         first = self.slots[number] + repetition * length + rows.start
         last = first + rows.stop - rows.start
-        waits = own.after[rows]
-        after = tuple(
-            self._slots_of(np.where(column >= 0, column + repetition * length, -1))
-            for column in waits.T
-            if bool((column >= 0).any())
-        )
+        mine, gate = (waits[rows], None) if own.gate is None else (waits, own.gate[rows])
+        after = tuple(mine.T[(mine >= 0).any(axis=0)])
         before = self.last_on[own.channel[rows]]
         self.last_on[own.channel[rows]] = np.arange(first, last)
         crowds = self._crowd(part.route[rows], nbytes[rows])
         follows = before if bool((before >= 0).any()) else None
-        return Batch(first, last, number, rows, after, follows, takes[rows], crowds)
+        return Batch(first, last, number, rows, after, gate, follows, takes[rows], crowds)
 
-    def _slots_of(self, numbers: Ints) -> Ints:
-        """Where ends of transfers are kept; -1 stays."""
-        part = np.searchsorted(np.array(self.bases), numbers, "right") - 1
-        length = np.array([len(p.route) for p in self.cargo.parts])[part]
-        dropped = (np.array([p.repeat.times for p in self.cargo.parts]) - np.array(self.kept))[part] * length
-        slot = numbers - np.array(self.bases)[part] - dropped + np.array(self.slots)[part]
-        return np.where(numbers >= 0, slot, -1)
+    def _slots_of(self, numbers: Ints, later: int) -> Ints:
+        """Where ends of transfers so much later than these are kept; -1 stays."""
+        if self.shift.any():
+            part = np.searchsorted(self.starts, numbers + later, "right") - 1
+            return np.where(numbers >= 0, numbers + later - self.shift[part], -1)
+        return np.where(numbers >= 0, numbers + later, -1) if later else numbers
 
     def _crowd(self, route: npt.NDArray[np.int32], nbytes: Floats) -> Crowds | None:
         """Of a batch; batches that are alike are looked at once."""
@@ -257,7 +261,7 @@ class _Desk:
             return None
         key = route.tobytes(), nbytes.tobytes()
         if key not in self._crowds:
-            self._crowds[key] = crowds_of([self.paths[row] for row in route.tolist()], nbytes, self.capacity)
+            self._crowds[key] = crowds_of(self.ways, route, nbytes, self.capacity)
         return self._crowds[key]
 
 
@@ -283,10 +287,10 @@ def _cuts(round_: Round, base: int) -> list[int]:
     inside = (round_.after >= base).any() if round_.after.size else False
     if not inside and len(np.unique(round_.channel)) == length:
         return [0, length]
-    cuts, first = [0], 0
+    cuts, first, waits = [0], 0, round_.waits
     last_on: dict[int, int] = {}
     for number, channel in enumerate(round_.channel.tolist()):
-        ahead = max((int(a) - base for a in round_.after[number] if a >= base), default=-1)
+        ahead = max((int(a) - base for a in waits[number] if a >= base), default=-1)
         if max(ahead, last_on.get(channel, -1)) >= first and number > 0:
             cuts.append(number)
             first = number

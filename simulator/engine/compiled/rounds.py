@@ -70,8 +70,11 @@ def play(layout: Layout, start: Floats) -> Passage:
 def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
     part = slice(batch.first, batch.last)
     own = enter[part]
-    for slots in batch.after:
-        np.maximum(own, end[slots], out=own)
+    if batch.gate is None:
+        for slots in batch.after:
+            np.maximum(own, end[slots], out=own)
+    elif batch.after:
+        np.maximum(own, np.max([end[slots] for slots in batch.after], axis=0)[batch.gate], out=own)
     own += layout.latency[part]
     if batch.before is not None:
         np.maximum(own, end[batch.before], out=own)

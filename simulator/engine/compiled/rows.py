@@ -53,9 +53,10 @@ def rows_of(cargo: Cargo) -> Rows | None:
         own, length = part.repeat.round, lengths[number]
         carried, _ = next(cargo.carried(part))
         facts.append(mixed(mixed(bits(carried), _turn(own.channel)), number))
-        row, column = np.nonzero(own.after >= 0)
+        waits = own.waits
+        row, column = np.nonzero(waits >= 0)
         for repetition in range(min(part.repeat.times, 2)):
-            on = own.after[row, column] + repetition * length
+            on = waits[row, column] + repetition * length
             if repetition and bool((on < bases[number]).any()):
                 return None
             other = np.searchsorted(bases, on, "right") - 1
@@ -70,8 +71,8 @@ def rows_of(cargo: Cargo) -> Rows | None:
         for name in ("src", "dst", "channel")
     )
     way = np.concatenate([none, *(part.route.astype(np.int64) for part in cargo.parts)])
-    waits = np.concatenate(waiter), np.concatenate(awaited)
-    return Rows(src, dst, channel, way, np.concatenate(facts), waits, np.concatenate(how))
+    pairs = np.concatenate(waiter), np.concatenate(awaited)
+    return Rows(src, dst, channel, way, np.concatenate(facts), pairs, np.concatenate(how))
 
 
 def _turn(channel: Ints) -> Ints:

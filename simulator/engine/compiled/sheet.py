@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.symmetry import Kinds, Part, entries
 from simulator.engine.path import Path
 from simulator.engine.ways import Ways
-from simulator.schedule import Transfers, before_on_channel
+from simulator.transfers import Transfers, before_on_channel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -102,9 +102,10 @@ class Sheet:
         )
         sizes = [next(self.cargo.carried(own))[0][row] for own, row in zip(self.cargo.parts, self.row, strict=True)]
         none = np.zeros(len(src), np.int32)
-        awaited, waiter = self._waits(kinds.row[number])
         before = before_on_channel(channel)
-        transfers = Transfers(src, dst, none, none, none, channel, none > 0, before, awaited, waiter)
+        transfers = Transfers(
+            src, dst, none, none, none, channel, none > 0, before, partial(self._waits, kinds.row[number])
+        )
         first = np.cumsum([0, *map(len, self.kind)])
         route = self._column([a + np.arange(len(kind)) for a, kind in zip(first.tolist(), self.kind, strict=False)])
         nbytes = self._tiled(sizes).astype(np.float64)
@@ -120,9 +121,11 @@ class Sheet:
         place = _joined([_places_in(kind, row) for kind, row in zip(self.kind, rows, strict=True)])
         pairs = [np.zeros(0, np.int64)]
         for number, (own, row) in enumerate(zip(parts, self.row, strict=True)):
-            one, column = np.nonzero(own.repeat.round.after[row] >= 0)
+            round_ = own.repeat.round
+            waits = round_.after[row if round_.gate is None else round_.gate[row]]
+            one, column = np.nonzero(waits >= 0)
             turn = np.arange(own.repeat.times)[:, None]
-            on = own.repeat.round.after[row[one], column] + turn * lengths[number]
+            on = waits[one, column] + turn * lengths[number]
             other = np.searchsorted(begins, on, "right") - 1
             repetition, there = np.divmod(on - begins[other], lengths[other])
             awaited = self.bases[other] + repetition * own_lengths[other] + place[base[other] + there]

@@ -58,6 +58,7 @@ class Teams:
     _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
     _apart: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _known: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
+    _every: int = 0
     _spent: int = 0
     _met: dict[tuple[object, ...], list[tuple[Floats, list[Meeting]]]] = field(default_factory=dict)
 
@@ -68,7 +69,8 @@ class Teams:
         ops = [op for op in program.collectives().values() if op.duration is None]
         wirings = wire(cluster, ops, capacity)
         laid = {op.name: (number, wiring) for number, (op, wiring) in enumerate(zip(ops, wirings, strict=True))}
-        return cls(cluster, jitter, np.array(capacity), laid)
+        every = sum(len(wiring.cargo) for wiring in wirings)
+        return cls(cluster, jitter, np.array(capacity), laid, _every=every)
 
     def wiring(self, op: Collective) -> Wiring:
         """How it lies on the fabric."""
@@ -231,11 +233,10 @@ class Teams:
     def _count(self, flows: int) -> None:
         """Give up where more would be followed than if all were: then the events engine is the shorter way."""
         self._spent += flows
-        if self._spent <= _FEW_FOLLOWED:
-            return
-        every = sum(len(wiring.cargo) for _, wiring in self.laid.values())
-        if self._spent > every:
-            raise DeclinedError(f"flows share links so often that more than all {every} would have to be followed")
+        if self._spent > max(_FEW_FOLLOWED, self._every):
+            raise DeclinedError(
+                f"flows share links so often that more than all {self._every} would have to be followed"
+            )
 
     def _lies(self, op: Collective) -> tuple[Cargo, Ways]:
         wiring = self.wiring(op)
