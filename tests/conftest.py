@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from functools import lru_cache
+
 import pytest
 
+from simulator import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_text_is_parsed_once() -> Iterator[None]:
+    """Thousands of clusters are built from a dozen files, whose YAML took a third of the tests' time."""
+    parsed = lru_cache(maxsize=256)(document.parse)
+
+    def parse(text: str, source: str = "<text>") -> document.Document:
+        known = parsed(text, source)
+        return replace(known, data=deepcopy(known.data))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "parse", parse)
+        yield
 
 
 @pytest.fixture
