@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.collectives.algorithm import OPERATIONS
 from simulator.report import style
 from simulator.report.link_use import LinkTraffic, link_traffic, link_uses
 from simulator.timeline import LinkUse, Timeline
@@ -54,8 +55,18 @@ def figure(timeline: Timeline) -> Figure:
             heat = bars = drawn.subplots()
         _bars(bars, shown, timeline.end)
         _rows(heat, shown, len(uses))
-        style.set_title(drawn, finding(uses, timeline.end))
+        style.set_title(drawn, f"{on_links(timeline)}{finding(uses, timeline.end)}")
     return drawn
+
+
+def on_links(timeline: Timeline) -> str:
+    """Say how few collectives were on links, if closed forms stood for some; else nothing."""
+    every = {span.name for span in timeline.spans if span.kind in OPERATIONS}
+    played = {sent.collective for sent in timeline.sent} & every
+    if len(played) == len(every):
+        return ""
+    untold = f"{len(every) - len(played)} of {len(every)} collectives"
+    return f"closed forms stand for {untold}, which are on no link (collectives: played); of the rest "
 
 
 def finding(uses: Sequence[LinkUse], end: float) -> str:

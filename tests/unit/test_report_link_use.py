@@ -1,12 +1,15 @@
 """Bytes per bin and busy time of links, on flows small enough to add up by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from simulator.collectives.algorithm import OPERATIONS
 from simulator.report import plot_bandwidth
 from simulator.report.link_use import link_traffic, link_uses
 from simulator.schedule import Round, Schedule
-from simulator.timeline import LinkUse, Timeline, TransferLog
+from simulator.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 from simulator.transfers import write_out
 
 Flow = tuple[float, float, float, int]  # bytes, enter, end, route
@@ -117,6 +120,15 @@ def uses(*shares: float) -> Timeline:
 )
 def test_the_title_names_the_bottleneck(shares: tuple[float, ...], expected: str) -> None:
     assert plot_bandwidth.finding(uses(*shares).links, 1.0) == expected
+
+
+def test_collectives_that_are_on_no_link_are_told() -> None:
+    """Two of three had a closed form: a link that carried little is not what held the step up."""
+    names = ("gather", "scatter", "sum")
+    spans = [Span(0, "s", name, kind, 0.0, 1.0) for name, kind in zip(names, OPERATIONS, strict=False)]
+    some = Timeline("events", 1.0, (*spans, Span(0, "s", "layer", "forward", 0.0, 1.0)), sent=(Sent("sum", 1, 1.0),))
+    assert plot_bandwidth.on_links(some).startswith("closed forms stand for 2 of 3 collectives, which are on no link")
+    assert plot_bandwidth.on_links(replace(some, sent=tuple(Sent(name, 1, 1.0) for name in names))) == ""
 
 
 def test_at_most_forty_links_are_shown_and_the_rest_counted() -> None:
