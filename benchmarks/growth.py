@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import events, lean_ring, scale
 from benchmarks.timing import best_of
-from simulator.engine.compiled.recurrence import by_rounds
+from simulator.collectives.recurrence import by_rounds
 from simulator.engine.events import execute
 from simulator.report import style
 

@@ -17,8 +17,8 @@ from benchmarks.timing import best_of
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
+from simulator.collectives.recurrence import by_rounds
 from simulator.engine.compiled.played import Shape, numbered
-from simulator.engine.compiled.recurrence import by_rounds
 from simulator.engine.wiring import Wiring, capacities, wire
 
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}

@@ -51,18 +51,28 @@ def transfer_elements(transfers: Transfers, sizes: Ints) -> Ints:
 
 def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDArray[Any] | int, sizes: Ints) -> Ints:
     """Elements of runs of chunks: `count` of them from `first` on, `step` apart, modulo their number."""
-    k = len(sizes)
     step = np.broadcast_to(step, first.shape)
     carried = np.zeros(len(first), np.int64)
     single = count == 1
     carried[single] = sizes[first[single]]
-    row = np.flatnonzero(~single & (step == 1))
-    if len(row):
-        twice = np.concatenate([[0], np.cumsum(np.concatenate([sizes, sizes]))])
-        begin = first[row].astype(np.int64)
-        carried[row] = twice[begin + count[row]] - twice[begin]
-    row = np.flatnonzero(~single & (step != 1))
-    for i in range(int(count[row].max()) if len(row) else 0):
-        within = row[count[row] > i]
-        carried[within] += sizes[(first[within] + i * step[within]) % k]
+    several = np.flatnonzero(~single)
+    for apart in np.unique(step[several]).tolist():
+        rows = several[step[several] == apart]
+        carried[rows] = sums_of_runs(sizes, first[rows].astype(np.int64), count[rows], apart)
     return carried
+
+
+def sums_of_runs(values: Ints, first: Ints, count: npt.NDArray[Any], step: int) -> Ints:
+    """Sums of so many values from `first` on, `step` apart, modulo their number, shape (runs,).
+
+    Twice as many at a time: a run of 13 is one of 1, one of 4 and one of 8.
+    """
+    total, place = np.zeros(len(first), np.int64), first % len(values)
+    size, longest = 1, int(count.max(initial=0))
+    while size <= longest:
+        rows = np.flatnonzero(count & size)
+        total[rows] += values[place[rows]]
+        place[rows] = (place[rows] + size * step) % len(values)
+        values = values + np.roll(values, -size * step)
+        size *= 2
+    return total

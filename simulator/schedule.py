@@ -78,6 +78,12 @@ class Repeat:
     moves: int
     table: Ints
 
+    def hands_on(self, behind: Ints) -> bool:
+        """Whether each transfer carries next what the one behind it, shape (t,), carries in a repetition."""
+        own = self.round
+        alike = all(bool((column[behind] == column).all()) for column in (own.count, own.reduce))
+        return alike and bool(((own.first + self.moves - own.first[behind]) % len(self.table) == 0).all())
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

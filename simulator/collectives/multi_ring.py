@@ -28,6 +28,7 @@ from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.hierarchical import as_ring, equal_boxes
 from simulator.collectives.idle import IdleNetwork, Link
+from simulator.collectives.uneven import advance_uneven
 from simulator.schedule import Schedule
 
 
@@ -97,20 +98,15 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
 
 
 def _last_end(operation: str, sizes: Sizes, startup: float, hops: Sequence[Link], elements: Sequence[int]) -> float:
-    """Follow all hops of one ring step by step [s].
-
-    With pieces of one size the last end is the largest sum over a window of hops in a row: latency and time of each
-    once, and the time of the slowest for each step more than the window has hops.
-    """
-    latency, rate = np.array([hop.latency for hop in hops]), np.array([hop.rate(1) for hop in hops])
-    carried, end = np.array(elements, np.float64), np.full(len(hops), startup)
+    """When the last hop of one ring has carried its last piece [s]."""
+    latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))
+    carried, end = np.array([elements], np.float64), np.full((1, len(hops)), startup)
     reducing, copying = operation != "all_gather", operation != "reduce_scatter"
     if reducing:
         carried = np.roll(carried, 1)
     for itemsize in [sizes.reduced] * reducing + [sizes.copied] * copying:
-        for _ in range(len(hops) - 1):
-            end = np.maximum(np.roll(end, 1) + latency, end) + carried * itemsize / rate
-            carried = np.roll(carried, 1)
+        end = advance_uneven(end, latency, carried * itemsize, rate, len(hops) - 1)
+        carried = np.roll(carried, len(hops) - 1)
     return float(end.max())
 
 

@@ -6,6 +6,7 @@ the same side by side.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from simulator.chunks import chunk_sizes, run_elements, transfer_elements
-from simulator.schedule import Repeat, Schedule
+from simulator.chunks import chunk_sizes, run_elements, sums_of_runs, transfer_elements
+from simulator.schedule import Repeat, Round, Schedule
 from simulator.transfers import Transfers, write_out
 
 Floats = npt.NDArray[np.float64]
@@ -23,10 +24,23 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A round that is played so many times, and the way of each of its transfers, shape (t,)."""
+    """A round that is played several times.
+
+    Attributes
+    ----------
+    repeat : Repeat
+    route : int array, shape (t,)
+        The way of each transfer.
+    nbytes : float array, shape (t,)
+        What each carries in the first repetition [B].
+    steady : bool
+        Whether that is what it carries in each.
+    """
 
     repeat: Repeat
     route: npt.NDArray[np.int32]
+    nbytes: Floats
+    steady: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +71,8 @@ class Cargo:
         repeats = list(self.schedule.repeats())
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
         rows = self._ways[1]
-        return tuple(Part(repeat, rows[a:b]) for repeat, a, b in zip(repeats, cuts[:-1], cuts[1:], strict=True))
+        each = zip(repeats, cuts[:-1], cuts[1:], strict=True)
+        return tuple(Part(own, rows[a:b], self._carried(own, 0), self._is_steady(own)) for own, a, b in each)
 
     @property
     def ways(self) -> Ints:
@@ -93,31 +108,60 @@ class Cargo:
         return chunk_sizes(self.schedule, self.elements)
 
     @cached_property
-    def even(self) -> bool:
-        """Whether all chunks are of one size."""
-        return int(self.chunk_sizes.min()) == int(self.chunk_sizes.max())
+    def steady(self) -> bool:
+        """Whether every transfer carries as much in each repetition of its round."""
+        return all(part.steady for part in self.parts)
 
     def carried(self, part: Part) -> Iterator[tuple[Floats, int]]:
         """Bytes of each transfer of a round, shape (t,), and for how many rounds in a row they are just these [B]."""
-        repeat = part.repeat
-        width = np.where(repeat.round.reduce, self.reduce_itemsize, self.itemsize)
-        if self.even:
-            yield (repeat.round.count * (int(self.chunk_sizes[0]) * width)).astype(np.float64), repeat.times
+        if part.steady:
+            yield part.nbytes, part.repeat.times
             return
-        # Chunks differ by an element: then every round is its own.
-        for i in range(repeat.times):
-            first = repeat.table[(repeat.round.first + i * repeat.moves) % len(repeat.table)]
-            carried = run_elements(first, repeat.round.count, repeat.round.step, self.chunk_sizes)
-            yield (carried * width).astype(np.float64), 1
+        for i in range(part.repeat.times):
+            yield self._carried(part.repeat, i), 1
+
+    def _carried(self, repeat: Repeat, i: int) -> Floats:
+        """Bytes of each transfer of a round in repetition i, shape (t,) [B]."""
+        round_ = repeat.round
+        first = repeat.table[(round_.first + i * repeat.moves) % len(repeat.table)]
+        elements = run_elements(first, round_.count, round_.step, self.chunk_sizes)
+        return (elements * self._width(round_)).astype(np.float64)
+
+    def _width(self, round_: Round) -> Ints:
+        """Of an element on the wire, by transfer [B]."""
+        return np.where(round_.reduce, self.reduce_itemsize, self.itemsize)
+
+    def _is_steady(self, repeat: Repeat) -> bool:
+        if repeat.times == 1:
+            return True
+        # Places of the table that a transfer comes by lie so far apart.
+        apart = math.gcd(repeat.moves, len(repeat.table))
+        by_turn = (self._by_place(repeat, count).reshape(-1, apart) for count in np.unique(repeat.round.count).tolist())
+        return all(bool((elements == elements[0]).all()) for elements in by_turn)
+
+    def _by_place(self, repeat: Repeat, count: int) -> Ints:
+        """Elements of a run of so many chunks, by the place in the table where it begins."""
+        return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
     @cached_property
     def bytes_by_way(self) -> Floats:
         """What all transfers of each way carry [B]."""
         total = np.zeros(len(self.ways))
         for part in self.parts:
-            for nbytes, times in self.carried(part):
-                total += times * np.bincount(part.route, nbytes, len(self.ways))
+            total += np.bincount(part.route, self._bytes_of_all(part), len(self.ways))
         return total
+
+    def _bytes_of_all(self, part: Part) -> Floats:
+        """What each transfer of a round carries in all its repetitions, shape (t,) [B]."""
+        repeat, round_ = part.repeat, part.repeat.round
+        if part.steady:
+            return part.nbytes * repeat.times
+        elements = np.zeros(len(round_), np.int64)
+        for count in np.unique(round_.count).tolist():
+            mine = np.flatnonzero(round_.count == count)
+            times = np.full(len(mine), repeat.times)
+            elements[mine] = sums_of_runs(self._by_place(repeat, count), round_.first[mine], times, repeat.moves)
+        return (elements * self._width(round_)).astype(np.float64)
 
     @cached_property
     def total_bytes(self) -> float:

@@ -5,7 +5,8 @@ Rule: bytes are counted by rounds; times are looked up for the flows of that one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,17 +38,41 @@ def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
     if nbytes[link] == 0:
         return ()
     over = {number: np.unique(w.ways.way[w.ways.link == link]) for number, w in wirings.items()}
-    taking = [(wiring, zero, played) for wiring, zero, played in flights if len(over[id(wiring)])]
-    busy = _of_one_channel(over, taking) if len(taking) == 1 else None
-    if busy is None:
-        on = {id(played): played.on(over[id(wiring)]) for wiring, _, played in taking}
-        busy = _length([_later(on[id(played)], zero) for _, zero, played in taking])
-    return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), busy),)
+    taking = [flight for flight in flights if len(over[id(flight[0])])]
+    return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), _busy(taking, over)),)
 
 
-def _of_one_channel(over: Mapping[int, Ints], taking: Sequence[Flight]) -> float | None:
+def _busy(flights: Sequence[Flight], over: Mapping[int, Ints]) -> float:
+    """How long at least one flow was on a link, of flights that go over it by these of their ways [s]."""
+    total, known = 0.0, dict[int, tuple[Floats, Floats]]()
+    for together in _overlapping(flights):
+        own = _of_one_channel(together[0], over) if len(together) == 1 else None
+        if own is None:
+            for wiring, _, played in together:
+                if id(played) not in known:
+                    known[id(played)] = played.on(over[id(wiring)])
+            own = _length([_later(known[id(played)], zero) for _, zero, played in together])
+        total += own
+    return total
+
+
+def _overlapping(flights: Sequence[Flight]) -> Iterator[list[Flight]]:
+    """Those that may be under way at one time, in order of time."""
+    together, until = list[Flight](), -math.inf
+    for flight in sorted(flights, key=lambda flight: flight[1]):
+        _, zero, played = flight
+        if zero >= until and together:
+            yield together
+            together = []
+        together.append(flight)
+        until = max(until, zero + float(played.done.max()))
+    if together:
+        yield together
+
+
+def _of_one_channel(flight: Flight, over: Mapping[int, Ints]) -> float | None:
     """Where one channel alone takes a link its flows follow each other, each at its own rate; None elsewhere [s]."""
-    wiring, _, played = taking[0]
+    wiring, _, played = flight
     ways = over[id(wiring)]
     low, high, _ = wiring.cargo.channels
     if played.by_flow or len({*low[ways].tolist(), *high[ways].tolist()}) > 1:

@@ -215,7 +215,7 @@ class _Desk:
             return None
         if not np.array_equal(own.dst[behind], own.src) or self._crowd(part.route, np.ones(rows)) is not None:
             return None
-        return _cycles(behind)
+        return _cycles(behind) if part.steady or part.repeat.hands_on(behind) else None
 
     def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | Laps]:
         part, slot = self.cargo.parts[number], self.slots[number]

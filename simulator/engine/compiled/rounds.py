@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.collectives.recurrence import advance
+from simulator.collectives.uneven import advance_uneven
 from simulator.engine.compiled.layout import Batch, Laps, Layout
-from simulator.engine.compiled.recurrence import advance
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+# By an addition, of its result.
+_LOST: Final = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,14 @@ def play(layout: Layout, start: Floats) -> Passage:
     done = np.concatenate([start, np.full(extras, -np.inf)])
     np.maximum.at(done, layout.src, end[:-1])
     np.maximum.at(done, layout.dst, end[:-1])
-    return Passage(enter, end[:-1], done[:ranks], crowd)
+    return Passage(enter, end[:-1], _in_step(done[:ranks], layout), crowd)
+
+
+def _in_step(done: Floats, layout: Layout) -> Floats:
+    """The same; one moment for all where they differ by no more than so many additions may lose."""
+    additions = sum(part.repeat.times for part in layout.cargo.parts)
+    last = done.max()
+    return np.full(len(done), last) if last - done.min() <= additions * _LOST * last else done
 
 
 def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
@@ -89,8 +100,11 @@ def _go_round(layout: Layout, laps: Laps, enter: Floats, end: Floats) -> None:
     latency = layout.latency[laps.first : laps.last][order]
     rate = layout.ways.rate[part.route][order]
     enter[laps.first + order] = np.maximum(np.roll(now, 1, axis=1) + latency, now)
-    for nbytes, times in layout.cargo.carried(part):
-        now = advance(now, latency, nbytes[order] / rate, times)
+    nbytes = part.nbytes[order]
+    if part.steady:
+        now = advance(now, latency, nbytes / rate, part.repeat.times)
+    else:
+        now = advance_uneven(now, latency, nbytes, rate, part.repeat.times)
     end[laps.first + order] = now
 
 
@@ -117,8 +131,9 @@ def _followed(layout: Layout, laps: Laps, passage: Passage) -> Iterator[tuple[Fl
     behind[order] = np.roll(order, 1, axis=1)
     end = passage.end[laps.first - length : laps.first]
     latency, rate = layout.latency[laps.first : laps.last], layout.ways.rate[part.route]
-    for nbytes, times in layout.cargo.carried(part):
-        for _ in range(times):
-            enter = np.maximum(end[behind] + latency, end)
-            end = enter + nbytes / rate
-            yield enter, end
+    nbytes = part.nbytes
+    for _ in range(part.repeat.times):
+        enter = np.maximum(end[behind] + latency, end)
+        end = enter + nbytes / rate
+        yield enter, end
+        nbytes = nbytes if part.steady else nbytes[behind]

@@ -42,7 +42,7 @@ class Rows:
 
 def rows_of(cargo: Cargo) -> Rows | None:
     """Write a cargo's rounds out, once each; None where repetitions of a round are unlike."""
-    if not cargo.even:
+    if not cargo.steady:
         return None
     lengths = [len(part.route) for part in cargo.parts]
     bases = np.cumsum([0, *(n * part.repeat.times for n, part in zip(lengths, cargo.parts, strict=True))])
@@ -51,8 +51,7 @@ def rows_of(cargo: Cargo) -> Rows | None:
     waiter, awaited, how = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
     for number, part in enumerate(cargo.parts):
         own, length = part.repeat.round, lengths[number]
-        carried, _ = next(cargo.carried(part))
-        facts.append(mixed(mixed(bits(carried), _turn(own.channel)), number))
+        facts.append(mixed(mixed(bits(part.nbytes), _turn(own.channel)), number))
         waits = own.waits
         row, column = np.nonzero(waits >= 0)
         for repetition in range(min(part.repeat.times, 2)):

@@ -100,7 +100,7 @@ class Sheet:
             self._column([of[getattr(r, name)[row]] for r, row in zip(rounds, self.row, strict=True)])
             for name, of in (("src", place), ("dst", place), ("channel", kinds.channel[number]))
         )
-        sizes = [next(self.cargo.carried(own))[0][row] for own, row in zip(self.cargo.parts, self.row, strict=True)]
+        sizes = [own.nbytes[row] for own, row in zip(self.cargo.parts, self.row, strict=True)]
         none = np.zeros(len(src), np.int32)
         before = before_on_channel(channel)
         transfers = Transfers(

@@ -140,7 +140,7 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
     first = asked - rounds
     there = last >= first
     value = start + np.arange(len(start)) * slowest
-    found[there] = _largest_between(value, first[there], last[there]) + (rounds - asked[there]) * slowest
+    found[there] = largest_between(value, first[there], last[there]) + (rounds - asked[there]) * slowest
     np.maximum(found, _on_the_way(start[-hops:], takes, rounds, slower, laps * hops), out=found)
     return found + passed[-hops:]
 
@@ -168,7 +168,7 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
     return found
 
 
-def _largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
+def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
     """The largest of values[first .. last], for many windows at once: two windows of a power of two cover each."""
     found = np.empty(len(first))
     level = np.frexp(last - first + 1)[1] - 1
