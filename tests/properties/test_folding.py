@@ -136,6 +136,7 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
         lambda op: (wirings[op.name].cargo, wirings[op.name].ways),
         np.array(capacities(cluster)),
         0.0,
+        {},
     )
     assert folded is not None
     laid = {name: (number, wiring) for number, (name, wiring) in enumerate(wirings.items())}

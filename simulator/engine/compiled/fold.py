@@ -5,7 +5,7 @@ Rule: a flow that stands for several takes of a link what they take together. Wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,6 +30,28 @@ _MOST_USES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
+class Creases:
+    """What stands for what, whenever lines come as they do.
+
+    Attributes
+    ----------
+    kinds : Kinds
+    stands : int array, shape (parts,)
+        By part the first of its kind.
+    sheets : mapping of int to (Sheet, Written)
+        By part that stands for others; none where times are given.
+    """
+
+    kinds: Kinds
+    stands: Ints
+    sheets: Mapping[int, tuple[Sheet, Written]]
+
+    def __len__(self) -> int:
+        """How many transfers are played."""
+        return sum(len(sheet) for sheet, _ in self.sheets.values())
+
+
+@dataclass(frozen=True, eq=False)
 class Fold:
     """What is played for lines that share links, and what it stands for.
 
@@ -39,32 +61,26 @@ class Fold:
         The lines, as they are.
     parts : sequence of Part
         All their groups.
-    kinds : Kinds
-    stands : int array, shape (parts,)
-        By part the first of its kind.
-    sheets : mapping of int to (Sheet, Written)
-        By part that stands for others; none where times are given.
+    creases : Creases
     """
 
     members: Sequence[Member]
     parts: Sequence[Part]
-    kinds: Kinds
-    stands: Ints
-    sheets: Mapping[int, tuple[Sheet, Written]]
+    creases: Creases
 
     def __len__(self) -> int:
         """How many transfers are played."""
-        return sum(len(sheet) for sheet, _ in self.sheets.values())
+        return len(self.creases)
 
     def play(self, cluster: Cluster) -> list[Together]:
         """Play it, and say of every line what became of it; the use of links is with the first."""
-        laid = {self.parts[number].op.name: (number, written) for number, (_, written) in self.sheets.items()}
+        laid = {self.parts[number].op.name: (number, written) for number, (_, written) in self.creases.sheets.items()}
         outcomes = play_together([self._folded(line) for line in range(len(self.members))], cluster, Jitter(), laid)
         times = {name: own for outcome in outcomes for name, own in outcome.times.items()}
         use = self._use(times)
         found = []
         for line, outcome in enumerate(outcomes):
-            start, done = outcome.start[self.kinds.rank], outcome.done[self.kinds.rank]
+            start, done = outcome.start[self.creases.kinds.rank], outcome.done[self.creases.kinds.rank]
             played = tuple(self._played(number, done, times) for number in self._of_line(line))
             found.append(Together(start, done, played, use if line == 0 else joined([])))
         return found
@@ -74,14 +90,14 @@ class Fold:
 
     def _folded(self, line: int) -> Member:
         """A line with kinds of ranks in place of ranks."""
-        member, count = self.members[line], int(self.kinds.rank.max()) + 1
-        bound = np.zeros(max(count, *(int(extra.max(initial=-1)) + 1 for extra in self.kinds.extra)))
-        bound[self.kinds.rank] = member.bound
+        member, count = self.members[line], int(self.creases.kinds.rank.max()) + 1
+        bound = np.zeros(max(count, *(int(extra.max(initial=-1)) + 1 for extra in self.creases.kinds.extra)))
+        bound[self.creases.kinds.rank] = member.bound
         teams = []
         for number in self._of_line(line):
-            if self.stands[number] == number:
+            if self.creases.stands[number] == number:
                 op = self.parts[number].op
-                ranks, extras = members_of(self.parts[number], number, self.kinds)
+                ranks, extras = members_of(self.parts[number], number, self.creases.kinds)
                 teams.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
         return Member(tuple(teams), bound, member.follows)
 
@@ -94,9 +110,9 @@ class Fold:
 
     def _times(self, number: int, times: Mapping[str, Times], ways: Ints | None = None) -> Times:
         """Enter and end of every transfer of a part, or of those on some ways."""
-        stands = int(self.stands[number])
+        stands = int(self.creases.stands[number])
         enter, end = times[self.parts[stands].op.name]
-        sheet, kinds_of_rows = self.sheets[stands][0], self.kinds.row[number]
+        sheet, kinds_of_rows = self.creases.sheets[stands][0], self.creases.kinds.row[number]
         routes = np.concatenate([own.route for own in sheet.cargo.parts])
         wanted = np.ones(len(routes), np.bool_) if ways is None else np.isin(routes, ways)
         rows = sheet.numbers(kinds_of_rows, wanted)
@@ -105,16 +121,16 @@ class Fold:
     def _use(self, times: Mapping[str, Times]) -> Use:
         """What all flows together have of links: their shares were solved, so on a link they count as one."""
         uses = []
-        for number, (_, written) in self.sheets.items():
+        for number, (_, written) in self.creases.sheets.items():
             enter, end = times[self.parts[number].op.name]
             uses.append(use_of(written.ways, written.route, enter, end, np.zeros(len(enter), np.int64)))
         own = joined(uses).as_one_crowd()
         load = load_of(own)
         link, begin, until = intervals(own.link, own.enter, own.end, own.crowd)
-        every, of_kind = np.argsort(self.kinds.link, kind="stable"), np.sort(self.kinds.link)
-        if int(np.bincount(self.kinds.link)[self.kinds.link[link]].sum()) > _MOST_USES:
+        every, of_kind = np.argsort(self.creases.kinds.link, kind="stable"), np.sort(self.creases.kinds.link)
+        if int(np.bincount(self.creases.kinds.link)[self.creases.kinds.link[link]].sum()) > _MOST_USES:
             link, begin, until = load.link, load.first, load.last
-        row, place = entries(of_kind, self.kinds.link[link])
+        row, place = entries(of_kind, self.creases.kinds.link[link])
         asked = load.most[np.searchsorted(load.link, link)][row]
         nobody = np.zeros(len(row), np.int64)
         return Use(every[place], begin[row], until[row], asked, nobody, nobody)
@@ -125,6 +141,7 @@ def fold(
     lies: Callable[[Collective], tuple[Cargo, Ways]],
     capacity: Floats,
     alike: float,
+    known: MutableMapping[bytes, Creases | None],
 ) -> Fold | None:
     """Fold lines that share links; None where that does not even halve what is to be played.
 
@@ -137,6 +154,8 @@ def fold(
         Of every link [B/s].
     alike : float
         Bounds that differ by no more are the same [s].
+    known : mapping
+        What was found for such lines, by which ranks come at the same times; what is found here is added.
     """
     parts = [
         Part(line, op, *((None, None) if op.duration is not None else lies(op)))
@@ -144,19 +163,27 @@ def fold(
         for op in member.teams
     ]
     bounds = _same([member.bound for member in members], alike)
-    found = kinds(parts, bounds, capacity) if bounds is not None else None
+    if bounds is None:
+        return None
+    if bounds.tobytes() not in known:
+        known[bounds.tobytes()] = _creases(parts, bounds, capacity)
+    found = known[bounds.tobytes()]
+    return Fold(members, parts, found) if found is not None else None
+
+
+def _creases(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Creases | None:
+    found = kinds(parts, bounds, capacity)
     if found is None:
         return None
     first = np.unique(found.part, return_index=True)[1]
-    stands = first[found.part]
     sheets = {}
     for number in sorted(first.tolist()):
         part = parts[number]
         if part.cargo is not None and part.ways is not None:
             sheet = Sheet.of(part.cargo, found.row[number])
             sheets[number] = sheet, sheet.written(part, part.ways, number, found, capacity)
-    folded = Fold(members, parts, found, stands, sheets)
-    return folded if 2 * len(folded) <= sum(len(part.cargo) for part in parts if part.cargo is not None) else None
+    creases = Creases(found, first[found.part], sheets)
+    return creases if 2 * len(creases) <= sum(len(part.cargo) for part in parts if part.cargo is not None) else None
 
 
 def _same(bounds: Sequence[Floats], alike: float) -> Ints | None:

@@ -202,9 +202,9 @@ class _Colouring:
         for _ in range(_MOST_PASSES):
             for relation in self.relations:
                 self._look(relation)
-            found = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
-            count = sum(int(number.max(initial=-1)) + 1 for number in found.values())
+            count = sum(len(np.unique(colour)) for colour in self.colours.values())
             if count == before:
+                found = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
                 extra, row, channel = (self._split(found[name], name) for name in ("end", "row", "channel"))
                 takes = self._taken(found["row"], found["link"])
                 return Kinds(found["end"][: self.ranks], extra, row, channel, found["part"], found["link"], takes)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.declined import DeclinedError
-from simulator.engine.compiled.fold import fold
+from simulator.engine.compiled.fold import Creases, fold
 from simulator.engine.compiled.joint import Member, play_together
 from simulator.engine.compiled.meetings import Load, Meeting, Use, joined, load_of, meetings
 from simulator.engine.compiled.played import Played, Shape, Together, numbered, told_by_flow
@@ -58,6 +58,7 @@ class Teams:
     _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
     _apart: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _known: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
+    _creases: dict[tuple[object, ...], dict[bytes, Creases | None]] = field(default_factory=dict)
     _every: int = 0
     _spent: int = 0
     _met: dict[tuple[object, ...], list[tuple[Floats, list[Meeting]]]] = field(default_factory=dict)
@@ -215,13 +216,17 @@ class Teams:
         """Follow all flows and solve what they do to each other; `why` is raised where they are too many."""
         zero = min(float(member.bound.min()) for member in members)
         bounds = np.stack([member.bound - zero for member in members])
-        known = self._known.setdefault(tuple(part for member in members for part in self._alike(member)), [])
+        key = tuple(part for member in members for part in self._alike(member))
+        known = self._known.setdefault(key, [])
         for other, found in known:
             if bool((np.abs(other - bounds) <= _ALIKE * np.spacing(zero)).all()):
                 return [together.later(zero) for together in found]
         own = [replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)]
         # Latencies that stray are all unlike.
-        folded = None if self.jitter.latency else fold(own, self._lies, self.capacity, _ALIKE * float(np.spacing(zero)))
+        folded = None
+        if not self.jitter.latency:
+            alike, creases = _ALIKE * float(np.spacing(zero)), self._creases.setdefault(key, {})
+            folded = fold(own, self._lies, self.capacity, alike, creases)
         flows = len(folded) if folded else self._transfers(op for member in members for op in member.teams)
         if flows > _MOST_FOLLOWED:
             raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
