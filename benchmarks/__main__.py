@@ -59,8 +59,7 @@ def lines() -> Iterator[Line]:
     yield Line(f"{text} (aim 10); ends within {apart:.1e} (aim 1e-9)", met, "compiled over events", quick / slow)
     yield from _rings()
     yield from _steps()
-    least = payload.floor(64, 16 * _MIB)
-    play, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
+    play, least, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
     text = f"{text}; drawing {drawing:.2f} s, judging {judging:.2f} s, wrong {wrong}"
     yield Line(text, play <= 1.3 * least, "payload", play / least)

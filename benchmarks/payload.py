@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,28 +16,11 @@ from simulator.collectives.expected import Numbers, judge
 from simulator.dtypes import find
 from simulator.engine.events import execute
 from simulator.engine.payload import Payload, ended_order
+from simulator.timeline import Timeline
 
 
-def floor(world_size: int, nbytes: int) -> float:
-    """CPU time [s] of the adds and copies of a ring, chunk arrays ready at hand; best of 5."""
-    arrays = [np.full(nbytes // 4, r, np.float32) for r in range(world_size)]
-    chunks = [np.array_split(a, world_size) for a in arrays]
-    n = world_size
-
-    def work() -> None:
-        for step in range(n - 1):
-            for c in range(n):
-                into = chunks[(c + step + 2) % n][c]
-                np.add(into, chunks[(c + step + 1) % n][c], out=into)
-        for step in range(n - 1):
-            for c in range(n):
-                np.copyto(chunks[(c + step + 1) % n][c], chunks[(c + step) % n][c])
-
-    return best_of(5, work)[0]
-
-
-def engine(world_size: int, nbytes: int) -> tuple[float, float, float, int]:
-    """CPU times [s] of the play from inputs in memory to results, of drawing and of judging, and wrong elements."""
+def engine(world_size: int, nbytes: int) -> tuple[float, float, float, float, int]:
+    """CPU times [s] of the play from inputs in memory to results, of its floor, drawing and judging; wrong elements."""
     began = time.process_time()
     played, dtype = program(world_size, nbytes), find("float32")
     op = played.collectives()["all_reduce"]
@@ -43,16 +28,29 @@ def engine(world_size: int, nbytes: int) -> tuple[float, float, float, int]:
     drawing = time.process_time() - began
     buffers = [array.copy() for array in drawn]
     payload = Payload(buffers, dtype, "sum", dtype.numpy)
-    there = build("star_100g", world_size)
-    best = float("inf")
+    there, timelines = build("star_100g", world_size), list[Timeline]()
+    best, least = float("inf"), float("inf")
     for _ in range(5):
+        # On the same memory: pages that were touched before are faster, whoever touched them.
+        least = min(least, best_of(1, partial(_floor, buffers))[0])
         for buffer, array in zip(buffers, drawn, strict=True):
             buffer[...] = array
-        began = time.process_time()
-        timeline = execute(played, there, payloads={op.name: payload})
-        best = min(best, time.process_time() - began)
-    log = timeline.logs[0]
+        best = min(best, best_of(1, lambda: timelines.append(execute(played, there, payloads={op.name: payload})))[0])
+    log = timelines[-1].logs[0]
     began = time.process_time()
     order = ended_order(log.transfers, log.end)
     verdict = judge(op.schedule, log.transfers, order, Numbers(dtype, "sum", dtype.numpy), drawn, buffers)
-    return best, drawing, time.process_time() - began, verdict.wrong
+    return best, least, drawing, time.process_time() - began, verdict.wrong
+
+
+def _floor(buffers: list[Any]) -> None:
+    """The adds and copies of a ring, n(n-1) each."""
+    n = len(buffers)
+    chunks = [np.array_split(buffer, n) for buffer in buffers]
+    for step in range(n - 1):
+        for c in range(n):
+            into = chunks[(c + step + 2) % n][c]
+            np.add(into, chunks[(c + step + 1) % n][c], out=into)
+    for step in range(n - 1):
+        for c in range(n):
+            np.copyto(chunks[(c + step + 1) % n][c], chunks[(c + step) % n][c])
