@@ -83,18 +83,12 @@ class Meeting:
 
 def use_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
     """What flows that take these ways have of links that matter."""
-    way, links, weight = ways.watched
-    column = np.arange(len(way)) - np.searchsorted(way, way)
-    shape = len(ways), int(column.max(initial=-1)) + 1
-    table, takes = np.full(shape, -1, np.int64), np.zeros(shape)
-    table[way, column], takes[way, column] = links, weight * ways.rate[way]
-    link, asked = table[route], takes[route]
-    flow, column = np.nonzero(link >= 0)
     # A flow without bytes holds nothing.
-    real = end[flow] > enter[flow]
-    flow, column = flow[real], column[real]
-    own = np.zeros(len(flow), np.int64)
-    return Use(link[flow, column], enter[flow], end[flow], asked[flow, column], crowd[flow], own)
+    real = np.flatnonzero(end > enter)
+    flow, link, weight = ways.taken(route[real])
+    row = real[flow]
+    own = np.zeros(len(row), np.int64)
+    return Use(link, enter[row], end[row], weight * ways.rate[route[row]], crowd[row], own)
 
 
 def joined(uses: Sequence[Use]) -> Use:

@@ -126,7 +126,8 @@ class Shape:
         """Play from when each rank has reached it and paid its start-up, shape (ranks,).
 
         What was played before from starts that differ by no more than `alike` [s] is taken again. Where channels meet
-        on a link that cannot give all what they ask for, every flow is told for itself.
+        on a link that cannot give all what they ask for, every flow is told for itself; what held itself back once is
+        taken to do so from any start, for it is to be followed anyway, which is always right.
 
         Raises
         ------
@@ -135,7 +136,7 @@ class Shape:
         """
         # Lines come one behind the other, and so do their starts.
         for other, known in reversed(self._known):
-            if bool((np.abs(other - start) <= alike).all()):
+            if known.met is not None or bool((np.abs(other - start) <= alike).all()):
                 return known
         found = self._play(start, self._compact)
         met = self._met(found)
