@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Route
@@ -109,10 +109,9 @@ class IdleNetwork:
     @property
     def mesh(self) -> Link | None:
         """Every pair of participants has links of its own, all alike: a full mesh."""
-        pairs = [(a, b) for a in range(len(self.vertices)) for b in range(len(self.vertices)) if a != b]
-        if not all(self.cluster.graph.has_edge(self.vertices[a], self.vertices[b]) for a, b in pairs):
+        if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
-        return self._alike(pairs)
+        return self._alike(permutations(range(len(self.vertices)), 2))
 
     def neighbours(self, order: Sequence[int]) -> Link | None:
         """Along a closed ring of participants every hop has links of its own, all alike."""

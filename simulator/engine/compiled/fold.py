@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,12 @@ class Creases:
     stands: Ints
     sheets: Mapping[int, tuple[Sheet, Written]]
 
+    @cached_property
+    def participants(self) -> int:
+        """Kinds of ranks, or of servers and switches where these are more."""
+        numbers = self.kinds.rank, *self.kinds.extra
+        return int(np.concatenate(numbers).max()) + 1
+
     def __len__(self) -> int:
         """How many transfers are played."""
         return sum(len(sheet) for sheet, _ in self.sheets.values())
@@ -81,20 +87,25 @@ class Fold:
         found = []
         for line, outcome in enumerate(outcomes):
             start, done = outcome.start[self.creases.kinds.rank], outcome.done[self.creases.kinds.rank]
-            played = tuple(self._played(number, done, times) for number in self._of_line(line))
+            played = tuple(self._played(number, done, times) for number in self._by_line[line])
             found.append(Together(start, done, played, use if line == 0 else joined([])))
         return found
 
-    def _of_line(self, line: int) -> list[int]:
-        return [number for number, part in enumerate(self.parts) if part.line == line]
+    @cached_property
+    def _by_line(self) -> list[list[int]]:
+        """Numbers of each line's parts."""
+        found: list[list[int]] = [[] for _ in self.members]
+        for number, part in enumerate(self.parts):
+            found[part.line].append(number)
+        return found
 
     def _folded(self, line: int) -> Member:
         """A line with kinds of ranks in place of ranks."""
-        member, count = self.members[line], int(self.creases.kinds.rank.max()) + 1
-        bound = np.zeros(max(count, *(int(extra.max(initial=-1)) + 1 for extra in self.creases.kinds.extra)))
+        member = self.members[line]
+        bound = np.zeros(self.creases.participants)
         bound[self.creases.kinds.rank] = member.bound
         teams = []
-        for number in self._of_line(line):
+        for number in self._by_line[line]:
             if self.creases.stands[number] == number:
                 op = self.parts[number].op
                 ranks, extras = members_of(self.parts[number], number, self.creases.kinds)
