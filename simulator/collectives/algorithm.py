@@ -24,6 +24,10 @@ OPERATIONS: Final = (
 )
 ROOTED: Final = ("broadcast", "reduce", "scatter", "gather")
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
+# Where so many answer one rank at once, switches' buffers overflow, and neither those nor congestion is modelled: TCP
+# breaks down at some twenty senders, DCTCP holds out to some 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1;
+# recalled). MPICH has no such exchange among its choices (Thakur, Rabenseifner & Gropp, IJHPCA 2005).
+MOST_TO_ONE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class Algorithm:
         How many of its flows from one rank into its box a machine's rate cap holds together: each gets that part.
     fewest_in_box : int
         A machine runs it by itself for groups with so many ranks in every box.
+    most_by_choice : int or None
+        Ranks of the largest group that is given to it where nobody asks for it and others can do it too.
     """
 
     plans: Mapping[str, Plan]
@@ -130,6 +136,7 @@ class Algorithm:
     options: tuple[str, ...] = ()
     flows: Callable[[Request], int] = field(default=lambda request: 1)
     fewest_in_box: int = 1
+    most_by_choice: int | None = None
 
 
 def least_volume(request: Request) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Bools, Ints, Round, Schedule
 
@@ -145,4 +145,5 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
+    most_by_choice=MOST_TO_ONE,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Round, Schedule
 
@@ -41,4 +41,10 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return network.startup + 2 * link.latency + request.elements * (sizes.copied + sizes.copied) / rate
 
 
-ALGORITHM = Algorithm(plans={"all_reduce": all_reduce}, volume=least_volume, minimal=always, closed_form=closed_form)
+ALGORITHM = Algorithm(
+    plans={"all_reduce": all_reduce},
+    volume=least_volume,
+    minimal=always,
+    closed_form=closed_form,
+    most_by_choice=MOST_TO_ONE,
+)

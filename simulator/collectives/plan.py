@@ -6,7 +6,8 @@ rate caps of the machine. No clock, no arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -158,35 +159,43 @@ def _with_boxes(cluster: Cluster, task: Task) -> Request:
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
     machine = _runs(cluster, task.request)
-    if machine is not None and _able(cluster, task, machine.algorithm):
+    if machine is not None and _tried(cluster, task, machine.algorithm) is not None:
         return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
-    candidates = []
-    for name in catalog.names():
-        algorithm = catalog.find(name)
+    able = [
+        name
+        for name in catalog.names()
         # Servers of their own are further machines, which nobody has asked for.
-        if task.request.operation not in algorithm.plans or "servers" in algorithm.options:
-            continue
-        try:
-            part = _cut(cluster, task, name, algorithm)
-            op = _collective(cluster, part, name, algorithm, task.request.operation, "")
-        except ScenarioError:
-            continue
-        time = algorithm.closed_form(part.request, _sizes(op), _network(cluster, task.group, op))
-        exact = time is not None
-        candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
-    return choose(candidates)
+        if task.request.operation in catalog.find(name).plans and "servers" not in catalog.find(name).options
+    ]
+    meant = [name for name in able if task.request.world_size <= (catalog.find(name).most_by_choice or math.inf)]
+    name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
+    left = [other for other in able if name in meant and other not in meant]
+    return name, f"{why}; too many to one at {task.request.world_size} ranks: {', '.join(left)}" if left else why
 
 
-def _able(cluster: Cluster, task: Task, name: str) -> bool:
-    """Whether what the machine runs can be run on this group: boxes that are not all full, for one, may forbid it."""
+def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
+    """Those that can be run here, and their foreseen times."""
+    candidates = []
+    for name in names:
+        made = _tried(cluster, task, name)
+        if made is not None:
+            request, op = made
+            time = catalog.find(name).closed_form(request, _sizes(op), _network(cluster, task.group, op))
+            exact = time is not None
+            candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
+    return candidates
+
+
+def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective] | None:
+    """An algorithm on this group; None where it cannot be run: boxes that are not all full, for one, may forbid it."""
     algorithm = catalog.find(name)
     if task.request.operation not in algorithm.plans:
-        return False
+        return None
     try:
-        _collective(cluster, _cut(cluster, task, name, algorithm), name, algorithm, task.request.operation, "")
+        part = _cut(cluster, task, name, algorithm)
+        return part.request, _collective(cluster, part, name, algorithm, task.request.operation, "")
     except ScenarioError:
-        return False
-    return True
+        return None
 
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:

@@ -166,6 +166,14 @@ def test_auto_takes_the_fastest_closed_form_and_says_why(eight_gpus: Cluster) ->
         assert made.predicted == min(other.predicted for other in others if other.predicted is not None)
 
 
+def test_auto_has_no_more_than_64_send_to_one_at_once_unless_nothing_else_can() -> None:
+    for ranks, left in ((64, False), (65, True)):
+        made = planned(star(ranks), "auto", Request("all_reduce", ranks, 8))
+        assert ("; too many to one at 65 ranks: direct, naive" in made.why) is left
+        assert (made.algorithm == "direct") is not left
+    assert planned(star(65), "auto", Request("all_to_all", 65, 65)).algorithm == "direct"
+
+
 def test_auto_takes_what_the_machine_runs() -> None:
     cluster = replace(star(4), collectives={"all_reduce": MachineCollective("tree", source="a table")})
     made = planned(cluster, "auto", Request("all_reduce", 4, 400))
