@@ -13,6 +13,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
+from simulator.engine.compiled import engine
 from simulator.engine.compiled.crossing import crossing
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.engine import execute as compiled
@@ -22,6 +23,7 @@ from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
 from simulator.errors import SimulationError
 from simulator.program import Compute, Program
+from simulator.report.link_use import link_uses
 from simulator.timeline import Timeline
 from simulator.training.step import plan_step
 from tests.engines import farthest
@@ -131,6 +133,26 @@ def test_both_engines_give_one_answer_to_many(family: str, block: int) -> None:
     size = MANY // 20
     tally = compared(family, range(100_000 + block * size, 100_000 + (block + 1) * size))
     assert tally.accepted >= 0.6 * tally.played
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_busiest_link_alone_is_told_as_in_the_books_of_all(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """Where transfers are too many for books of all links."""
+    for seed in range(30):
+        case = drawn(family, seed)
+        expected = tried(case.program, case.cluster, case.jitter) if case is not None else None
+        if case is None or not isinstance(expected, Timeline):
+            continue
+        books = {use.name: use for use in link_uses(expected)}
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_MOST_BOOKED", 0)
+            told = compiled(case.program, case.cluster, jitter=case.jitter, limit_memory=False).links
+        longest = max((use.nbytes / use.bandwidth for use in books.values()), default=0.0)
+        assert (longest > 0.0) == bool(told), (family, seed)
+        for use in told:
+            assert use.nbytes == pytest.approx(books[use.name].nbytes, rel=1e-12), (family, seed)
+            assert use.nbytes / use.bandwidth == pytest.approx(longest, rel=1e-12), (family, seed)
+            assert use.busy == pytest.approx(books[use.name].busy, rel=1e-9), (family, seed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from simulator.chunks import run_elements
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
 from simulator.collectives.uneven import advance_uneven
 from simulator.engine import events
 from simulator.engine.compiled import engine
-from simulator.program import Collective, Program
+from simulator.program import Collective, Op, Program
 from simulator.report.link_use import link_uses
-from tests.playing import boxes, equal_boxes, planned, star
+from tests.playing import boxes, equal_boxes, planned, regular, star
 
 TIMES = st.sampled_from([0.0, 1e-6, 3.3e-6, 1e-4, 2e-3])
 
@@ -84,3 +85,19 @@ def test_the_busiest_link_alone_is_told_as_all_are(
     assert found.nbytes == expected[found.name].nbytes
     assert found.busy == pytest.approx(expected[found.name].busy, rel=1e-9)
     assert found.nbytes / found.bandwidth == max(use.nbytes / use.bandwidth for use in expected.values())
+
+
+def test_the_busiest_link_is_told_of_groups_that_take_it_by_unlike_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both send up, then down: over the link from 1 to 2 the first group sends late and the second one early."""
+    cluster, request = regular("ring", 4), Request("all_reduce", 2, 4 * 10**6)
+    ranks: list[tuple[Op, ...]] = [(), (), (), ()]
+    for name, group in (("first", (0, 2)), ("second", (3, 1))):
+        op = plan(cluster, Task(request, "tree", group)).ops[0]
+        for rank in group:
+            ranks[rank] = (replace(op, name=name),)
+    program = Program(tuple(ranks))
+    monkeypatch.setattr(engine, "_MOST_BOOKED", 0)
+    (found,) = engine.execute(program, cluster).links
+    expected = {use.name: use for use in link_uses(events.execute(program, cluster))}
+    assert found.busy == pytest.approx(2 * 16e6 / 50e9, rel=1e-9)
+    assert found.busy == pytest.approx(expected[found.name].busy, rel=1e-9)

@@ -44,14 +44,18 @@ def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
 
 def _busy(flights: Sequence[Flight], over: Mapping[int, Ints]) -> float:
     """How long at least one flow was on a link, of flights that go over it by these of their ways [s]."""
-    total, known = 0.0, dict[int, tuple[Floats, Floats]]()
+    # Groups of one shape share what was played, though not the ways by which they take a link.
+    total, known = 0.0, dict[tuple[int, int], tuple[Floats, Floats]]()
     for together in _overlapping(flights):
         own = _of_one_channel(together[0], over) if len(together) == 1 else None
         if own is None:
-            for wiring, _, played in together:
-                if id(played) not in known:
-                    known[id(played)] = played.on(over[id(wiring)])
-            own = _length([_later(known[id(played)], zero) for _, zero, played in together])
+            intervals = []
+            for wiring, zero, played in together:
+                key = id(wiring), id(played)
+                if key not in known:
+                    known[key] = played.on(over[id(wiring)])
+                intervals.append(_later(known[key], zero))
+            own = _length(intervals)
         total += own
     return total
 
