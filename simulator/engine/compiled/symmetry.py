@@ -93,7 +93,8 @@ def kinds(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Kinds | None
     Returns
     -------
     Kinds or None
-        None where there is nothing to be gained, or where chunks are of unlike sizes.
+        None where there is nothing to be gained, or where a transfer carries more in one
+        repetition of its round than in another.
     """
     cargos = {id(part.cargo): part.cargo for part in parts if part.cargo is not None}
     known = {number: rows_of(cargo) for number, cargo in cargos.items()}
