@@ -6,11 +6,15 @@ Rule: nothing is registered by hand. A folder's listing is the menu.
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Literal
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Final, Literal, TypeVar
 
 from simulator.errors import ScenarioError, UnknownNameError
 
+T = TypeVar("T")
 Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parent
@@ -64,6 +68,15 @@ def find(kind: Kind, name: str) -> Path:
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         raise ScenarioError(f"{name}: no such {kind} file; give an existing path or {_some(shipped)}")
     raise UnknownNameError(kind, name, shipped)
+
+
+def declared(package: ModuleType, constant: str, kind: type[T]) -> dict[str, T]:
+    """What modules of a package declare under a constant's name, by module; modules without it are left out."""
+    loaded = {
+        module.name: import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)
+    }
+    values = {name: getattr(module, constant, None) for name, module in loaded.items()}
+    return {name: value for name, value in values.items() if isinstance(value, kind)}
 
 
 def _some(names: dict[str, Path]) -> str:

@@ -26,6 +26,7 @@ from simulator.report.summary import CollectiveReport, summarize, with_link_use
 from simulator.report.training_summary import TrainingReport
 from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
 from simulator.scenario.training_making import to_step
+from simulator.training.sharding import catalog as strategies
 from simulator.training.step import StepPlan
 from simulator.training_run import play_step
 from simulator.units import format_bytes
@@ -128,10 +129,10 @@ def build_cluster(scenario: Scenario) -> Cluster:
     """The scenario's cluster, with a server's port for each parameter server that stands on its own."""
     spec, collective, training = scenario.cluster, scenario.collective, scenario.training
     servers = 0
-    if training is not None and training.sharding.strategy == "parameter_server":
-        servers = training.sharding.servers if training.sharding.servers_on == "own" else 0
-    if collective is not None and collective.algorithm == "parameter_server" and _servers(collective)[1] == "own":
-        servers = _servers(collective)[0]
+    if training is not None:
+        servers = strategies.find(training.sharding.strategy).servers(training.sharding)
+    if collective is not None and collective.servers is not None and collective.servers.on == "own":
+        servers = collective.servers.count
     return build(
         spec.topology,
         spec.world_size,

@@ -20,6 +20,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import inputs
 from simulator.collectives.algorithm import Request
+from simulator.collectives.example import Example
 from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, plan
 from simulator.engine.events import execute
@@ -78,6 +79,16 @@ def boxes(world_size: int, size: int, nics: int | None = None) -> Cluster:
 def equal_boxes(world_size: int, size: int) -> tuple[tuple[int, ...], ...]:
     """0 .. size - 1, size .. 2 size - 1, ..."""
     return tuple(tuple(range(start, start + size)) for start in range(0, world_size, size))
+
+
+def request_options(example: Example, world_size: int) -> dict[str, Any]:
+    """Fields of a Request that an algorithm's example gives."""
+    found: dict[str, Any] = {} if example.chunks is None else {"chunks": example.chunks}
+    if example.servers is not None:
+        found |= {"servers": example.servers, "servers_on": example.servers_on}
+    if example.given and example.box_size:
+        found["boxes"] = equal_boxes(world_size, example.box_size)
+    return found
 
 
 def divisors(n: int) -> list[int]:

@@ -17,7 +17,7 @@ from simulator.engine.jitter import Jitter
 from simulator.program import Compute, Op, Program
 from simulator.training.spec import LossScaling, Precision
 from simulator.training.step import plan_step
-from tests.training import TINY, step
+from tests.training import TINY, WITHOUT_SERVERS, step
 
 TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_2d": 9}
 COPIED = ("star_100g", "dgx_h100", "dgx_a100", "h100_ethernet_100g", "leaf_spine_100g", "torus_2d")
@@ -174,7 +174,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {
     "zero3": lambda g: training(g, "zero3"),
     "ddp": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2"]))),
     "groups on shared cards": side_by_side,
-    "stragglers": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2", "zero3"])), stragglers=True),
+    "stragglers": lambda g: training(g, str(g.choice(WITHOUT_SERVERS)), stragglers=True),
     "zero3 with copies": copies,
 }
 

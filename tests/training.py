@@ -12,9 +12,15 @@ from simulator.model.shape import Transformer
 from simulator.report.summary import with_link_use
 from simulator.report.training_summary import TrainingReport, summarize_step
 from simulator.timeline import Timeline
+from simulator.training.sharding import catalog as strategies
+from simulator.training.sharding.strategy import Updater
 from simulator.training.spec import Sharding, TrainingStep
 from simulator.training.step import StepPlan, plan_step
 
+EVERY_STRATEGY = strategies.names()
+# Ranks that sum their gradients among themselves, and those of them that update a part each.
+WITHOUT_SERVERS = tuple(n for n in EVERY_STRATEGY if strategies.find(n).updater is not Updater.SERVERS)
+SHARDED = tuple(n for n in EVERY_STRATEGY if strategies.find(n).updater is Updater.OWNERS)
 TINY = Transformer("tiny", 4, 64, 4, 4, 16, 256, 512, 128)
 
 
@@ -37,9 +43,8 @@ def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> Tr
 
 def play(made: TrainingStep, ranks: int, topology: Any = "star_100g") -> Played:
     """Play a step on so many ranks, without a limit on memory."""
-    sharding = made.sharding
-    own = sharding.strategy == "parameter_server" and sharding.servers_on == "own"
-    cluster = build(topology, ranks, servers=sharding.servers if own else 0)
+    servers = strategies.find(made.sharding.strategy).servers(made.sharding)
+    cluster = build(topology, ranks, servers=servers)
     plan = plan_step(cluster, made)
     timeline = with_link_use(execute(plan.program, cluster, limit_memory=False))
     return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))

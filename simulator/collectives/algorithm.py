@@ -5,10 +5,12 @@ Rule: an algorithm is described here and played elsewhere. One shared test holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Literal
 
+from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Schedule
 
@@ -101,6 +103,14 @@ class Sizes:
     reduced: int
 
 
+class Auxiliary(Enum):
+    """Participants of a schedule that are no ranks: what they are on the cluster."""
+
+    NONE = "nobody"
+    SERVERS = "server"
+    SWITCHES = "switch"
+
+
 Plan = Callable[[Request], Schedule]
 Volume = Callable[[Request], int]
 ClosedForm = Callable[[Request, Sizes, IdleNetwork], float | None]
@@ -127,6 +137,13 @@ class Algorithm:
         A machine runs it by itself for groups with so many ranks in every box.
     most_by_choice : int or None
         Ranks of the largest group that is given to it where nobody asks for it and others can do it too.
+    auxiliary : Auxiliary
+        What takes part beside ranks: parameter servers with machines of their own, where the request has them there;
+        the reducing switch of each box.
+    whole : tuple of str
+        Operations whose array is not cut into pieces, though `chunks` is an option of others.
+    examples : function (ranks) -> iterable of Example
+        Settings that shared tests play it in.
     """
 
     plans: Mapping[str, Plan]
@@ -137,6 +154,9 @@ class Algorithm:
     flows: Callable[[Request], int] = field(default=lambda request: 1)
     fewest_in_box: int = 1
     most_by_choice: int | None = None
+    auxiliary: Auxiliary = Auxiliary.NONE
+    whole: tuple[str, ...] = ()
+    examples: Callable[[int], Iterable[Example]] = plain
 
 
 def least_volume(request: Request) -> int:

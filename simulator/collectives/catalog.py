@@ -5,25 +5,19 @@ Rule: a module is an algorithm if it has an ALGORITHM; its name is the algorithm
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from functools import cache
 
 import simulator.collectives
 from simulator.collectives.algorithm import OPERATIONS, Algorithm
 from simulator.errors import UnknownNameError
+from simulator.registry import declared
 
 __all__ = ["OPERATIONS", "find", "names", "operations", "pairs"]
 
 
 @cache
 def _algorithms() -> dict[str, Algorithm]:
-    found: dict[str, Algorithm] = {}
-    for module in pkgutil.iter_modules(simulator.collectives.__path__):
-        loaded = importlib.import_module(f"simulator.collectives.{module.name}")
-        if isinstance(getattr(loaded, "ALGORITHM", None), Algorithm):
-            found[module.name] = loaded.ALGORITHM
-    return found
+    return declared(simulator.collectives, "ALGORITHM", Algorithm)
 
 
 def names() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
+from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Schedule
 
@@ -71,4 +72,5 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     options=("rank_order", "chunks"),
+    examples=in_pieces,
 )

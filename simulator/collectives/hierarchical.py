@@ -16,6 +16,7 @@ import numpy as np
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
+from simulator.collectives.example import in_boxes
 from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Ints, Round, Schedule
 
@@ -179,4 +180,6 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     options=("boxes", "chunks"),
+    whole=("reduce_scatter", "all_gather"),
+    examples=in_boxes,
 )

@@ -26,6 +26,7 @@ import numpy as np
 from simulator.chunks import split
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.example import in_boxes
 from simulator.collectives.hierarchical import as_ring, equal_boxes
 from simulator.collectives.idle import IdleNetwork, Link
 from simulator.collectives.uneven import advance_uneven
@@ -117,4 +118,5 @@ ALGORITHM = Algorithm(
     closed_form=closed_form,
     options=("boxes",),
     flows=flows,
+    examples=in_boxes,
 )

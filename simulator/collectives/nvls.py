@@ -11,7 +11,8 @@ References
 
 from __future__ import annotations
 
-from simulator.collectives.algorithm import Algorithm, Request
+from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
+from simulator.collectives.example import at_switches
 from simulator.collectives.hierarchical import Stages, equal_boxes
 from simulator.schedule import Schedule
 
@@ -99,4 +100,6 @@ ALGORITHM = Algorithm(
     minimal=never,
     options=("boxes", "chunks"),
     fewest_in_box=FEWEST,
+    auxiliary=Auxiliary.SWITCHES,
+    examples=at_switches,
 )

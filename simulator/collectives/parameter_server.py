@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes
+from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.example import with_servers
 from simulator.collectives.idle import IdleNetwork
 from simulator.schedule import Round, Schedule
 
@@ -137,4 +138,6 @@ ALGORITHM = Algorithm(
     minimal=minimal,
     closed_form=closed_form,
     options=("servers", "chunks"),
+    auxiliary=Auxiliary.SERVERS,
+    examples=with_servers,
 )

@@ -14,7 +14,7 @@ from typing import Literal
 
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
-from simulator.collectives.algorithm import Algorithm, Request, Sizes
+from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
@@ -165,7 +165,7 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
         name
         for name in catalog.names()
         # Servers of their own are further machines, which nobody has asked for.
-        if task.request.operation in catalog.find(name).plans and "servers" not in catalog.find(name).options
+        if task.request.operation in catalog.find(name).plans and catalog.find(name).auxiliary is not Auxiliary.SERVERS
     ]
     meant = [name for name in able if task.request.world_size <= (catalog.find(name).most_by_choice or math.inf)]
     name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
@@ -217,7 +217,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     machine = _machine(cluster, task.request)
     request = task.request
     # Before the schedule, which may be long: on most networks no switch reduces.
-    extras = _extras(cluster, task, name, request)
+    extras = _extras(cluster, task, name, algorithm.auxiliary)
     try:
         schedule = _schedule(name, request)
     except ValueError as error:
@@ -268,22 +268,24 @@ def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:
     return _runs(cluster, request) or cluster.collectives.get("all_reduce")
 
 
-def _extras(cluster: Cluster, task: Task, name: str, request: Request) -> tuple[str, ...]:
-    if name == "parameter_server" and request.servers_on == "own":
+def _extras(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:
+    """Vertices of the participants that are no ranks."""
+    request = task.request
+    if auxiliary is Auxiliary.SERVERS and request.servers_on == "own":
         if len(cluster.servers) < request.servers:
             raise ScenarioError(
                 f"collective.servers.on: got 'own', but {cluster.name} has ports for {len(cluster.servers)} servers; "
                 "write on: workers, or use star or leaf-spine"
             )
         return cluster.servers[: request.servers]
-    if name != "nvls":
+    if auxiliary is not Auxiliary.SWITCHES:
         return ()
     box_of = cluster.box_of()
     boxes = sorted({box_of[rank] for rank in task.group if rank in box_of})
     switches = [cluster.reducing_switches[box] for box in boxes if box < len(cluster.reducing_switches)]
     if len(switches) != len(request.boxes):
         raise ScenarioError(
-            f"collective.algorithm: got 'nvls', but no switch of {cluster.name} reduces; "
+            f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; "
             "it needs a topology with in_switch_reduction: true"
         )
     return tuple(switches)

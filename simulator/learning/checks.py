@@ -115,7 +115,7 @@ def is_sum(sent: Sequence[Array], given: Array) -> bool:
 
 def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
     """Whether ranks that should hold the same parameters do, bit for bit."""
-    if setting.plan.step.sharding.strategy == "zero3":
+    if setting.plan.strategy.shards_parameters:
         pairs = [(ranks[n % setting.cut].parts, rank.parts) for n, rank in enumerate(ranks)]
         return all(_same(one[units], other[units]) for one, other in pairs for units in one)
     names = [(unit, name) for unit, own in ranks[0].working.items() for name in own]

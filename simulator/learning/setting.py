@@ -14,6 +14,7 @@ from simulator.numerics.optimizer import Adam, Rule
 from simulator.program import Compute
 from simulator.timeline import Timeline, TransferLog
 from simulator.training.checkpointing import policy_of
+from simulator.training.sharding.strategy import Updater
 from simulator.training.step import StepPlan
 
 
@@ -61,7 +62,7 @@ class Setting:
     @property
     def cut(self) -> int:
         """Among how many ranks one copy of the states is cut up."""
-        if self.plan.step.sharding.strategy == "ddp":
+        if self.plan.strategy.updater is Updater.EVERY_RANK:
             return 1
         return self.plan.step.sharding.shard_size or self.world_size
 
@@ -79,7 +80,8 @@ class Setting:
     def kept_in(self, micro: int) -> int:
         """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""
         step = self.plan.step
-        return micro // step.accumulation if step.sharding.keeps_whole_gradients else micro
+        whole = self.plan.strategy.keeps_whole_gradients(step.sharding)
+        return micro // step.accumulation if whole else micro
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
         """Dropout's luck of a unit's pass; `begun` steps have been taken before what was played."""

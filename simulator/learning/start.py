@@ -19,6 +19,7 @@ from simulator.numerics.flat import flat
 from simulator.numerics.optimizer import fresh
 from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
+from simulator.training.sharding.strategy import Gathering, Updater
 from simulator.training.step import StepPlan
 
 
@@ -45,9 +46,9 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     for number in range(setting.world_size):
         held = {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
         # Where parameters are sharded they are gathered before anybody computes.
-        gathers = plan.step.sharding.strategy == "zero3" and setting.cut > 1
+        gathers = plan.strategy.gathering is Gathering.BEFORE_USE and setting.cut > 1
         ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else held))
-    if plan.step.sharding.strategy == "parameter_server" and setting.world_size > 1:
+    if plan.strategy.updater is Updater.SERVERS and setting.world_size > 1:
         return Training(setting, ranks, _servers(setting, initial))
     for rank in ranks:
         for units in travelling_together(plan):

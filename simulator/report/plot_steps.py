@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from simulator.collectives import catalog
 from simulator.collectives.verify import Held, initial, promised
 from simulator.report import style
 from simulator.schedule import Round, Schedule
@@ -266,7 +267,7 @@ def _name(schedule: Schedule, participant: int) -> str:
     """A rank's number; what it is, where it is no rank."""
     if participant < schedule.world_size:
         return str(participant)
-    kind = "switch" if schedule.algorithm.startswith("nvls") else "server"
+    kind = catalog.find(schedule.algorithm).auxiliary.value
     return kind if schedule.extras == 1 else f"{kind[:2]}{participant - schedule.world_size}"
 
 

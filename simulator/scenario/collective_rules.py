@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Keys that only some algorithms listen to, and the word by which an algorithm file says so.
 OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "boxes"}
-_IN_SWITCH: Final = ("nvls",)
 
 
 def takers(option: str) -> tuple[str, ...]:
@@ -27,7 +26,14 @@ def takers(option: str) -> tuple[str, ...]:
 
     able = tuple(name for name in catalog.names() if OPTIONS[option] in catalog.find(name).options)
     # What reduces in switches has the boxes that the machine has; nobody can choose their size.
-    return tuple(name for name in able if name not in _IN_SWITCH) if option == "group_size" else able
+    return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
+
+
+def _in_switch(name: str) -> bool:
+    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import Auxiliary
+
+    return name in catalog.names() and catalog.find(name).auxiliary is Auxiliary.SWITCHES
 
 
 def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> Iterator[Conflict]:
@@ -160,7 +166,7 @@ def _rank_order(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
 
 
 def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
-    if shape.algorithm != "parameter_server":
+    if shape.algorithm not in takers("servers"):
         return
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
     if on == "own" and facts is not None and not facts.own_servers:
@@ -179,23 +185,25 @@ def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) ->
 
 
 def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+    from simulator.collectives import catalog
+
     if shape.algorithm not in takers("group_size"):
         return
     if shape.group_size is not None and ranks % shape.group_size:
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
         told = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", told, "group", "cluster.world_size")
-    if shape.algorithm == "hierarchical" and shape.operation != "all_reduce" and shape.chunks not in (None, 1):
-        told = f"got {shape.chunks}; hierarchical {shape.operation} is not cut into pieces; remove it"
+    if shape.operation in catalog.find(shape.algorithm).whole and shape.chunks not in (None, 1):
+        told = f"got {shape.chunks}; {shape.algorithm} {shape.operation} is not cut into pieces; remove it"
         yield _conflict("chunks", told, "operation", "algorithm", of_key=True)
 
 
 def _boxes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
     name, box_size, ranks = shape.algorithm, facts.box_size, cluster.world_size
-    if name in _IN_SWITCH and not facts.in_switch_reduction:
+    if _in_switch(name) and not facts.in_switch_reduction:
         told = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
         yield _conflict("algorithm", told, "cluster.topology")
-    elif name in _IN_SWITCH or (name in takers("group_size") and shape.group_size is None):
+    elif _in_switch(name) or (name in takers("group_size") and shape.group_size is None):
         if box_size is None:
             told = f"topology {facts.name} has no boxes of one size; say how many ranks make one: 'group_size: 4'"
             yield _conflict("algorithm", f"got {name!r}; {told}", "group_size", "cluster.topology")

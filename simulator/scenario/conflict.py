@@ -6,9 +6,11 @@ it looked at; so a fault in a swept combination can be told at the right axis.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.document import Key
+from simulator.training.sharding import catalog as strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,20 @@ def repeated(values: list[int]) -> int | None:
             return i
         seen.add(value)
     return None
+
+
+def any_of(names: Iterable[str]) -> str:
+    """Names as advice.
+
+    Examples
+    --------
+    >>> any_of(["zero1", "zero2", "zero3"])
+    'zero1, zero2 or zero3'
+    """
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def any_listening(option: str) -> str:
+    """Strategies that an option of `sharding` makes a difference to, as advice."""
+    return any_of(strategies.listening(option))

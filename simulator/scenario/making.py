@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from simulator.scenario import training_making
+from simulator.scenario import collective_rules, training_making
 from simulator.scenario.records import (
     PLOTS,
     TRAINING_PLOTS,
@@ -100,7 +100,7 @@ def size(shape: CollectiveShape) -> int:
 def _servers(shape: CollectiveShape) -> Servers | None:
     if shape.servers is not None:
         return Servers(shape.servers.count, cast(Any, shape.servers.on))
-    return Servers() if shape.algorithm == "parameter_server" else None
+    return Servers() if shape.algorithm in collective_rules.takers("servers") else None
 
 
 def _fusion(shape: FusionShape) -> Fusion:

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import ScenarioError
-from simulator.scenario.conflict import Conflict
+from simulator.scenario.conflict import Conflict, any_listening
 from simulator.scenario.learning_shape import FaultShape
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_making import precision
 from simulator.scenario.training_shape import TrainingShape
+from simulator.training.sharding import catalog as strategies
+from simulator.training.sharding.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -64,7 +66,7 @@ def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | 
         yield _conflict("sharding.keep_below", told)
     if shape.optimizer not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
-    if sharding.strategy == "parameter_server" and _scales(shape):
+    if strategies.find(sharding.strategy).updater is Updater.SERVERS and _scales(shape):
         told = "servers apply gradients without looking for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", told, "training.sharding.strategy", "training.precision.params")
     yield from _dtypes(shape)
@@ -90,8 +92,9 @@ def _asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Confl
         yield _conflict("sharding.staleness", told, "training.sharding.asynchronous")
     if not sharding.asynchronous:
         return
-    if sharding.strategy != "parameter_server":
-        told = f"got true, but with {sharding.strategy} ranks sum their gradients together; write parameter_server"
+    if "asynchronous" not in strategies.find(sharding.strategy).options:
+        able = any_listening("asynchronous")
+        told = f"got true, but with {sharding.strategy} ranks sum their gradients together; write {able}"
         yield _conflict("sharding.asynchronous", told, "training.sharding.strategy")
     elif sharding.servers_on != "own":
         told = "got 'workers'; servers that wait for nobody stand on machines of their own; write own"
@@ -102,7 +105,7 @@ def _asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Confl
 
 
 def _clipping(shape: TrainingShape) -> Iterator[Conflict]:
-    if shape.clip_norm is not None and shape.sharding.strategy == "parameter_server":
+    if shape.clip_norm is not None and strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
         told = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
         yield _conflict("clip_norm", told, "training.sharding.strategy")
 

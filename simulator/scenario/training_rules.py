@@ -15,11 +15,13 @@ from simulator import dtypes, registry
 from simulator.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numbers_rules
-from simulator.scenario.conflict import Conflict, repeated
+from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
 from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.training_making import precision
 from simulator.scenario.training_shape import TrainingShape
+from simulator.training.sharding import catalog as strategies
+from simulator.training.sharding.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -70,8 +72,9 @@ def _shard_size(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
     if size is None:
         return
     involved = ("training.sharding.strategy", "cluster.world_size")
-    if shape.sharding.strategy != "zero3":
-        told = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write zero3"
+    if "shard_size" not in strategies.find(shape.sharding.strategy).options:
+        able = any_listening("shard_size")
+        told = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
         yield _conflict("sharding.shard_size", told, *involved)
     elif world_size % size:
         near = max(n for n in range(1, min(size, world_size) + 1) if world_size % n == 0)
@@ -85,8 +88,9 @@ def _mesh(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
     if isinstance(ranks, bool):
         return
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
-    if shape.sharding.strategy != "zero3":
-        told = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write zero3"
+    if not strategies.find(shape.sharding.strategy).shards_parameters:
+        able = any_listening("reshard_after_forward")
+        told = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; leave it out, or write {able}"
         yield _conflict("sharding.reshard_after_forward", told, *involved)
     elif whole % ranks or ranks == whole:
         told = (
@@ -101,8 +105,7 @@ def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
 
     if shape.algorithm == "auto":
         return
-    sharded = shape.sharding.strategy in ("zero1", "zero2", "zero3")
-    needed = ("all_reduce", "reduce_scatter", "all_gather") if sharded else ("all_reduce",)
+    needed = strategies.find(shape.sharding.strategy).operations
     able = catalog.operations(shape.algorithm)
     missing = [operation for operation in needed if operation not in able]
     if missing:
@@ -111,19 +114,19 @@ def _algorithm(shape: TrainingShape) -> Iterator[Conflict]:
 
 
 def _gradient_sync(shape: TrainingShape) -> Iterator[Conflict]:
-    strategy, sync = shape.sharding.strategy, shape.sharding.gradient_sync
-    if sync != "every" and strategy != "zero3":
-        when = "every micro-batch" if strategy == "zero2" else "the last micro-batch"
-        told = f"got {sync!r}, but {strategy} communicates gradients in {when}; leave it out, or write zero3"
+    strategy, sync = strategies.find(shape.sharding.strategy), shape.sharding.gradient_sync
+    if sync != "every" and "gradient_sync" not in strategy.options:
+        when, able = strategy.sending.value, any_listening("gradient_sync")
+        told = f"got {sync!r}, but {strategy.name} communicates gradients in {when}; leave it out, or write {able}"
         yield _conflict("sharding.gradient_sync", told, "training.sharding.strategy")
 
 
 def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
     sharding = shape.sharding
-    if sharding.strategy != "parameter_server":
+    if strategies.find(sharding.strategy).updater is not Updater.SERVERS:
         return
     if world_size < 2:
-        told = "got 'parameter_server', which takes at least 2 workers; write ddp for one"
+        told = f"got {sharding.strategy!r}, which takes at least 2 workers; write ddp for one"
         yield _conflict("sharding.strategy", told, "cluster.world_size")
     if sharding.servers_on == "workers" and sharding.servers > world_size:
         told = f"got {sharding.servers}, more than the {world_size} workers that they live on"
@@ -134,10 +137,10 @@ def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None)
 
 
 def _offload(shape: TrainingShape) -> Iterator[Conflict]:
-    strategy = shape.sharding.strategy
-    if shape.offload.what != "none" and strategy in ("ddp", "parameter_server"):
-        whose = "every rank would update everything" if strategy == "ddp" else "servers have them already"
-        told = f"got {shape.offload.what!r}, but with {strategy} {whose}; write sharding: zero1, zero2 or zero3"
+    strategy = strategies.find(shape.sharding.strategy)
+    if shape.offload.what != "none" and strategy.updater is not Updater.OWNERS:
+        able = any_of(name for name in strategies.names() if strategies.find(name).updater is Updater.OWNERS)
+        told = f"got {shape.offload.what!r}, but with {strategy.name} {strategy.updater.value}; write sharding: {able}"
         yield _conflict("offload", told, "training.sharding.strategy")
 
 

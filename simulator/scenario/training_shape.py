@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -25,7 +25,8 @@ from simulator.scenario.learning_shape import (
     yes_no_or_probability,
 )
 from simulator.scenario.short_form import Short
-from simulator.training.spec import OPTIMIZERS, Offload, Strategy
+from simulator.training.sharding import catalog as strategies
+from simulator.training.spec import OPTIMIZERS, Offload
 
 
 def frameworks() -> tuple[str, ...]:
@@ -40,7 +41,6 @@ def _algorithms() -> tuple[str, ...]:
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
-STRATEGIES: Final[tuple[str, ...]] = get_args(Strategy)
 # What others call these (ZeRO's paper, section 5; PyTorch's ShardingStrategy), so that their names find home.
 _OTHER_STRATEGIES: Final = {
     **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "is called zero3 here; write zero3"),
@@ -83,7 +83,7 @@ _OTHER_OFFLOADS: Final = {
     **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
     **dict.fromkeys(("parameters", "params", "activations"), "is not built yet; optimizer is what can be offloaded"),
 }
-SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES}, _OTHER_STRATEGIES)
+SHARDINGS: Final = Short({name: {"strategy": name} for name in strategies.names()}, _OTHER_STRATEGIES)
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Where a word may stand for a mapping; an axis that goes below it needs the mapping.
@@ -151,7 +151,7 @@ class ParallelismShape(Shape):
 class ShardingShape(Shape):
     """How model states are spread over data-parallel ranks."""
 
-    strategy: Annotated[str, reading.choice(STRATEGIES, _OTHER_STRATEGIES)] = Field(
+    strategy: Annotated[str, reading.choice(strategies.names(), _OTHER_STRATEGIES)] = Field(
         default="zero3", description="What is spread: nothing, optimizer states, also gradients, also parameters."
     )
     reshard_after_forward: Annotated[bool | int, _reshard()] = Field(

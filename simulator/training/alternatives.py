@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
-from simulator.training.spec import Offload, Strategy, TrainingStep
-
-_NEXT: Final[dict[Strategy, Strategy]] = {"ddp": "zero1", "zero1": "zero2", "zero2": "zero3"}
+from simulator.training.sharding import catalog
+from simulator.training.sharding.strategy import Strategy, Updater
+from simulator.training.spec import Offload, TrainingStep
 
 
 def alternatives(step: TrainingStep, ranks: int) -> Iterator[tuple[str, TrainingStep]]:
     """Changes of one setting each that need less memory, as text for a user and as a step."""
     if step.allocator != "expandable_segments":
         yield "allocator: expandable_segments", replace(step, allocator="expandable_segments")
-    following = _NEXT.get(step.sharding.strategy)
-    while following is not None and ranks > 1:
-        yield f"sharding: {following}", replace(step, sharding=replace(step.sharding, strategy=following))
-        following = _NEXT.get(following)
+    strategy = catalog.find(step.sharding.strategy)
+    for name in _sharding_more(strategy) if ranks > 1 else ():
+        yield f"sharding: {name}", replace(step, sharding=replace(step.sharding, strategy=name))
     if step.checkpointing != "full":
         yield "activation_checkpointing: full", replace(step, checkpointing="full")
     smaller = step.micro_batch_size // 2
@@ -30,5 +28,14 @@ def alternatives(step: TrainingStep, ranks: int) -> Iterator[tuple[str, Training
         changed = replace(step, micro_batch_size=smaller, accumulation=step.accumulation * times)
         yield f"micro_batch_size: {smaller} with gradient_accumulation_steps: {changed.accumulation}", changed
         smaller //= 2
-    if step.offload is None and step.sharding.strategy in ("zero1", "zero2", "zero3"):
+    if step.offload is None and strategy.updater is Updater.OWNERS:
         yield "offload: optimizer", replace(step, offload=Offload())
+
+
+def _sharding_more(strategy: Strategy) -> list[str]:
+    """Names of strategies that shard what this one does and more, the least first; servers keep to themselves."""
+    if strategy.updater is Updater.SERVERS:
+        return []
+    others = [catalog.find(name) for name in catalog.names()]
+    more = [other for other in others if other.shards > strategy.shards and other.updater is Updater.OWNERS]
+    return [other.name for other in sorted(more, key=lambda other: len(other.shards))]

@@ -34,20 +34,18 @@ class Passes:
         The last of what the host must have before it updates.
     parts : list of tuple of Unit
         What was cut up among the ranks together, in the order of the last micro-batch.
+    keeps_whole_gradients : bool
+        Whether whole gradients are summed up over micro-batches, instead of this rank's part of them.
     """
 
     score: Score
     step: TrainingStep
     units: tuple[Unit, ...]
     ranks: int
+    keeps_whole_gradients: bool
     gradients: list[str] = field(default_factory=list)
     handed_over: str | None = None
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
-
-    @property
-    def keeps_whole_gradients(self) -> bool:
-        """Whether whole gradients are summed up over micro-batches, instead of this rank's part of them."""
-        return self.step.sharding.keeps_whole_gradients
 
     @property
     def gradient_itemsize(self) -> int:

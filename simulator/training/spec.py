@@ -12,7 +12,6 @@ from simulator.model.shape import Transformer
 from simulator.training.framework import BARE, Framework
 
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
-Strategy = Literal["ddp", "zero1", "zero2", "zero3", "parameter_server"]
 # A policy for all layers, k for every k-th in full, those in full, or policies with the layers of each.
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -23,7 +22,8 @@ class Sharding:
 
     Attributes
     ----------
-    strategy : {"ddp", "zero1", "zero2", "zero3", "parameter_server"}
+    strategy : str
+        A name of the strategies' catalog: "ddp", "zero3", ...
     reshard_after_forward : bool or int
         zero3: whether a layer's parameters are freed between forward and backward; or over how many neighbouring ranks
         they are spread meanwhile.
@@ -50,7 +50,7 @@ class Sharding:
         asynchronous: by how many steps a worker may be ahead of the slowest; None: by any number.
     """
 
-    strategy: Strategy = "zero3"
+    strategy: str = "zero3"
     reshard_after_forward: bool | int = True
     prefetch: int = 1
     bucket_size: int = 25 * 2**20
@@ -62,11 +62,6 @@ class Sharding:
     servers_on: Literal["own", "workers"] = "own"
     asynchronous: bool = False
     staleness: int | None = None
-
-    @property
-    def keeps_whole_gradients(self) -> bool:
-        """Whether whole gradients are summed up over micro-batches, instead of each rank's part of them."""
-        return self.strategy not in ("zero2", "zero3") or self.gradient_sync == "last"
 
     @property
     def mesh(self) -> int | None:

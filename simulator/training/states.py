@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.dtypes import find
+from simulator.training.sharding.strategy import State, Strategy, Updater
 from simulator.training.spec import TrainingStep
 
 _STATE = 4  # optimizer states are float32 [B]
@@ -47,21 +48,22 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def states(step: TrainingStep, elements: int, ranks: int, resident: int = 0) -> States:
+def states(step: TrainingStep, strategy: Strategy, elements: int, ranks: int, resident: int = 0) -> States:
     """States of a rank of a model with so many parameters [1]_, of which `resident` stay whole on every rank.
 
     With offloading [2]_ the GPU keeps working parameters only. A parameter server's workers keep these too.
     """
-    strategy, precision = step.sharding.strategy, step.precision
+    precision, sharded = step.precision, State.PARAMETERS in strategy.shards
     own = shard(elements, ranks)
-    held = own if strategy == "zero3" else elements
-    updated = {"ddp": elements, "parameter_server": 0}.get(strategy, own)
+    held = own if sharded else elements
+    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[strategy.updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
     numbers = step.optimizer.states * _STATE
     away = step.offload is not None
-    # In zero3 the parameters' shard is the master copy, and is cast when it is gathered; not where that lies elsewhere.
-    alone = strategy == "zero3" and master > 0 and not away
+    # Where parameters are sharded the shard is the master copy, and is cast when it is gathered; not where that lies
+    # elsewhere.
+    alone = sharded and master > 0 and not away
     parameters = held * (master if alone else p) + resident * p
     kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))

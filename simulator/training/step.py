@@ -6,7 +6,6 @@ Rule: notes what every rank does in the order of issue; times come out of the en
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 
 from simulator.cluster.cluster import Cluster
 from simulator.model.flops import model_flops_per_token
@@ -16,6 +15,8 @@ from simulator.training.communicator import Communicator
 from simulator.training.groups import Groups, for_every_rank
 from simulator.training.passes import Passes
 from simulator.training.score import Score
+from simulator.training.sharding import catalog
+from simulator.training.sharding.strategy import Strategy
 from simulator.training.spec import TrainingStep
 from simulator.training.states import states
 from simulator.training.update import update
@@ -30,6 +31,7 @@ class StepPlan:
     ----------
     program : Program
     step : TrainingStep
+    strategy : Strategy
     tokens : int
         Of all ranks in one step.
     model_flops, hardware_flops : float
@@ -42,6 +44,7 @@ class StepPlan:
 
     program: Program
     step: TrainingStep
+    strategy: Strategy
     tokens: int
     model_flops: float
     hardware_flops: float
@@ -61,16 +64,18 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         Whether ranks keep step with each other: no jitter (stragglers are seen here).
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
+    strategy = catalog.find(step.sharding.strategy)
     groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
     score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm))
     left = hbm_left(cluster)
-    passes = Passes(score, step, units(step, cluster.gpus[0], cluster.world_size, left), groups.shard_size)
+    made = units(step, cluster.gpus[0], cluster.world_size, left, sharded=strategy.shards_parameters)
+    passes = Passes(score, step, made, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
     elements = sum(unit.elements for unit in passes.units)
-    held = states(step, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
+    held = states(step, strategy, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
     score.allocate("parameters", held.parameters, "parameters")
     score.allocate("optimizer states", held.optimizer, "optimizer")
-    import_module(f"simulator.training.sharding.{step.sharding.strategy}").plan(score, passes)
-    update(score, passes, Gauge(cluster.gpus[0], step, left), held)
+    strategy.plan(score, passes)
+    update(score, passes, Gauge(cluster.gpus[0], step, left), held, strategy)
     ranks = for_every_rank(score.ops, score.scopes, groups, score.communicator.among)
     timed = sum(op.duration is not None for op in score.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
@@ -79,6 +84,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     return StepPlan(
         program=Program(ranks),
         step=step,
+        strategy=strategy,
         tokens=tokens,
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * cluster.world_size,

@@ -10,25 +10,26 @@ from simulator.dtypes import find
 from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
+from simulator.training.sharding.strategy import Gathering, Strategy, Updater
 from simulator.training.spec import LossScaling, Offload
 from simulator.training.states import States, shard
 from simulator.training.work import Gauge
 
 
-def update(score: Score, passes: Passes, gauge: Gauge, held: States) -> None:
+def update(score: Score, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> None:
     """Note the update, then what it frees and what it must hand out."""
     step = passes.step
-    if step.sharding.strategy != "parameter_server":
+    if strategy.updater is not Updater.SERVERS:
         if step.offload is not None:
-            done = _on_host(score, passes, step.offload, held)
+            done = _on_host(score, passes, step.offload, held, strategy)
         else:
-            done = _on_gpu(score, passes, gauge, held)
-        _hand_out(score, passes, done)
+            done = _on_gpu(score, passes, gauge, held, strategy)
+        _hand_out(score, passes, done, strategy)
     for name in passes.gradients:
         score.free(name)
 
 
-def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States) -> str:
+def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> str:
     # The last collective of each stream stands for all before it.
     last: list[str | None] = list({op.stream: op.name for op in score.collectives}.values())
     grads = held.updated * find(passes.step.precision.grads).itemsize
@@ -37,12 +38,12 @@ def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States) -> str:
         found = score.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
         last = [_checked(score, passes.step.loss_scaling, found)]
     norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last, Act("norm"))
-    total = _summed(score, passes, norm)
+    total = _summed(score, norm, strategy)
     done = gauge.swept("update", held.update_read, held.update_written)
     return score.compute("optimizer step", done, "optimizer", [total], Act("update"))
 
 
-def _on_host(score: Score, passes: Passes, offload: Offload, held: States) -> str:
+def _on_host(score: Score, passes: Passes, offload: Offload, held: States, strategy: Strategy) -> str:
     """Unit by unit, so that one's parameters travel back while the next are updated."""
     precision = passes.step.precision
     grads, rate = held.updated * find(precision.grads).itemsize, offload.host_rate
@@ -51,7 +52,7 @@ def _on_host(score: Score, passes: Passes, offload: Offload, held: States) -> st
         found = score.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act("check"))
         last = [_checked(score, passes.step.loss_scaling, found)]
     norm = score.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
-    total = _summed(score, passes, norm)
+    total = _summed(score, norm, strategy)
     traffic = (held.update_read + held.update_written) / max(held.updated, 1)
     done = norm
     for unit in passes.units:
@@ -63,13 +64,13 @@ def _on_host(score: Score, passes: Passes, offload: Offload, held: States) -> st
     return done
 
 
-def _summed(score: Score, passes: Passes, norm: str) -> str:
+def _summed(score: Score, norm: str, strategy: Strategy) -> str:
     """Squares of all parts; where every rank has the whole gradient nobody needs to ask.
 
     In float64, so that neither sharding nor bucketing shows in a clipped step: sums in another order differ there by
     less than single precision sees.
     """
-    if passes.step.sharding.strategy == "ddp":
+    if strategy.updater is Updater.EVERY_RANK:
         return norm
     act = Act("sum norm")
     return score.communicate("sum gradient norm", "all_reduce", 1, "float64", [norm], "shard", act) or norm
@@ -82,9 +83,9 @@ def _checked(score: Score, scaling: LossScaling, done: str) -> str:
     return score.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act("flag")) or done
 
 
-def _hand_out(score: Score, passes: Passes, done: str) -> None:
+def _hand_out(score: Score, passes: Passes, done: str, strategy: Strategy) -> None:
     step = passes.step
-    if step.sharding.strategy in ("zero1", "zero2"):
+    if strategy.gathering is Gathering.AFTER_UPDATE:
         # Every bucket was padded when it was cut up.
         elements = passes.ranks * sum(shard(sum(unit.elements for unit in part), passes.ranks) for part in passes.parts)
         act = Act("gather updated")

@@ -178,8 +178,13 @@ def _is_eight_bit(dtype: str) -> bool:
     return find(dtype, stored=False).itemsize == 1
 
 
-def units(step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0) -> tuple[Unit, ...]:
-    """Embedding, layers and head with their work for one micro-batch; several ranks copy what they communicate."""
+def units(
+    step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0, *, sharded: bool = False
+) -> tuple[Unit, ...]:
+    """Embedding, layers and head with their work for one micro-batch; several ranks copy what they communicate.
+
+    Where parameters are `sharded` small ones may stay whole on every rank (`Sharding.keep_below`).
+    """
     framework = step.framework
     gauge = Gauge(gpu, step, hbm_left)
     # The head and the embedding keep the activations' dtype where layers multiply with eight bits.
@@ -219,7 +224,9 @@ def units(step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0) -
         held = loss_buffers(step.model, batch, compiled=step.compiled)
         last = replace(last, recomputed=held, makes=(last.name,))
     found.append(last)
-    return tuple(_completed(gauge, unit, module, ranks) for unit, module in zip(found, parts, strict=True))
+    return tuple(
+        _completed(gauge, unit, module, ranks, sharded=sharded) for unit, module in zip(found, parts, strict=True)
+    )
 
 
 def _again(gauge: Gauge, keeping: Kept, timed: dict[tuple[str, ...], Timed]) -> Timed:
@@ -237,7 +244,7 @@ def _again(gauge: Gauge, keeping: Kept, timed: dict[tuple[str, ...], Timed]) -> 
     return again
 
 
-def _completed(gauge: Gauge, unit: Unit, module: Module, ranks: int) -> Unit:
+def _completed(gauge: Gauge, unit: Unit, module: Module, ranks: int, *, sharded: bool) -> Unit:
     """A unit with what its gradients and its sharding ask for beside the passes."""
     step, copied = gauge.step, gauge.step.framework.parameter_bytes * unit.elements
     computed, kept = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
@@ -248,7 +255,7 @@ def _completed(gauge: Gauge, unit: Unit, module: Module, ranks: int) -> Unit:
         copies=gauge.copies(copied) if ranks > 1 and copied else None,
         # One kernel that reads what is new and adds it in place.
         accumulate=gauge.copies(added) if step.accumulation > 1 or computed != kept else None,
-        resident=small if ranks > 1 and step.sharding.strategy == "zero3" else 0,
+        resident=small if ranks > 1 and sharded else 0,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.dtypes import find
 from simulator.training.framework import Framework
+from simulator.training.sharding import catalog as strategies
 from simulator.training.states import states
 from simulator.training.work import Gauge, units
 from simulator.validation.playing import Outcome
@@ -64,7 +65,7 @@ def kernel_time(row: Row, framework: Framework, changes: Changes = ()) -> float:
     kinds = [span for unit in parts for span in (unit.forward, unit.backward, unit.recompute, unit.copies)]
     spans = [span for span in kinds if span is not None]
     elements = sum(unit.elements for unit in parts)
-    held = states(step, elements, row.gpus)
+    held = states(step, strategies.find(step.sharding.strategy), elements, row.gpus)
     gauge = Gauge(gpu, step)
     norm = gauge.swept("norm", held.updated * find(step.precision.grads).itemsize, 0)
     update = gauge.swept("update", held.update_read, held.update_written)

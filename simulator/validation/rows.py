@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from simulator import registry
 from simulator.cluster.build import build
@@ -21,7 +21,7 @@ from simulator.document import load
 from simulator.errors import UnknownNameError
 from simulator.model.load import load_model
 from simulator.training.framework import Framework
-from simulator.training.spec import Precision, Sharding, Strategy, TrainingStep
+from simulator.training.spec import Precision, Sharding, TrainingStep
 
 _TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "training.csv"
 _GIB: Final = 2**30
@@ -69,7 +69,7 @@ class Row:
     accumulation: int
     matmul: str
     reduce: str
-    sharding: Strategy
+    sharding: str
     reshard: bool
     checkpointing: str | int
     compiled: bool
@@ -102,7 +102,7 @@ class Row:
         compiled = " compiled" if self.compiled else ""
         chip = self.gpu.split("_")[0]
         dtype = " fp8" if self.eight_bit else ""
-        sharding = "" if self.sharding == "zero3" else f" {self.sharding}"
+        sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         return (
             f"{self.model} {chip} x{self.gpus} seq {self.seq_len} mb {self.micro_batch_size}x{self.accumulation}"
             f"{sharding}{policy}{compiled}{dtype}"
@@ -145,7 +145,7 @@ def _row(row: Mapping[str, str]) -> Row:
         accumulation=int(row["accumulation"]),
         matmul=row["matmul"],
         reduce=row["reduce"],
-        sharding=cast(Strategy, row["sharding"]),
+        sharding=row["sharding"],
         reshard=row["reshard"] == "true",
         checkpointing=int(policy) if policy.isdigit() else policy,
         compiled=row["compiled"] == "true",

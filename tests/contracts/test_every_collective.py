@@ -20,11 +20,10 @@ from simulator.transfers import write_out
 from tests.playing import (
     Array,
     boxes,
-    divisors,
-    equal_boxes,
     parts,
     planned,
     played,
+    request_options,
     same_bits,
     share_of,
     star,
@@ -41,23 +40,11 @@ ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 def variants(algorithm: str, n: int) -> Iterator[tuple[Cluster, dict[str, Any]]]:
-    """Where, and with which options, an algorithm can run on n ranks."""
-    if algorithm in ("hierarchical", "multi_ring"):
-        for size in divisors(n):
-            yield star(n), {"boxes": equal_boxes(n, size)}
-            yield boxes(n, size), {}
-    elif algorithm == "nvls":
-        for size in divisors(n):
-            yield boxes(n, size), {}
-    elif algorithm == "parameter_server":
-        for chunks in (1, 3):
-            for count in sorted({1, 2, n}):
-                yield star(n, count), {"servers": count, "servers_on": "own", "chunks": chunks}
-                yield star(n), {"servers": count, "servers_on": "workers", "chunks": chunks}
-    else:
-        yield star(n), {}
-        if "chunks" in catalog.find(algorithm).options:
-            yield star(n), {"chunks": 3}
+    """Where, and with which options, an algorithm can run on n ranks: its own examples."""
+    for example in catalog.find(algorithm).examples(n):
+        own = example.servers if example.servers_on == "own" else 0
+        cluster = boxes(n, example.box_size) if example.box_size and not example.given else star(n, own or 0)
+        yield cluster, request_options(example, n)
 
 
 def requests(algorithm: str, operation: str, n: int, elements: int) -> Iterator[tuple[Cluster, Request]]:

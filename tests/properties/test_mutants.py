@@ -18,7 +18,7 @@ from simulator.collectives.verify import verify
 from simulator.errors import ScheduleError
 from simulator.schedule import Schedule
 from simulator.transfers import Transfers, write_out
-from tests.playing import equal_boxes
+from tests.playing import equal_boxes, request_options
 from tests.replay import Row, columns_of, keeps_the_promise, rows_of, same_float_bits
 
 PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in catalog.pairs()]
@@ -63,12 +63,13 @@ MUTATIONS = (dropped, doubled, with_wrong_chunk, with_wrong_target, flipped)
 
 
 def options(algorithm: str, n: int) -> dict[str, Any]:
-    if algorithm in ("hierarchical", "multi_ring", "nvls"):
-        size = max(d for d in range(1, n) if n % d == 0) if n > 1 else 1
-        return {"boxes": equal_boxes(n, size), "chunks": 2 if algorithm == "nvls" else None}
-    if algorithm == "parameter_server":
-        return {"servers": 2, "chunks": 2}
-    return {"chunks": 4}
+    """Of the algorithm's examples one with boxes of several ranks, or with several servers, where it has any."""
+    examples = list(catalog.find(algorithm).examples(n))
+    largest = max(examples, key=lambda one: (one.box_size or 0) % n + (one.servers or 0) % n)
+    found = request_options(largest, n)
+    if largest.box_size:
+        found["boxes"] = equal_boxes(n, largest.box_size)
+    return found | ({"chunks": found.get("chunks") or 2} if "chunks" in catalog.find(algorithm).options else {})
 
 
 def schedules(algorithm: str, operation: str) -> list[Schedule]:

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from simulator.model.parameters import total
 from simulator.model.shape import Transformer
 from simulator.training.spec import LossScaling, Offload
-from tests.training import Played, play, step
-
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
-WITH_SERVERS = (*STRATEGIES, "parameter_server")
+from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
 
 models = st.builds(
     lambda layers, heads, gated, rotary: Transformer(
@@ -50,12 +47,12 @@ def test_every_strategy_runs_the_same_kernels(
     model: Transformer, checkpointing: object, attention: str, accumulation: int
 ) -> None:
     facts = {"checkpointing": checkpointing, "attention": attention, "accumulation": accumulation}
-    ran = [kernels(play(step(s, model, **facts), 2), "forward", "backward", "recompute") for s in WITH_SERVERS]
+    ran = [kernels(play(step(s, model, **facts), 2), "forward", "backward", "recompute") for s in EVERY_STRATEGY]
     assert all(other == ran[0] for other in ran)
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
-@given(models, checkpoints, st.sampled_from(WITH_SERVERS), st.integers(0, 3), st.integers(1, 3))
+@given(models, checkpoints, st.sampled_from(EVERY_STRATEGY), st.integers(0, 3), st.integers(1, 3))
 def test_memory_returns_to_the_states_and_its_peak_is_the_largest_sample(
     model: Transformer, checkpointing: object, strategy: str, prefetch: int, accumulation: int
 ) -> None:
@@ -92,7 +89,7 @@ def returns_to_its_states(played: Played) -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
-@given(models, checkpoints, st.sampled_from(STRATEGIES))
+@given(models, checkpoints, st.sampled_from(WITHOUT_SERVERS))
 def test_without_communication_a_step_is_the_sum_of_its_kernels(
     model: Transformer, checkpointing: object, strategy: str
 ) -> None:
@@ -104,7 +101,7 @@ def test_without_communication_a_step_is_the_sum_of_its_kernels(
 
 
 @settings(deadline=None, derandomize=True, max_examples=10)
-@given(models, st.sampled_from(WITH_SERVERS), st.integers(2, 4))
+@given(models, st.sampled_from(EVERY_STRATEGY), st.integers(2, 4))
 def test_times_are_within_their_bounds(model: Transformer, strategy: str, ranks: int) -> None:
     report = play(step(strategy, model), ranks).report
     assert report.compute_time_s <= report.step_time_s
@@ -116,8 +113,8 @@ def test_times_are_within_their_bounds(model: Transformer, strategy: str, ranks:
 def test_states_fall_with_the_stage() -> None:
     """Bytes of parameters, optimizer and gradients at the end of the backward pass, per the paper's table."""
     ranks = 4
-    states = {s: dict(play(step(s), ranks).timeline.memory[-1].by_category) for s in STRATEGIES}
-    held = [sum(states[s].values()) for s in STRATEGIES]
+    states = {s: dict(play(step(s), ranks).timeline.memory[-1].by_category) for s in WITHOUT_SERVERS}
+    held = [sum(states[s].values()) for s in WITHOUT_SERVERS]
     assert held[0] > held[1] == held[2] > held[3]
     # bf16 parameters, float32 master copy, momentum and variance: (2 + 12) P between steps.
     assert held[0] == (2 + 12) * total(step().model)

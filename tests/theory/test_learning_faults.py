@@ -14,10 +14,10 @@ from simulator.learning.faults import flipped
 from simulator.report.training_summary import Learning
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
+from tests.training import EVERY_STRATEGY, SHARDED, WITHOUT_SERVERS
 
 MODEL = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16, "vocab_size": 64}
 STEPS, AT = 12, 6
-SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "parameter_server")
 
 
 def learned(*faults: dict[str, Any], **changed: Any) -> Learning:
@@ -35,7 +35,7 @@ def fault_of(what: str, bit: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-@pytest.mark.parametrize("sharding", [*SHARDINGS, {"strategy": "zero3", "shard_size": 2}])
+@pytest.mark.parametrize("sharding", [*EVERY_STRATEGY, {"strategy": "zero3", "shard_size": 2}])
 def test_nothing_is_seen_where_nothing_is_wrong(sharding: Any, precision: str) -> None:
     if (sharding, precision) == ("parameter_server", "fp16"):
         pytest.skip("servers do not scale")
@@ -51,7 +51,7 @@ def test_every_algorithms_sums_are_sums(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["dropped", "doubled", "stale", "bit_flip"])
-@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("sharding", EVERY_STRATEGY)
 def test_a_wrong_transfer_shows_in_its_sum_and_from_its_step_on_in_the_loss(sharding: str, what: str) -> None:
     clean, faulty = learned(sharding=sharding), learned(fault_of(what, 28), sharding=sharding)
     assert faulty.seen["sums"] == AT
@@ -85,7 +85,7 @@ def test_a_copy_that_arrives_twice_is_a_copy() -> None:
     assert learned(twice, sharding="zero3") == learned(sharding="zero3")
 
 
-@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("sharding", EVERY_STRATEGY)
 def test_infinity_that_nobody_looks_for_ends_the_training(sharding: str) -> None:
     told = learned({"what": "overflow", "rank": 2}, sharding=sharding)
     assert told.seen["finite"] == AT
@@ -93,7 +93,7 @@ def test_infinity_that_nobody_looks_for_ends_the_training(sharding: str) -> None
     assert not np.isfinite(told.losses[AT + 1 :]).any()
 
 
-@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("sharding", EVERY_STRATEGY)
 def test_a_rank_that_stops_leaves_the_others_waiting_for_it_by_name(sharding: str) -> None:
     told = learned({"what": "stopped", "rank": 2}, sharding=sharding)
     assert told.seen == {"watchdog": AT}
@@ -106,7 +106,7 @@ def test_a_rank_that_stops_leaves_the_others_waiting_for_it_by_name(sharding: st
 # ------------------------------------------------------------------------------------------- the overflow not told
 
 
-@pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("sharding", WITHOUT_SERVERS)
 def test_an_overflow_that_all_are_told_of_is_skipped_by_all(sharding: str) -> None:
     told = learned({"what": "overflow", "rank": 1}, sharding=sharding, precision="fp16")
     assert told.skipped == (AT,)
@@ -114,7 +114,7 @@ def test_an_overflow_that_all_are_told_of_is_skipped_by_all(sharding: str) -> No
     assert told.seen == {}
 
 
-@pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("sharding", SHARDED)
 def test_a_sharded_run_that_does_not_tell_diverges_in_silence(sharding: str) -> None:
     """Only the owner of the shard sees infinity: it skips, the others step, and no loss tells."""
     facts: dict[str, Any] = {"sharding": sharding, "precision": "fp16"}

@@ -19,9 +19,8 @@ from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd, fresh
 from simulator.numerics.optimizer import step as optimizer_step
 from simulator.training.spec import Lesson, Precision
-from tests.training import play, step
+from tests.training import SHARDED, WITHOUT_SERVERS, play, step
 
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 TIED = Transformer("tied", 2, 16, 2, 2, 8, 64, 32, 8, tied=True)
 DOUBLE = Precision("float64", "float64", "float64", None, "float64")
 
@@ -55,7 +54,7 @@ def by_hand(rule: Rule, clip: float | None, steps: int = 4) -> dict[str, Array]:
 
 @pytest.mark.parametrize("rule", [Adam(decay=0.1), Sgd(0.3), Sgd(0.1, 0.9), Sgd(0.1, 0.9, 0.01)], ids=repr)
 @pytest.mark.parametrize("clip", [None, 0.3])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_every_sharding_steps_as_one_rank_does(strategy: str, clip: float | None, rule: Rule) -> None:
     """A table that is embedding and head gets its gradient from both; the norm is of everything."""
     made = begun(strategy, rule=rule, clip_norm=clip)
@@ -75,7 +74,7 @@ def test_clipping_changes_no_bit_between_shardings() -> None:
     single = Precision("float32", "float32", "float32", None, "float32")
     plain = begun("ddp", clip_norm=0.3, precision=single)
     losses = [plain.step(rows(n)).loss for n in range(6)]
-    for strategy in STRATEGIES[1:]:
+    for strategy in SHARDED:
         made = begun(strategy, clip_norm=0.3, precision=single, bucket_size=2**12)
         assert [made.step(rows(n)).loss for n in range(6)] == losses
         found = made.parameters()
@@ -83,7 +82,7 @@ def test_clipping_changes_no_bit_between_shardings() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_any_number_of_ranks_learns_the_same_batch(strategy: str, ranks: int) -> None:
     made = begun(strategy, ranks, micro_batch_size=8 // ranks)
     losses = [made.step(rows(n)).loss for n in range(3)]
@@ -100,7 +99,7 @@ def test_copies_of_the_states_may_be_of_any_size(shard_size: int) -> None:
 def test_the_hosts_update_is_the_gpus() -> None:
     from simulator.training.spec import Offload
 
-    for strategy in STRATEGIES[1:]:
+    for strategy in SHARDED:
         here, there = begun(strategy), begun(strategy, offload=Offload())
         assert [here.step(rows(n)).loss for n in range(3)] == [there.step(rows(n)).loss for n in range(3)]
 
@@ -142,7 +141,7 @@ def test_what_is_computed_again_leaves_out_the_same(checkpointing: object, atten
     assert all((again.parameters()[name] == value).all() for name, value in plain.parameters().items())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+@pytest.mark.parametrize("strategy", SHARDED)
 def test_no_sharding_changes_what_is_left_out(strategy: str) -> None:
     one, other = dropping(), dropping(strategy)
     assert [one.step(rows(n)).loss for n in range(3)] == [other.step(rows(n)).loss for n in range(3)]

@@ -16,7 +16,7 @@ from simulator.model.parameters import modules, total
 from simulator.report.plot_breakdown import parts
 from simulator.training.spec import Offload, Precision, TrainingStep
 from simulator.training.step import plan_step
-from tests.training import TINY, Played, play, step
+from tests.training import SHARDED, TINY, Played, play, step
 
 P = total(TINY)
 UNITS = [module.elements for module in modules(TINY)]
@@ -52,7 +52,7 @@ def test_stage_one_copies_after_its_last_micro_batch_alone() -> None:
     assert moved(played, "to host") == 2 * shard(P, 4)
 
 
-@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("strategy", SHARDED)
 def test_the_gpu_keeps_working_parameters_alone(strategy: str) -> None:
     ranks = 4
     played = offloaded(strategy, ranks)
@@ -83,7 +83,7 @@ def test_a_copy_takes_its_bytes_at_what_pcie_reaches() -> None:
 
 
 @pytest.mark.parametrize("topology", ["dgx_h100", "dgx_a100"])
-@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("strategy", SHARDED)
 def test_closed_forms_equal_what_is_played(strategy: str, topology: str) -> None:
     """On dgx_a100 two GPUs share the way up to a socket, so each copies at half of it."""
     played, formed = (offloaded(strategy, 8, topology, collectives=mode) for mode in ("played", "closed_form"))

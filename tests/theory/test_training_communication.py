@@ -12,7 +12,7 @@ import pytest
 
 from simulator.model.parameters import modules, total
 from simulator.training.spec import LossScaling, Offload, Precision
-from tests.training import TINY, play, sent, step
+from tests.training import TINY, WITHOUT_SERVERS, play, sent, step
 
 P = total(TINY)
 ROOT = modules(TINY)[0].elements + modules(TINY)[-1].elements
@@ -60,7 +60,7 @@ def test_gradients_in_float32_double_their_part() -> None:
     assert sent(wide) == pytest.approx([2 * nbytes for nbytes in sent(narrow)])
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_closed_forms_and_played_collectives_give_one_step_time(strategy: str) -> None:
     facts: dict[str, Any] = {"precision": BF16, "bucket_size": 2**16}
     played = play(step(strategy, collectives="played", **facts), 4)

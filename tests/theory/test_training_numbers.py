@@ -26,10 +26,9 @@ from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
 from simulator.training.spec import Lesson, LossScaling, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
-from tests.training import Played, play, step
+from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
 
 SHAPE = Transformer("golden", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
-STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 
 
 def training(
@@ -49,7 +48,7 @@ def trained(strategy: str, steps: int = 20, **facts: Any) -> tuple[list[float], 
     return [one.loss for one in told], [one.norm for one in told], made.parameters()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_four_played_ranks_train_as_ddp_does(strategy: str) -> None:
     loss, norm, final = trained(strategy)
     reference = golden("fp32_ddp")
@@ -86,12 +85,12 @@ def test_what_is_computed_again_changes_no_bit(strategy: str, checkpointing: obj
     assert same_bits(plain, again)
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "parameter_server"])
+@pytest.mark.parametrize("strategy", EVERY_STRATEGY)
 def test_the_same_training_twice_gives_the_same_bits(strategy: str) -> None:
     assert same_bits(trained(strategy), trained(strategy))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_micro_batches_add_up_to_the_batch(strategy: str) -> None:
     """Four micro-batches of one sequence are a batch of four, but for rounding."""
     whole, cut = trained(strategy, 2), trained(strategy, 2, accumulation=4)
@@ -103,7 +102,7 @@ def test_micro_batches_add_up_to_the_batch(strategy: str) -> None:
 def test_in_rank_order_no_sharding_and_no_bucketing_changes_a_bit(bucket_size: int) -> None:
     """`direct` adds every element in rank order, however it is cut."""
     plain = trained("ddp", algorithm="direct")
-    for strategy in STRATEGIES:
+    for strategy in WITHOUT_SERVERS:
         assert same_bits(plain, trained(strategy, algorithm="direct", bucket_size=bucket_size)), strategy
 
 
@@ -197,7 +196,7 @@ def test_who_is_late_is_added_last() -> None:
     assert even.losses == learned(sharding="ddp").losses
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_a_slow_rank_changes_times_and_no_bit(strategy: str) -> None:
     even, late = (learned(slow, sharding=strategy, steps=5) for slow in (None, {2: 0.3}))
     assert even.ended_s < late.ended_s
@@ -207,7 +206,7 @@ def test_a_slow_rank_changes_times_and_no_bit(strategy: str) -> None:
 def test_a_network_full_of_others_changes_times_and_no_bit() -> None:
     """Two topologies, of which one makes all ranks share a link."""
     topologies = ("star_100g", "h100_ethernet_100g")
-    for strategy in STRATEGIES:
+    for strategy in WITHOUT_SERVERS:
         alone, crowded = (trained(strategy, algorithm="ring", topology=topology) for topology in topologies)
         assert same_bits(alone, crowded), strategy
 
@@ -393,7 +392,7 @@ def half(strategy: str, scale: Scale | None = None) -> tuple[Training, list[Told
     return training, told
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_float16_scales_skips_and_learns_as_pytorch_does(strategy: str) -> None:
     training, told = half(strategy)
     reference = golden("fp16_A")

@@ -26,6 +26,7 @@ from simulator.scenario.template import template
 from simulator.scenario.training_making import to_step
 from simulator.scenario.training_records import Parallelism, PrecisionSpec
 from simulator.training.spec import OPTIMIZERS, Fault, Lesson, Precision, Sharding, TrainingStep
+from tests.training import WITHOUT_SERVERS
 
 BASE: dict[str, Any] = {
     "name": "demo",
@@ -111,7 +112,7 @@ def test_every_key_reaches_the_step() -> None:
     assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (OPTIMIZERS["sgd"], "played", True, True)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
     assert loaded({"sharding": strategy}).sharding == Sharding(strategy=strategy)
     assert loaded({"sharding": {"strategy": strategy}}).sharding == Sharding(strategy=strategy)
@@ -340,7 +341,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             "sharding: got 'zero4'; one of ddp, parameter_server, zero1, zero2, zero3; did you mean 'zero3'?",
         ),
         ({"sharding": "fsdp"}, "sharding: got 'fsdp'; is called zero3 here; write zero3"),
-        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, zero1, zero2, zero3, parameter_server"),
+        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, parameter_server, zero1, zero2, zero3"),
         ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; is called zero3 here; write zero3"),
         ({"sharding": {"prefetch": -1}}, "sharding.prefetch: got -1; must be at least 0"),
         ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; must be at least 2"),
@@ -553,7 +554,7 @@ SERVER = {"strategy": "parameter_server"}
             {},
             "sharding.servers: got 9, more than the 8 workers",
         ),
-        ({"offload": "optimizer", "sharding": "ddp"}, {}, "offload: got 'optimizer', but with ddp every rank would"),
+        ({"offload": "optimizer", "sharding": "ddp"}, {}, "offload: got 'optimizer', but with ddp every rank updates"),
         (
             {"offload": "optimizer", "sharding": SERVER},
             {},

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
+from simulator.training.sharding.strategy import Gathering, Sending, Strategy, Updater
+from simulator.training.spec import Sharding
 from simulator.training.work import Unit
 
 
@@ -108,3 +110,20 @@ def _sent(passes: Passes, bucket: Bucket, send: Callable[[Bucket], str | None]) 
     sent = send(bucket)
     if buffer is not None:
         passes.score.free(buffer, stream="communication", after=[sent or bucket.done])
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    return 2 * (ranks - 1) * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="ddp",
+    shards=frozenset(),
+    updater=Updater.EVERY_RANK,
+    gathering=Gathering.NOT_NEEDED,
+    sending=Sending.LAST,
+    options=frozenset({"bucket_size"}),
+    operations=("all_reduce",),
+    volume=_volume,
+    plan=plan,
+)

@@ -21,7 +21,9 @@ from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.sharding.ddp import Bucket, bucketed
-from simulator.training.spec import Offload, TrainingStep
+from simulator.training.sharding.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.training.spec import Offload, Sharding, TrainingStep
+from simulator.training.work import Unit
 
 # Servers are boxes of processors, like the hosts of offloaded optimizers.
 _RATE = Offload().host_rate
@@ -90,3 +92,22 @@ def traffic_per_parameter(step: TrainingStep) -> int:
     gradient, working = find(step.precision.reduce).itemsize, find(step.precision.params).itemsize
     master = working if step.precision.master is None else find(step.precision.master).itemsize
     return gradient + 2 * (states + master) + (0 if step.precision.master is None else working)
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """A worker that is a server's host too keeps that part to itself."""
+    travelling = ranks - (sharding.servers_on == "workers")
+    return 2 * travelling * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="parameter_server",
+    shards=frozenset({State.OPTIMIZER}),
+    updater=Updater.SERVERS,
+    gathering=Gathering.PULLED,
+    sending=Sending.LAST,
+    options=frozenset({"bucket_size", "servers", "servers_on", "asynchronous", "staleness"}),
+    operations=("all_reduce",),
+    volume=_volume,
+    plan=plan,
+)

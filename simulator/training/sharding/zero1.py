@@ -7,7 +7,10 @@ from simulator.program import Act
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.sharding.ddp import Bucket, bucketed
+from simulator.training.sharding.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.training.spec import Sharding
 from simulator.training.states import shard
+from simulator.training.work import Unit
 
 
 def plan(score: Score, passes: Passes) -> None:
@@ -31,3 +34,20 @@ def scatter(score: Score, passes: Passes, bucket: Bucket) -> str:
         passes.parts.append(bucket.units)
     act = Act("reduce_scatter", bucket.names, bucket.micro)
     return score.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    return 2 * (ranks - 1) * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="zero1",
+    shards=frozenset({State.OPTIMIZER}),
+    updater=Updater.OWNERS,
+    gathering=Gathering.AFTER_UPDATE,
+    sending=Sending.LAST,
+    options=frozenset({"bucket_size"}),
+    operations=("all_reduce", "reduce_scatter", "all_gather"),
+    volume=_volume,
+    plan=plan,
+)

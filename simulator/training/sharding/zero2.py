@@ -5,7 +5,10 @@ from __future__ import annotations
 from simulator.training.passes import Passes
 from simulator.training.score import Score
 from simulator.training.sharding.ddp import Bucket, bucketed
+from simulator.training.sharding.strategy import Gathering, Sending, State, Strategy, Updater
 from simulator.training.sharding.zero1 import scatter
+from simulator.training.spec import Sharding
+from simulator.training.work import Unit
 
 
 def plan(score: Score, passes: Passes) -> None:
@@ -18,3 +21,20 @@ def plan(score: Score, passes: Passes) -> None:
         return reduced
 
     bucketed(passes, scattered, each=True)
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="zero2",
+    shards=frozenset({State.OPTIMIZER, State.GRADIENTS}),
+    updater=Updater.OWNERS,
+    gathering=Gathering.AFTER_UPDATE,
+    sending=Sending.EVERY,
+    options=frozenset({"bucket_size"}),
+    operations=("all_reduce", "reduce_scatter", "all_gather"),
+    volume=_volume,
+    plan=plan,
+)

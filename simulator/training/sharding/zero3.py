@@ -21,6 +21,8 @@ from simulator.program import Act
 from simulator.training.groups import Scope
 from simulator.training.passes import Passes
 from simulator.training.score import Score
+from simulator.training.sharding.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.training.spec import Sharding
 from simulator.training.states import shard
 from simulator.training.work import Unit
 
@@ -41,8 +43,7 @@ class _Micro:
         self.passes = passes
         self.micro = micro
         self.sharding = passes.step.sharding
-        layers, size = passes.units[1:-1], passes.step.sharding.layers_per_unit
-        self.blocks = [layers[i : i + size] for i in range(0, len(layers), size)]
+        self.blocks = _blocks(passes.units, self.sharding)
         self.itemsize = find(passes.step.precision.params).itemsize
         self.last = micro == passes.step.accumulation - 1
         self.sums = self.last or self.sharding.gradient_sync != "last"
@@ -155,6 +156,12 @@ class _Micro:
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
 
 
+def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
+    """Layers that are gathered and freed together; the last block may be smaller."""
+    layers, size = units[1:-1], sharding.layers_per_unit
+    return [layers[i : i + size] for i in range(0, len(layers), size)]
+
+
 def _name(units: Sequence[Unit]) -> str:
     """layer 3, or layers 3-5."""
     first, last = units[0].name, units[-1].name
@@ -170,3 +177,30 @@ def _all(units: Sequence[Unit]) -> int:
 def _gathered(units: Sequence[Unit]) -> int:
     """Elements that have to be brought together: all but those that are always there."""
     return sum(unit.elements - unit.resident for unit in units)
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """The last block is still there for its backward pass, and the root stays gathered through a micro-batch."""
+    forward = _gathered(units)
+    again = sum(_gathered(block) for block in _blocks(units, sharding)[:-1]) if sharding.reshard_after_forward else 0
+    # Over a mesh of m ranks, each of the n / m groups sends m - 1 times what it gathers.
+    mesh = sharding.mesh or ranks
+    backward = ranks // mesh * (mesh - 1) * again
+    scattering = 1 if sharding.gradient_sync == "last" else accumulation
+    kept = sum(unit.resident for unit in units)
+    return accumulation * ((ranks - 1) * forward + backward) + (ranks - 1) * (scattering * _all(units) + kept)
+
+
+STRATEGY = Strategy(
+    name="zero3",
+    shards=frozenset(State),
+    updater=Updater.OWNERS,
+    gathering=Gathering.BEFORE_USE,
+    sending=Sending.EVERY,
+    options=frozenset(
+        {"reshard_after_forward", "prefetch", "shard_size", "layers_per_unit", "keep_below", "gradient_sync"}
+    ),
+    operations=("all_reduce", "reduce_scatter", "all_gather"),
+    volume=_volume,
+    plan=plan,
+)

@@ -1,0 +1,69 @@
+"""Settings in which an algorithm can run, declared by its file, so that shared tests can play a new one untold.
+
+Rule: says what stands around the ranks and which options are given; who builds that is the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One setting for a number of ranks.
+
+    Attributes
+    ----------
+    box_size : int or None
+        Ranks of each box; None where the algorithm knows no boxes.
+    given : bool
+        Whether boxes are given with the request, on a cluster that has none; otherwise the cluster has them, with
+        switches that can reduce.
+    servers : int or None
+        Parameter servers, of their own or on workers as `servers_on` says; None where the algorithm has none.
+    servers_on : {"own", "workers"}
+    chunks : int or None
+        Pipeline pieces; None for the algorithm's own choice.
+    """
+
+    box_size: int | None = None
+    given: bool = False
+    servers: int | None = None
+    servers_on: str = "own"
+    chunks: int | None = None
+
+
+def plain(ranks: int) -> Iterator[Example]:
+    """Nothing but the ranks."""
+    yield Example()
+
+
+def in_pieces(ranks: int) -> Iterator[Example]:
+    """As the algorithm cuts its array up by itself, and in three pieces."""
+    yield Example()
+    yield Example(chunks=3)
+
+
+def in_boxes(ranks: int) -> Iterator[Example]:
+    """Boxes of every size that divides the ranks, given with the request and as the cluster has them."""
+    for size in _divisors(ranks):
+        yield Example(box_size=size, given=True)
+        yield Example(box_size=size)
+
+
+def at_switches(ranks: int) -> Iterator[Example]:
+    """Boxes of every size, each with a switch that reduces."""
+    yield from (Example(box_size=size) for size in _divisors(ranks))
+
+
+def with_servers(ranks: int) -> Iterator[Example]:
+    """One server, two, and as many as ranks; of their own and on the workers; in one piece and in three."""
+    for chunks in (1, 3):
+        for count in sorted({1, 2, ranks}):
+            yield Example(servers=count, chunks=chunks)
+            yield Example(servers=count, servers_on="workers", chunks=chunks)
+
+
+def _divisors(ranks: int) -> list[int]:
+    return [size for size in range(1, ranks + 1) if ranks % size == 0]
