@@ -35,7 +35,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
         ("simpy", ("simulator/engine",)),
         (
             "matplotlib",
-            ("simulator/report", "simulator/fit", "simulator/pictures.py", "simulator/training_pictures.py"),
+            ("simulator/report", "simulator/fit", "simulator/pictures.py"),
         ),
         ("yaml", ("simulator/document.py", "simulator/yaml_dialect.py")),
         ("distributed", ("simulator/points/dask_cluster.py",)),
@@ -110,3 +110,16 @@ def test_a_strategy_is_one_file_that_is_found_by_itself() -> None:
     folder = ROOT / "simulator" / "training" / "sharding"
     assert set(catalog.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
     assert [name for name in catalog.names() if catalog.find(name).name != name] == []
+
+
+def test_a_plot_is_one_file_that_is_found_by_itself() -> None:
+    from simulator.report import plot_catalog
+
+    folder = ROOT / "simulator" / "report"
+    declaring = [m.stem for m in folder.glob("*.py") if "\nPLOT = " in m.read_text()]
+    kinds = [(kind, name) for kind in ("collective", "training") for name in plot_catalog.names_of(kind)]
+    assert len(set(kinds)) == len(kinds)
+    assert len(declaring) == len({plot for kind in ("collective", "training") for plot in plot_catalog.of(kind)})
+    # Who draws them brings what they need, and knows none by name.
+    pictures = (ROOT / "simulator" / "pictures.py").read_text()
+    assert [name for name in plot_catalog.names() if f'"{name}"' in pictures] == []

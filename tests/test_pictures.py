@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulator.pictures import conclusion, draw, scaling_points
+from simulator.conclusion import conclusion, scaling_points
+from simulator.pictures import draw
 from simulator.points.outcome import Outcome
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario

@@ -216,7 +216,7 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
         return
     from rich.console import Console
 
-    from simulator.pictures import conclusion
+    from simulator.conclusion import conclusion
     from simulator.report.table import points_table
 
     console = Console()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.report import style
 from simulator.report.link_use import LinkTraffic, link_traffic, link_uses
+from simulator.report.plot import CloseUp, CloseUpPlot
 from simulator.timeline import LinkUse, Timeline
 from simulator.units import format_bandwidth, format_bytes, format_time
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 40
 _BINS: Final = 400
+# Of more transfers the use of links over time takes minutes to add up.
+_MOST_TRANSFERS: Final = 5_000_000
 # Links whose busy time lies this close together are told as equally used.
 _ALIKE: Final = 0.05
 
@@ -151,3 +154,11 @@ def _rows(axes: Axes, shown: list[LinkUse], total: int) -> None:
     told = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
     left_out = f"; and {total - len(shown)} more" if total > len(shown) else ""
     axes.set_title(f"links of {told}, by bytes carried{left_out}", loc="left")
+
+
+def _of_point(close_up: CloseUp) -> Figure | None:
+    transfers = sum(sent.transfers for sent in close_up.timeline.sent)
+    return figure(close_up.timeline) if 0 < transfers <= _MOST_TRANSFERS else None
+
+
+PLOT = CloseUpPlot("bandwidth_utilization", of=("collective", "training"), figure=_of_point)

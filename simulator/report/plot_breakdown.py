@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.report import style
+from simulator.report.plot import Comparison, ComparisonPlot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,3 +95,10 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     bare = best["exposed_comm_time_s"] / best["step_time_s"]
     name = f"{label}: " if len(rows) == 1 else f"{label} is fastest: "
     return f"{name}{best['tokens_per_s']:,.0f} tokens/s, {bare:.0%} of its step communication that nothing hides"
+
+
+def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    return {"breakdown": figure(compared.rows)} if compared.rows else {}
+
+
+PLOT = ComparisonPlot("breakdown", of=("training",), figures=_of_steps)

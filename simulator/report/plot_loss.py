@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.report import style
+from simulator.report.plot import Comparison, ComparisonPlot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,3 +166,11 @@ def _at(learning: Mapping[str, Any], time: float) -> float:
     """The last loss that was known then; the first where there was none yet."""
     known = sum(end <= time for end in learning["ended_s"])
     return float(learning["losses"][max(0, known - 1)])
+
+
+def _of_real_training(compared: Comparison) -> dict[str, Figure]:
+    learned = [row for row in compared.rows if row[1]["learning"]]
+    return {"loss": figure(learned)} if learned else {}
+
+
+PLOT = ComparisonPlot("loss", of=("training",), figures=_of_real_training)

@@ -11,6 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.report import style
+from simulator.report.plot import CloseUp, CloseUpPlot
 from simulator.timeline import MemorySample
 from simulator.units import format_bytes, format_time
 
@@ -272,3 +273,11 @@ def _mark_peak(axes: Axes, peak: MemorySample) -> None:
     axes.annotate(f"peak {format_bytes(peak.nbytes)}", (peak.time, peak.nbytes), xytext=(0, 7), fontsize=8.5,
                   textcoords="offset points", ha=side, va="bottom", fontweight="bold",
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0})  # fmt: skip
+
+
+def _of_point(close_up: CloseUp) -> Figure:
+    samples = [sample for sample in close_up.timeline.memory if sample.rank == 0]
+    return over_time(samples, close_up.capacity, end=close_up.timeline.end)
+
+
+PLOT = CloseUpPlot("memory", of=("training",), figure=_of_point)

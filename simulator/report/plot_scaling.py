@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.report import style
+from simulator.report.plot import Comparison, ComparisonPlot
 from simulator.report.scaling import Axis, Crossing, ScalingPoint, crossings, finding, headline
 from simulator.units import format_bytes, format_time
 
@@ -189,3 +190,10 @@ def _legend(
                               linestyle="none", label="circle: crossing"))  # fmt: skip
     room = max(2, int(figure.get_figwidth() / 1.9))
     figure.legend(handles=handles, loc="outside lower left", ncols=min(room, len(handles)))
+
+
+def _of_collectives(compared: Comparison) -> dict[str, Figure]:
+    return figures(compared.times) if len(compared.times) > 1 else {}
+
+
+PLOT = ComparisonPlot("scaling", of=("collective",), figures=_of_collectives)

@@ -14,12 +14,14 @@ import numpy as np
 from simulator.collectives import catalog
 from simulator.collectives.verify import Held, initial, promised
 from simulator.report import style
+from simulator.report.plot import SchedulePlot
 from simulator.schedule import Round, Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_MOST_DRAWN: Final = 64  # ranks of a scenario's picture; more cannot be read
 _MOST_RANKS: Final = 128  # a replay visits every chunk of every rank
 _MOST_PANELS: Final = 12
 _TEXT_UP_TO: Final = 16  # participants and chunks; beyond, colours count the parts
@@ -280,3 +282,10 @@ def _key(schedule: Schedule, *, named: bool) -> str:
         if schedule.operation in ("all_reduce", "reduce_scatter", "reduce")
         else "blue: held, white: not held; orange: written in this step"
     )
+
+
+def _of_schedule(schedule: Schedule) -> Figure | None:
+    return figure(schedule) if schedule.world_size <= _MOST_DRAWN else None
+
+
+PLOT = SchedulePlot("steps", of=("collective",), figure=_of_schedule)

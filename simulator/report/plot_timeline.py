@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.program import HOST
 from simulator.report import style
+from simulator.report.plot import CloseUp, CloseUpPlot
 from simulator.timeline import Span, Timeline
 from simulator.units import format_time
 
@@ -261,3 +262,10 @@ def _legend(drawn: Figure, palette: dict[str, str], note: str) -> None:
     handles = [Patch(facecolor=colour, label=kind) for kind, colour in palette.items()]
     drawn.legend(handles=handles, loc="outside lower left", ncols=min(8, len(handles)), title=note or None,
                   alignment="left")  # fmt: skip
+
+
+def _of_point(close_up: CloseUp) -> Figure:
+    return figure(close_up.timeline, close_up.groups)
+
+
+PLOT = CloseUpPlot("timeline", of=("collective", "training"), figure=_of_point)

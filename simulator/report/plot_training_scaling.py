@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simulator.report import style
+from simulator.report.plot import Comparison, ComparisonPlot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,3 +69,10 @@ def finding(rows: Sequence[Row]) -> str:
     share, line, few, many = max(kept)
     best = "" if len(kept) == 1 else "best "
     return f"{best}{line}: a GPU keeps {share:.0%} of its speed from {few} to {many} GPUs"
+
+
+def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
+
+
+PLOT = ComparisonPlot("scaling", of=("training",), figures=_of_steps)

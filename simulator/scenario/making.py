@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from simulator.report import plot_catalog
 from simulator.scenario import collective_rules, training_making
 from simulator.scenario.records import (
-    PLOTS,
-    TRAINING_PLOTS,
     BucketFusion,
     BufferFusion,
     ClusterSpec,
@@ -48,7 +47,7 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
 
 def plots_of(kind: str) -> tuple[str, ...]:
     """Figures that there are for a collective, or for a training step."""
-    return TRAINING_PLOTS if kind == "training" else PLOTS
+    return plot_catalog.names_of(kind)
 
 
 def _axes(axes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:

@@ -161,11 +161,6 @@ class CollectiveSpec:
     fusion: Fusion | None = None
 
 
-PLOTS = ("scaling", "bandwidth_utilization", "timeline", "steps")
-TRAINING_PLOTS = ("timeline", "memory", "breakdown", "scaling", "bandwidth_utilization", "loss")
-ALL_PLOTS = tuple(dict.fromkeys((*PLOTS, *TRAINING_PLOTS)))
-
-
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A question, and everything that is needed to play it.
@@ -199,7 +194,7 @@ class Scenario:
     engine: Engine = "auto"
     compare: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    plots: tuple[str, ...] = PLOTS
+    plots: tuple[str, ...] = ()
     source: str = field(default="<dict>", compare=False)
     base: Path = field(default=Path(), compare=False)
 

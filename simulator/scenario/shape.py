@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from simulator import dtypes
 from simulator.errors import one_of
+from simulator.report import plot_catalog
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
-from simulator.scenario.records import ALL_PLOTS
 from simulator.scenario.training_shape import (
     OffloadShape,
     ParallelismShape,
@@ -173,7 +173,7 @@ class ScenarioShape(Shape):
     )
     compare: Axes = Field(default={}, description="Key: values to set side by side.")
     sweep: Axes = Field(default={}, description="Key: values to go through.")
-    plots: list[Annotated[str, reading.choice(ALL_PLOTS)]] = Field(
+    plots: list[Annotated[str, reading.choice(plot_catalog.names())]] = Field(
         default=[], description="Figures to draw; all that there are for the collective or the step if left out."
     )
 

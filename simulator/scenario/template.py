@@ -42,7 +42,7 @@ sweep:                          # gone through; all axes are multiplied out
   cluster.world_size: [2, 4, 8, 16]
   collective.size: [64 KiB, 4 MiB, 64 MiB]
 
-plots: [scaling, bandwidth_utilization, timeline, steps]
+plots: [bandwidth_utilization, scaling, steps, timeline]
 """
 _TRAINING: Final = """\
 training:
@@ -85,7 +85,7 @@ sweep:                          # gone through; all axes are multiplied out
   cluster.world_size: [2, 4, 8]
   training.micro_batch_size: [1, 4]
 
-plots: [timeline, memory, breakdown, scaling, bandwidth_utilization, loss]
+plots: [bandwidth_utilization, breakdown, loss, memory, scaling, timeline]
 """
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from simulator import document, yaml_dialect
 from simulator.errors import ScenarioError, UnknownNameError
+from simulator.report import plot_catalog
 from simulator.scenario.load import load_scenario, parse_scenario
-from simulator.scenario.records import PLOTS, BucketFusion, BufferFusion, Jitter, Servers
+from simulator.scenario.records import BucketFusion, BufferFusion, Jitter, Servers
 
 BASE: dict[str, Any] = {
     "name": "demo",
@@ -41,7 +42,7 @@ def told(data: dict[str, Any]) -> list[str]:
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     scenario = load_scenario(BASE)
-    assert (scenario.seed, scenario.engine, scenario.plots) == (0, "auto", PLOTS)
+    assert (scenario.seed, scenario.engine, scenario.plots) == (0, "auto", plot_catalog.names_of("collective"))
     assert (scenario.compare, scenario.sweep, scenario.training) == ({}, {}, None)
     assert scenario.cluster.gpu is None
     assert scenario.cluster.jitter == Jitter(0.0, 0.0)

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from simulator import document, registry, yaml_dialect
 from simulator.document import parse
 from simulator.errors import ScenarioError
+from simulator.report import plot_catalog
 from simulator.scenario.load import load_scenario, parse_scenario, points
-from simulator.scenario.records import TRAINING_PLOTS, Scenario, TrainingSpec
+from simulator.scenario.records import Scenario, TrainingSpec
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
 from simulator.scenario.shape import axis_keys
@@ -74,7 +75,7 @@ def test_a_model_and_a_sequence_length_are_enough() -> None:
     scenario = load_scenario(BASE)
     assert scenario.collective is None
     assert scenario.training == TrainingSpec("gpt2", 512)
-    assert scenario.plots == TRAINING_PLOTS
+    assert scenario.plots == plot_catalog.names_of("training")
 
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
@@ -299,7 +300,7 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     text = template("demo", "How fast is it?", "training")
     scenario = parse_scenario(document.parse(text), Path())
     assert scenario.training is not None
-    assert scenario.plots == TRAINING_PLOTS
+    assert scenario.plots == plot_catalog.names_of("training")
     assert len(points(scenario)) == 2 * 3 * 2
     long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
     long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")
@@ -437,10 +438,11 @@ def test_a_collective_and_a_step_exclude_each_other() -> None:
 
 def test_figures_of_the_other_kind_are_faults() -> None:
     (line,) = told(with_keys(plots=["timeline", "steps"]))
-    assert line == f"plots.1: got 'steps'; of a training step there are {', '.join(TRAINING_PLOTS)}"
+    drawn = ", ".join(plot_catalog.names_of("training"))
+    assert line == f"plots.1: got 'steps'; of a training step there are {drawn}"
     collective = {k: v for k, v in BASE.items() if k != "training"}
     collective |= {"collective": {"operation": "all_reduce", "size": "1 MiB"}, "plots": ["memory"]}
-    assert told(collective)[0].startswith("plots.0: got 'memory'; of a collective there are scaling")
+    assert told(collective)[0].startswith("plots.0: got 'memory'; of a collective there are bandwidth_utilization")
 
 
 def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:

@@ -36,7 +36,7 @@ class Updater(Enum):
 
     EVERY_RANK = "every rank updates the whole model"
     OWNERS = "every rank updates its own part"
-    SERVERS = "parameter servers update, each its own part"
+    SERVERS = "servers update, each its own part"
 
 
 class Gathering(Enum):
