@@ -41,6 +41,7 @@ def execute(
     limit_memory: bool = True,
     allocator: str | None = None,
     keep: Collection[int] | None = None,
+    watch_all: bool = False,
 ) -> Timeline:
     """Play a program to its end.
 
@@ -57,6 +58,9 @@ def execute(
         "caching" or "expandable_segments"; bytes are only counted where it is left out.
     keep : collection of int, optional
         Ranks whose spans are wanted, beside that of the rank that ends last; all where it is left out.
+    watch_all : bool
+        Whether flows are looked for on every link, and not only where they can hold each other back: the same answer,
+        later. It is the proof of `useful_links`.
 
     Returns
     -------
@@ -72,7 +76,7 @@ def execute(
     ValueError
         A program that contradicts itself: unknown names in `after`, ranks that are not there.
     """
-    play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator)
+    play = _Play(program, cluster, jitter or Jitter(), limit_memory, allocator, watch_all=watch_all)
     play.run()
     timeline = play.timeline()
     if payloads:
@@ -133,6 +137,7 @@ class _Play:
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
     laid: Laid | None = None
+    watch_all: bool = False
     wirings: dict[str, Wiring] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -165,7 +170,8 @@ class _Play:
             if op.duration is not None:
                 self.timed[op.name] = TimedCollective(self.clock, op)
         if self.laid is None:
-            self.wirings = dict(zip(ops, wire(self.cluster, list(ops.values()), capacity), strict=True))
+            wirings = wire(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
+            self.wirings = dict(zip(ops, wirings, strict=True))
         laid = self.laid or {name: (number, wiring) for number, (name, wiring) in enumerate(self.wirings.items())}
         for name, op in ops.items():
             number, wiring = laid[name]

@@ -60,6 +60,11 @@ def useful_links(every: Sequence[Laid], capacity: Floats) -> list[Bools]:
     return [useful[laid.ways.link] for laid in every]
 
 
+def all_links(every: Sequence[Laid]) -> list[Bools]:
+    """The same shape with nothing left out: slower, and true whatever `useful_links` takes for granted."""
+    return [np.ones(len(laid.ways.link), np.bool_) for laid in every]
+
+
 def _shared(every: Sequence[Laid], links: int) -> Bools:
     """Links that several channels take."""
     low, high = np.full(links, np.iinfo(np.int64).max), np.full(links, -1)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
 from simulator.engine.path import Path
-from simulator.engine.useful_links import Laid, useful_links
+from simulator.engine.useful_links import Laid, all_links, useful_links
 from simulator.engine.ways import Ways
 from simulator.program import Collective
 from simulator.transfers import Transfers
@@ -121,9 +121,21 @@ def capacities(cluster: Cluster) -> list[float]:
     return [float(b) for b in cluster.router.bandwidth] + hbm
 
 
-def wire(cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence[float]) -> list[Wiring]:
-    """Lay every collective of a program on the fabric."""
-    return _Desk(cluster, capacity).wire(collectives)
+def wire(
+    cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence[float], *, watch_all: bool = False
+) -> list[Wiring]:
+    """Lay every collective of a program on the fabric.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    collectives : sequence of Collective
+    capacity : sequence of float
+        Of the fabric's links [B/s].
+    watch_all : bool
+        Whether flows meet on every link that they take; otherwise only where `useful_links` says that they can.
+    """
+    return _Desk(cluster, capacity).wire(collectives, watch_all=watch_all)
 
 
 @dataclass(slots=True)
@@ -135,14 +147,15 @@ class _Desk:
     _cargos: dict[tuple[int, int, int, int], Cargo] = field(default_factory=dict)
     _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
-    def wire(self, collectives: Sequence[Collective]) -> list[Wiring]:
+    def wire(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[Wiring]:
         bandwidth, box_of = np.array(self.capacity), self._boxes()
         times = Counter(map(_kind, collectives))
         laid: dict[_Kind, Laid] = {}
         for op in collectives:
             if _kind(op) not in laid:
                 laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, box_of)
-        watched = useful_links(list(laid.values()), bandwidth)
+        every = list(laid.values())
+        watched = all_links(every) if watch_all else useful_links(every, bandwidth)
         ways = {kind: one.ways.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
         made: dict[tuple[_Kind, int], Wiring] = {}
         found = []
