@@ -41,7 +41,7 @@ def _ready(way: str, ranks: int) -> Callable[[], Any]:
         return partial(scale.play, scale.ring(ranks, _ELEMENTS))
     generator = np.random.default_rng(0)
     latency, takes = generator.uniform(5e-6, 15e-6, ranks), generator.uniform(1e-6, 2e-6, ranks)
-    return partial(by_rounds, latency + takes, latency, takes, 2 * (ranks - 1) - 1)
+    return partial(by_rounds, latency + takes, latency, [takes] * (2 * (ranks - 1) - 1))
 
 
 def table() -> dict[str, dict[int, float]]:

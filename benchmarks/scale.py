@@ -54,7 +54,7 @@ def rounds(wiring: Wiring) -> float:
     latency, rate = ways.latency[row], ways.rate[row]
     takes = int(wiring.cargo.chunk_sizes[0]) * wiring.cargo.itemsize / rate
     end = latency + takes
-    return float(by_rounds(end, latency, takes, 2 * (len(row) - 1) - 1).max())
+    return float(by_rounds(end, latency, [takes] * (2 * (len(row) - 1) - 1)).max())
 
 
 def ring_seconds(ranks: int, elements: int, *, alike: bool = False) -> float:

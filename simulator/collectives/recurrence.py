@@ -19,7 +19,9 @@ has a best start of its own, which does not depend on r. On links in random orde
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -51,7 +53,7 @@ def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
     rings, hops = end.shape
     slow = rounds * 4 * (_CALL + rings * hops)
     if rounds < hops - 2 or slow <= rings * (_SOLVING * _CALL + _HOP * hops):
-        return by_rounds(end, latency, takes, rounds)
+        return by_rounds(end, latency, repeat(takes, rounds))
     return np.stack([_solved(*ring, rounds) for ring in zip(end, latency, takes, strict=True)])
 
 
@@ -61,20 +63,28 @@ def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
     turn = int(np.argmax(takes))
     slower = _slower(np.roll(takes, -turn))
     if slower.pairs > _MOST_PAIRS * len(end):
-        return by_rounds(end, latency, takes, rounds)
+        return by_rounds(end, latency, repeat(takes, rounds))
     end, latency, takes = (np.roll(column, -turn) for column in (end, latency, takes))
     return np.roll(_longest(end, latency, takes, rounds, slower), turn)
 
 
-def by_rounds(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """The same, round by round; shape (hops,) or (rings, hops)."""
+def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
+    """Ends after further rounds, one round at a time.
+
+    Parameters
+    ----------
+    end, latency : float array, shape (hops,) or (rings, hops)
+        As in `advance`.
+    takes : iterable of float array
+        For each round how long the chunk takes that each hop carries in it [s]; read before the next is asked for.
+    """
     now = np.concatenate([end[..., -1:], end], axis=-1)
     behind, own = now[..., :-1], now[..., 1:]
     come = np.empty_like(end)
-    for _ in range(rounds):
+    for of_round in takes:
         np.add(behind, latency, out=come)
         np.maximum(come, own, out=come)
-        np.add(come, takes, out=own)
+        np.add(come, of_round, out=own)
         now[..., 0] = now[..., -1]
     return own.copy()
 

@@ -19,10 +19,12 @@ largest value in.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
-from simulator.collectives.recurrence import advance, largest_between
+from simulator.collectives.recurrence import advance, by_rounds, largest_between
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,24 +47,17 @@ def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, r
     if bool((rate == rate[:, :1]).all()) and all(len(np.unique(sizes)) <= 2 for sizes in nbytes):
         rings = zip(end, latency, nbytes, rate[:, 0].tolist(), strict=True)
         return np.stack([_of_one_rate(*ring, rounds) for ring in rings])
-    return by_rounds(end, latency, nbytes, rate, rounds)
+    return by_rounds(end, latency, _moving(nbytes, rate, rounds))
 
 
-def by_rounds(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, rounds: int) -> Floats:
-    """The same, round by round."""
-    hops = end.shape[1]
+def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
+    """For each round how long the chunk takes that each hop carries in it [s]; one array, filled anew."""
+    hops = nbytes.shape[1]
     twice = np.concatenate([nbytes, nbytes], axis=1)
-    now = np.concatenate([end[:, -1:], end], axis=1)
-    behind, own = now[:, :-1], now[:, 1:]
-    come, takes = np.empty_like(end), np.empty_like(end)
+    takes = np.empty_like(rate)
     for done in range(rounds):
         first = hops - done % hops
-        np.divide(twice[:, first : first + hops], rate, out=takes)
-        np.add(behind, latency, out=come)
-        np.maximum(come, own, out=come)
-        np.add(come, takes, out=own)
-        now[:, 0] = now[:, -1]
-    return own.copy()
+        yield np.divide(twice[:, first : first + hops], rate, out=takes)
 
 
 def _of_one_rate(end: Floats, latency: Floats, nbytes: Floats, rate: float, rounds: int) -> Floats:

@@ -14,7 +14,7 @@ TIMES = st.sampled_from([0.0, 1e-6, 3.3e-6, 1e-4, 2e-3])
 
 @st.composite
 def rings(draw: st.DrawFn) -> tuple[list[float], list[float], list[float], list[float], int]:
-    """Ends, latencies, bytes, rates, rounds; rates alike in half of all."""
+    """Ends, latencies, bytes of two or three sizes, rates, rounds; rates alike in half of all."""
     n = draw(st.integers(2, 11))
 
     def each(values: st.SearchStrategy[float]) -> list[float]:
@@ -23,8 +23,8 @@ def rings(draw: st.DrawFn) -> tuple[list[float], list[float], list[float], list[
     alike = draw(st.booleans())
     rate = st.sampled_from([1e9, 2.5e9, 1e10])
     rates = [draw(rate)] * n if alike else each(rate)
-    large = draw(st.sampled_from([4004.0, 4e5]))
-    return each(TIMES), each(TIMES), each(st.sampled_from([4000.0, large])), rates, draw(st.integers(1, 3 * n))
+    sizes = draw(st.sampled_from([(4000.0, 4004.0), (4000.0, 4e5), (4000.0, 4004.0, 4e5)]))
+    return each(TIMES), each(TIMES), each(st.sampled_from(sizes)), rates, draw(st.integers(1, 3 * n))
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
