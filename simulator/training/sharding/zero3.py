@@ -31,14 +31,18 @@ STREAM = "communication"
 
 def plan(score: Score, passes: Passes) -> None:
     """Note all micro-batches."""
+    room = None
     for micro in range(passes.step.accumulation):
-        _Micro(score, passes, micro).note()
+        room = _Micro(score, passes, micro, room).note()
 
 
 class _Micro:
-    """One micro-batch: what has been gathered, and what waits for what."""
+    """One micro-batch: what has been gathered, and what waits for what.
 
-    def __init__(self, score: Score, passes: Passes, micro: int) -> None:
+    `room` is what the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
+    """
+
+    def __init__(self, score: Score, passes: Passes, micro: int, room: str | None) -> None:
         self.score = score
         self.passes = passes
         self.micro = micro
@@ -48,9 +52,10 @@ class _Micro:
         self.last = micro == passes.step.accumulation - 1
         self.sums = self.last or self.sharding.gradient_sync != "last"
         self.ready: dict[str, str | None] = {}
-        self.room: str | None = None
+        self.room = room
 
-    def note(self) -> None:
+    def note(self) -> str:
+        """Note it; returns what frees the last that it has gathered."""
         ahead = self.sharding.prefetch + 1
         self._gather_root()
         for i in range(min(ahead, len(self.blocks))):
@@ -59,19 +64,20 @@ class _Micro:
         for i, block in enumerate(self.blocks):
             for unit in block:
                 done = self.passes.forward(self.micro, unit, [self.ready[f"forward {i}"]])
-            last = i == len(self.blocks) - 1
-            self.room = done if last or not self.sharding.reshard_after_forward else self._reshard(i, done)
+            # The last block stays for its backward pass. Those before it come back when they have gone, as FSDP2's
+            # unshard waits for the unit's own reshard (recalled): else a block would be there twice, or be gathered
+            # from a mesh that does not have it yet.
+            if i < len(self.blocks) - 1:
+                self.room = self._reshard(i, done) if self.sharding.reshard_after_forward else done
             if i + ahead < len(self.blocks):
                 self._gather("forward", i + ahead)
         self.passes.forward(self.micro, self.passes.units[-1], [])
-        self._backward()
+        return self._backward()
 
-    def _backward(self) -> None:
+    def _backward(self) -> str:
         prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
         done = self._pass_back(self.passes.units[-1], [])
-        self.room = None
         order = list(range(last, -1, -1))
-        # The last block is still there from the forward pass.
         held = {last} if self.sharding.reshard_after_forward else set(order)
         following = [i for i in order if i not in held]
         for i in following[:prefetch]:
@@ -88,8 +94,9 @@ class _Micro:
                 self._gather("backward", following.pop(0))
             self._reduce(self.blocks[i], done)
         done = self._pass_back(self.passes.units[0], [])
-        self.score.free(f"root parameters {self.micro}", after=[done])
+        freed = self.score.free(f"root parameters {self.micro}", after=[done])
         self._reduce(self._root, done)
+        return freed
 
     def _pass_back(self, unit: Unit, after: list[str | None]) -> str:
         return self.passes.backward(self.micro, unit, after, communicates=self.sums)
@@ -100,7 +107,8 @@ class _Micro:
 
     def _gather_root(self) -> None:
         root = _gathered(self._root)
-        self.score.allocate(f"root parameters {self.micro}", root * self.itemsize, "gathered", stream=STREAM)
+        name = f"root parameters {self.micro}"
+        self.score.allocate(name, root * self.itemsize, "gathered", stream=STREAM, after=[self.room])
         self.ready["root"] = self._all_gather(f"gather root {self.micro}", self._root, "shard")
 
     def _gather(self, way: str, i: int) -> None:
