@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil, isinf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator import registry
@@ -14,6 +16,7 @@ from simulator.errors import UnknownNameError
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.training.attention_time import attention_bytes
 from simulator.training.kernel_time import communication_sms, duration, kernel_model
+from simulator.training.matmul_time import SLICES, STEP, TILES, MatmulConstants
 
 GPUS = registry.names("gpu")
 H100 = load_gpu("h100_sxm")
@@ -51,6 +54,53 @@ def test_a_larger_matmul_never_takes_less(kernel: Matmul, dtype: str, side: str,
 def test_a_matmul_beside_communication_never_takes_less(kernel: Matmul, taken: int, share: float) -> None:
     alone = duration(kernel, H100, "bfloat16")
     assert duration(kernel, H100, "bfloat16", sms_taken=taken, hbm_share=share) >= alone
+
+
+def by_the_page(c: MatmulConstants, kernel: Matmul, taken: int, share: float) -> float:
+    """docs/kernels.md, "Matmuls", in exact fractions but for the powers; every tile with every number of slices."""
+    m, n, k, batch = kernel.m, kernel.n, kernel.k, kernel.batch
+    bandwidth, free = Fraction(c.hbm_bandwidth) * Fraction(share), c.sms - taken
+    compute = []
+    for a, b in TILES:
+        tiles = batch * ceil(Fraction(m, a)) * ceil(Fraction(n, b))
+        math = 2 * a * b / (Fraction(c.efficiency) * Fraction(c.peak_flops) / c.sms)
+        fed = 0 if isinf(c.operand_rate) else (a + b) * c.itemsize / (Fraction(c.operand_rate) / c.sms)
+        for slices in (1, *SLICES):
+            # Another slice is for SMs that would idle: some do as long as the slices do not fill them twice.
+            if slices > 1 and tiles * slices >= 2 * free:
+                continue
+            steps = ceil(Fraction(k, STEP * slices)) * STEP
+            time = ceil(Fraction(tiles * slices, free)) * (Fraction(c.prologue) + steps * max(math, Fraction(fed)))
+            # Sums of four bytes, written and read, by a kernel of their own.
+            added = Fraction(c.launch) + slices * 2 * 4 * batch * m * n / bandwidth
+            compute.append(float(time + (added if slices > 1 else 0)))
+    least, hbm = min(compute), float(batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) / bandwidth)
+    hidden = max(least, hbm) if isinf(c.overlap) else (least**c.overlap + hbm**c.overlap) ** (1 / c.overlap)
+    copied = float(Fraction(c.copies) * batch * c.itemsize * k * n / bandwidth)
+    return max(c.launch + hidden, 2 * batch * m * n * k / c.best_flops) + copied
+
+
+# Small outputs with a long k are sliced, wide ones are bound by HBM.
+SHAPES = st.tuples(st.integers(1, 700), st.integers(1, 700), st.integers(1, 20_000)) | st.tuples(SIZES, SIZES, SIZES)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    SHAPES,
+    st.sampled_from([1, 1, 3, 70]),
+    st.sampled_from([0, 0, 20, 66, 131]),
+    st.sampled_from([1.0, 0.9, 0.4, 0.05]),
+    st.sampled_from(["bfloat16", "tf32", "float8_e4m3fn"]),
+)
+@example((444, 51, 6281), 4, 20, 1.0, "bfloat16")
+@example((151, 681, 6262), 1, 0, 1.0, "bfloat16")
+def test_a_matmul_takes_what_the_page_says(
+    shape: tuple[int, int, int], batch: int, taken: int, share: float, dtype: str
+) -> None:
+    """The examples are sliced so that slices are more than the free SMs, and fewer than twice as many."""
+    kernel = Matmul("", *shape, batch)
+    expected = by_the_page(kernel_model(H100).matmul(dtype, sustained=False), kernel, taken, share)
+    assert duration(kernel, H100, dtype, sms_taken=taken, hbm_share=share) == pytest.approx(expected, rel=1e-12)
 
 
 @given(attentions(), st.sampled_from([1, 2, 3]))
@@ -169,6 +219,23 @@ def test_attention_at_a_share_of_hbm_and_sms_takes_longer() -> None:
     kernel = Attention("", 8, 32, 8, 4096, 128, causal=True, backward=False)
     alone = duration(kernel, H100, "bfloat16")
     assert duration(kernel, H100, "bfloat16", sms_taken=66) > 1.9 * alone - 5e-6
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-4])
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_with_hardly_any_hbm_takes_its_bytes_over_what_is_left(share: float, *, backward: bool) -> None:
+    """Q, K, V and the output pass once in bfloat16, and four bytes for each row of scores: 8 x 32 x 4096 of them.
+
+    K and V are a quarter as large. Backward all of it passes again as gradients, and the output once more.
+    """
+    kernel = Attention("", 8, 32, 8, 4096, 128, causal=True, backward=backward)
+    rows = 8 * 32 * 4096
+    tensor = 2 * rows * 128
+    moved = 2 * tensor + 2 * tensor / 4 + 4 * rows
+    moved = 2 * moved + tensor if backward else moved
+    model = kernel_model(H100)
+    expected = model.value("launch") + moved / (3350e9 * model.value("hbm_efficiency") * share)
+    assert duration(kernel, H100, "bfloat16", hbm_share=share) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", GPUS)
