@@ -46,11 +46,10 @@ class Creases:
     stands: Ints
     sheets: Mapping[int, tuple[Sheet, Written]]
 
-    @cached_property
-    def participants(self) -> int:
-        """Kinds of ranks, or of servers and switches where these are more."""
-        numbers = self.kinds.rank, *self.kinds.extra
-        return int(np.concatenate(numbers).max()) + 1
+    @property
+    def ranks(self) -> int:
+        """Kinds of ranks: as many as play for all."""
+        return int(self.kinds.rank.max()) + 1
 
     def __len__(self) -> int:
         """How many transfers are played."""
@@ -102,7 +101,7 @@ class Fold:
     def _folded(self, line: int) -> Member:
         """A line with kinds of ranks in place of ranks."""
         member = self.members[line]
-        bound = np.zeros(self.creases.participants)
+        bound = np.zeros(self.creases.ranks)
         bound[self.creases.kinds.rank] = member.bound
         teams = []
         for number in self._by_line[line]:

@@ -207,8 +207,10 @@ class _Colouring:
             if count == before:
                 found = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
                 extra, row, channel = (self._split(found[name], name) for name in ("end", "row", "channel"))
+                # Ranks are numbered apart from servers and switches: of their kinds there are no more than ranks.
+                rank = np.unique(self.colours["end"][: self.ranks], return_inverse=True)[1]
                 takes = self._taken(found["row"], found["link"])
-                return Kinds(found["end"][: self.ranks], extra, row, channel, found["part"], found["link"], takes)
+                return Kinds(rank, extra, row, channel, found["part"], found["link"], takes)
             before = count
         return None
 
