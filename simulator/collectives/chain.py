@@ -20,20 +20,20 @@ PIECES = 16
 
 def broadcast(request: Request) -> Schedule:
     """Hand the root's array down the line, piece by piece."""
-    line = _line(request)
-    return _schedule(request, list(pairwise(line)), reduce=False)
+    return _schedule(request, reduce=False)
 
 
 def reduce(request: Request) -> Schedule:
     """Add up towards the root, piece by piece; the root's own part comes last."""
-    line = _line(request)[::-1]
-    return _schedule(request, list(pairwise(line)), reduce=True)
+    return _schedule(request, reduce=True)
 
 
 def _line(request: Request) -> list[int]:
+    """Places in the order of travel: away from the root, or towards it."""
     order = list(request.order)
     at = order.index(request.root)
-    return order[at:] + order[:at]
+    away = order[at:] + order[:at]
+    return away[::-1] if request.operation == "reduce" else away
 
 
 def pieces(request: Request) -> int:
@@ -41,8 +41,8 @@ def pieces(request: Request) -> int:
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
-def _schedule(request: Request, hops: list[tuple[int, int]], *, reduce: bool) -> Schedule:
-    draft = Draft()
+def _schedule(request: Request, *, reduce: bool) -> Schedule:
+    draft, hops = Draft(), list(pairwise(_line(request)))
     for piece in range(pieces(request)):
         arrived: int | None = None
         for src, dst in hops:

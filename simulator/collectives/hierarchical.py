@@ -167,7 +167,10 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     if reducing and not network.hbm_bears(max(inside.rate(1), across.rate)):
         return None
     # Between the boxes reducing and copying are one ring of twice the steps.
-    time = network.startup + across.latency((m - 1) * (reducing + copying))
+    steps = (m - 1) * (reducing + copying)
+    if copying and not across.out_of_the_way(steps, inside.latency):
+        return None
+    time = network.startup + across.latency(steps)
     for itemsize in ([sizes.reduced] if reducing else []) + ([sizes.copied] if copying else []):
         time += (g - 1) * (inside.latency + m * chunk * itemsize / inside.rate(1))
         time += (m - 1) * chunk * itemsize / across.rate

@@ -47,10 +47,13 @@ class Across:
         From each box to the next [s].
     rate : float
         Of each flow [B/s].
+    beside : bool
+        Whether rings inside the boxes take some of their links.
     """
 
     latencies: tuple[float, ...]
     rate: float
+    beside: bool = False
 
     def latency(self, steps: int) -> float:
         """Latencies that so many steps of the ring add up to where they are worst [s].
@@ -62,6 +65,16 @@ class Across:
         twice = self.latencies * 2
         windows = [sum(twice[i : i + rest]) for i in range(len(self.latencies))]
         return whole * sum(self.latencies) + max(windows)
+
+    def out_of_the_way(self, steps: int, within: float) -> bool:
+        """Whether nothing still leaves a box after so many steps when a ring inside it, of this latency [s], goes on.
+
+        Where a box has got its last chunk behind it are the K hops up to it, and where it has sent its own the K hops
+        that end one later: they differ by the hop out of it and the first of the others.
+        """
+        places = range(len(self.latencies))
+        apart = [self.latencies[box] - self.latencies[(box - steps) % len(places)] for box in places]
+        return not self.beside or max(apart) <= within * (1 + 1e-12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +124,25 @@ class IdleNetwork:
         """Every pair of participants has links of its own, all alike: a full mesh."""
         if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
-        return self._alike(permutations(range(len(self.vertices)), 2))
+        return _alike(self._hops(permutations(range(len(self.vertices)), 2)))
 
     def neighbours(self, order: Sequence[int]) -> Link | None:
         """Along a closed ring of participants every hop has links of its own, all alike."""
-        return self._alike(zip(order, [*order[1:], order[0]], strict=True))
+        return _alike(self._round(order))
 
     def line(self, order: Sequence[int]) -> Link | None:
         """The same along an open line."""
-        return self._alike(pairwise(order))
+        return _alike(self._hops(pairwise(order)))
 
     def inside(self, boxes: Sequence[Sequence[int]]) -> Link | None:
         """Inside every box each ring hop has links of its own, alike in all boxes."""
-        return self._alike((a, b) for box in boxes for a, b in zip(box, [*box[1:], box[0]], strict=True))
+        return _alike([hop for box in boxes for hop in self._round(box)])
 
     def across(self, boxes: Sequence[Sequence[int]]) -> Across | None:
         """Rings through the same place of every box, if they share their narrowest links evenly and keep step.
 
         Latencies may differ from one pair of boxes to the next; then no link may serve two pairs, for flows of
-        different pairs would not meet at the same time each round.
+        different pairs would not meet at the same time each round, nor a ring inside a box that is of neither end.
         """
         pairs = list(zip(boxes, [*boxes[1:], boxes[0]], strict=True))
         hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(boxes[0])))
@@ -142,7 +155,11 @@ class IdleNetwork:
         latencies = [
             {hop.route.latency for hop in hops[k : k + len(boxes[0])]} for k in range(0, len(hops), len(boxes[0]))
         ]
-        apart = all(len(set(served)) == 1 for served in users.values())
+        # By box the pairs that are on the links inside it: from it to the next one, and from the one before.
+        beside = [self._served(box, users) for box in boxes]
+        apart = all(len(set(served)) == 1 for served in users.values()) and all(
+            served <= {box, (box - 1) % len(boxes)} for box, served in enumerate(beside)
+        )
         alike = len({hop.route.latency for hop in hops}) == 1
         if len(shares) != 1 or len({hop.cap for hop in hops}) != 1 or any(len(found) > 1 for found in latencies):
             return None
@@ -150,7 +167,7 @@ class IdleNetwork:
             return None
         share, sharing = shares.pop()
         rate = Link(0.0, share * sharing, hops[0].cap).rate(sharing)
-        return Across(tuple(found.pop() for found in latencies), rate)
+        return Across(tuple(found.pop() for found in latencies), rate, any(beside))
 
     def undisturbed(
         self, flows: Mapping[tuple[int, int], int], *, reducing: bool
@@ -178,15 +195,16 @@ class IdleNetwork:
         return all(3 * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + 1e-12) for rank in self.group)
 
     def _ways_beside(self, hub: str) -> bool:
-        """Whether two participants have a link between them, or another vertex in common than the hub."""
+        """Whether a link, or two over another vertex than the hub, lead from one participant to another."""
         graph, names = self.cluster.graph, set(self.vertices)
-        reached: set[str] = set()
+        sources: dict[str, set[str]] = defaultdict(set)
         for name in self.vertices:
-            ahead = {vertex for vertex in graph.successors(name) if vertex != hub}
-            if ahead & names or ahead & reached:
-                return True
-            reached |= ahead
-        return False
+            for vertex in graph.successors(name):
+                sources[vertex].add(name)
+        # Links of one direction: who reaches a vertex need not be reached from it.
+        targets = {vertex: names.intersection(graph.successors(vertex)) for vertex in sources if vertex != hub}
+        ways = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
+        return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in ways)
 
     def _boxes(self) -> dict[int, int]:
         """Box of each participant that has one, by place; servers have none."""
@@ -204,13 +222,12 @@ class IdleNetwork:
             found.append(_Hop(route, self.rate_cap if within else self.cross_rate_cap))
         return found
 
-    def _alike(self, pairs: Iterable[tuple[int, int]]) -> Link | None:
-        hops = self._hops(pairs)
-        used = [link for hop in hops for link in hop.route.links]
-        alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
-        if len(set(used)) != len(used) or len(alike) != 1:
-            return None
-        return Link(*alike.pop())
+    def _round(self, order: Sequence[int]) -> list[_Hop]:
+        return self._hops(zip(order, [*order[1:], order[0]], strict=True))
+
+    def _served(self, box: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
+        """Who of the users of links is on those of a ring inside a box."""
+        return {user for hop in self._round(box) for link in hop.route.links for user in users.get(link, ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +236,15 @@ class _Hop:
 
     route: Route
     cap: float
+
+
+def _alike(hops: Sequence[_Hop]) -> Link | None:
+    """The one kind of route that all hops are, each over links of its own."""
+    used = [link for hop in hops for link in hop.route.links]
+    alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
+    if len(set(used)) != len(used) or len(alike) != 1:
+        return None
+    return Link(*alike.pop())
 
 
 def _facts(edge: Mapping[str, float]) -> tuple[float, float]:
