@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import yaml
 
-from simulator.errors import ScenarioError, one_of
-from simulator.yaml_dialect import Loader
+from simulator.errors import ScenarioError, in_lines, one_of
+from simulator.input_files import DEEPEST, MOST_DIGITS, read_text
+from simulator.yaml_dialect import MOST_VALUES, Loader
 
 Key = tuple[str | int, ...]
 
@@ -104,19 +105,17 @@ class Document:
         """Raise one ScenarioError that tells all faults, in the file's order; do nothing where there are none."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
         if ordered:
-            raise ScenarioError("\n".join(f.told(self.source) for f in ordered))
+            raise ScenarioError(in_lines([f.told(self.source) for f in ordered]))
 
 
 def _one_line(text: str) -> str:
-    """A quoted key or a strange name may hold line breaks; a fault must not."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """A quoted key or a strange name may hold line breaks, and a value may be long; a fault must not."""
+    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
 
 
-_DEEPEST: Final = 40
-# Aliases may repeat a part of the file again and again; ten lines can stand for a billion values.
-_MOST_VALUES: Final = 100_000
-# Beyond this Python itself refuses to read a whole number (sys.int_info.default_max_str_digits is 4300).
-_MOST_DIGITS: Final = 400
+# Letters of a line that tells a fault: a value that fills the file is not told in full.
+_LONGEST: Final = 1000
 
 
 def load(path: Path | str, *, source: str | None = None) -> Document:
@@ -128,14 +127,7 @@ def load(path: Path | str, *, source: str | None = None) -> Document:
         Unreadable, not UTF-8, not YAML, a key twice: one line with line and column.
     """
     name = source or str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        bad = f"byte {error.start} is {error.object[error.start]:#x}"
-        raise ScenarioError(f"{name}: not a UTF-8 text file: {bad}") from error
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    return parse(text, name)
+    return parse(read_text(path, source=name), name)
 
 
 def parse(text: str, source: str = "<text>") -> Document:
@@ -213,13 +205,13 @@ class _Builder:
     def build(self, node: yaml.Node, key: Key) -> Any:
         self.values.setdefault(key, _place(node))
         self.count += 1
-        if len(key) > _DEEPEST or self.count > _MOST_VALUES:
-            if self.count <= _MOST_VALUES + 1:
-                deep = len(key) > _DEEPEST
-                message = "nested too deeply" if deep else f"more than {_MOST_VALUES} values; are there aliases?"
+        if len(key) > DEEPEST or self.count > MOST_VALUES:
+            if self.count <= MOST_VALUES + 1:
+                deep = len(key) > DEEPEST
+                message = "nested too deeply" if deep else f"more than {MOST_VALUES} values; are there aliases?"
                 self.fault((), message, node)
             # One such fault is enough, and what follows would only repeat it.
-            self.count = _MOST_VALUES + 1
+            self.count = MOST_VALUES + 1
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, key)
@@ -233,7 +225,7 @@ class _Builder:
     def sequence(self, node: yaml.SequenceNode, key: Key) -> list[Any]:
         found: list[Any] = []
         for i, item in enumerate(node.value):
-            if self.count > _MOST_VALUES:
+            if self.count > MOST_VALUES:
                 break
             found.append(self.build(item, (*key, i)))
         return found
@@ -241,12 +233,12 @@ class _Builder:
     def mapping(self, node: yaml.MappingNode, key: Key) -> dict[str | int, Any]:
         found: dict[str | int, Any] = {}
         for name_node, value_node in node.value:
-            if self.count > _MOST_VALUES:
+            if self.count > MOST_VALUES:
                 break
             if not isinstance(name_node, yaml.ScalarNode):
                 self.fault(key, "a key must be a word", name_node)
                 continue
-            name = _key_name(name_node)
+            name = _key_name(name_node, self.whole(name_node, key))
             if name in found:
                 first = self.keys[(*key, name)]
                 self.fault((*key, name), f"stands twice, first in line {first[0]}; keep one", name_node)
@@ -255,8 +247,21 @@ class _Builder:
             found[name] = self.build(value_node, (*key, name))
         return found
 
-    def scalar(self, node: yaml.Node, key: Key) -> Any:
+    def whole(self, node: yaml.Node, key: Key) -> str:
+        r"""The text of a scalar, with characters in one piece that JSON wrote in two: "\ud83d\ude00"."""
         text: str = node.value
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            try:
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                self.fault(key, "holds half a character, which no file can hold; remove it", node)
+                return ""
+        return text
+
+    def scalar(self, node: yaml.Node, key: Key) -> Any:
+        text = self.whole(node, key)
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
         if tag == "bool" and text.lower() in ("true", "false"):
             return text.lower() == "true"
@@ -275,11 +280,10 @@ class _Builder:
 
 
 def _is_whole(text: str) -> bool:
-    return len(text) <= _MOST_DIGITS and re.fullmatch(r"[-+]?[0-9]+", text) is not None
+    return len(text) <= MOST_DIGITS and re.fullmatch(r"[-+]?[0-9]+", text) is not None
 
 
-def _key_name(node: yaml.ScalarNode) -> str | int:
-    text: str = node.value
+def _key_name(node: yaml.ScalarNode, text: str) -> str | int:
     return int(text) if node.tag.endswith(":int") and _is_whole(text) else text
 
 

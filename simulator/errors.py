@@ -15,8 +15,13 @@ Rule: every error that the command line prints as one line is below SimulatorErr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+# Lines of faults that are told at once: more than a screen holds, nobody reads.
+MOST_FAULTS: Final = 50
+# Letters of a name that are compared with others; comparing takes as long as both are long, multiplied.
+_MOST_COMPARED: Final = 200
 
 
 class SimulatorError(Exception):
@@ -127,6 +132,18 @@ class NoRouteError(SimulationError):
         )
 
 
+def in_lines(faults: Sequence[str]) -> str:
+    """Say one fault a line: the first 50, and how many more there are.
+
+    Examples
+    --------
+    >>> in_lines(["a.yaml:1:1: x", "a.yaml:2:1: y"])
+    'a.yaml:1:1: x\\na.yaml:2:1: y'
+    """
+    more = len(faults) - MOST_FAULTS
+    return "\n".join([*faults[:MOST_FAULTS], *([f"and {more} more faults"] if more > 0 else [])])
+
+
 def one_of(allowed: Iterable[str], name: object) -> str:
     """Say which names are allowed, and the one that was probably meant.
 
@@ -137,7 +154,7 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     """
     names = sorted(allowed)
     shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
-    given = str(name).lower()
+    given = str(name)[:_MOST_COMPARED].lower()
     # What begins with the name as typed is meant rather than what differs in a letter: h100 is h100_sxm, not h200.
     close = [n for n in names if given and n.startswith(f"{given}_")] or difflib.get_close_matches(
         given, names, n=1, cutoff=0.6

@@ -25,12 +25,13 @@ import platform
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import simulator
 from simulator import document
 from simulator.edition import edition
 from simulator.errors import ScenarioError
+from simulator.input_files import read_json, read_text
 from simulator.points import notes
 from simulator.points.outcome import Outcome
 from simulator.points.table import csv_text, write_parquet
@@ -39,6 +40,9 @@ from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.whole_files import clear_drafts, write_whole
+
+# Letters of what a file says that are told.
+_LONGEST: Final = 60
 
 
 def create(name: str, out: Path | None) -> Path:
@@ -102,7 +106,7 @@ def going_on(folder: Path, scenario: Scenario, circumstances: dict[str, Any]) ->
             raise ScenarioError(f"--resume: {folder} holds no scenario.yaml, so there is nothing to go on with")
         begin(folder, scenario, circumstances)  # it was ended before it had begun
         return
-    if left.read_text(encoding="utf-8") != to_yaml(scenario):
+    if read_text(left) != to_yaml(scenario):
         raise ScenarioError(
             f"--resume: {left} is another scenario than this one; repeat its options, or give another --out"
         )
@@ -115,16 +119,23 @@ def going_on(folder: Path, scenario: Scenario, circumstances: dict[str, Any]) ->
 def _refuse_changes(begun: Path, now: dict[str, Any]) -> None:
     if not begun.is_file():
         return
-    before = json.loads(begun.read_bytes())
+    before = read_json(begun)
+    if not isinstance(before, dict):
+        raise ScenarioError(f"{begun}: says not with what the run was begun; give another --out")
     for key, value in now.items():
         if before.get(key) == value:
             continue
-        if isinstance(value, dict):
-            changed = sorted(name for name in {*value, *before[key]} if value.get(name) != before[key].get(name))
+        then = before.get(key)
+        if isinstance(value, dict) and isinstance(then, dict):
+            changed = sorted(name for name in {*value, *then} if value.get(name) != then.get(name))
             told = f"{', '.join(changed)} changed since"
         else:
-            told = f"{key} was {str(before.get(key)).lower()} then and is {str(value).lower()} now"
+            told = f"{key} was {_brief(then)} then and is {_brief(value)} now"
         raise ScenarioError(f"--resume: {begun.parent} was begun with something else: {told}; give another --out")
+
+
+def _brief(value: Any) -> str:
+    return str(value).lower()[:_LONGEST]
 
 
 def load(folder: Path) -> Scenario:
@@ -135,15 +146,21 @@ def load(folder: Path) -> Scenario:
     ScenarioError
         No finished run, or a file that its scenario names is gone.
     """
-    left = folder / "scenario.yaml"
-    try:
-        base = Path(json.loads((folder / "run.json").read_text(encoding="utf-8"))["base"])
-        (folder / "report.json").read_bytes()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    missing = [name for name in ("scenario.yaml", "report.json", "run.json") if not (folder / name).is_file()]
+    if missing:
         raise ScenarioError(
             f"{folder}: holds no finished run (scenario.yaml, report.json, run.json); give a run's directory"
-        ) from error
-    return parse_scenario(document.load(left), base)
+        )
+    return parse_scenario(document.load(folder / "scenario.yaml"), _base(folder / "run.json"))
+
+
+def _base(path: Path) -> Path:
+    """The folder that relative paths of a run's scenario start from."""
+    read = read_json(path)
+    base = read.get("base") if isinstance(read, dict) else None
+    if not isinstance(base, str) or "\0" in base:
+        raise ScenarioError(f"{path}: base: got {str(base)[:_LONGEST]!r}; must be the folder that the run started from")
+    return Path(base)
 
 
 def report_text(outcomes: Iterable[Outcome]) -> str:

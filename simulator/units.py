@@ -35,6 +35,10 @@ _EXAMPLE: Final[dict[Kind, str]] = {
     "flops": "'6 TFLOP'",
     "flop_rate": "'312 TFLOP/s'",
 }
+# What is played lies far inside: a byte in the age of the universe (4e17 s), a petabyte in a nanosecond. Beyond it
+# products of a few quantities leave what a float can hold (5e-324 to 1.8e308).
+LEAST: Final = 1e-30
+MOST: Final = 1e30
 _QUANTITY: Final = re.compile(
     r"\s*([+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([^0-9\s].*?)?\s*"
 )
@@ -114,14 +118,25 @@ def _exact(text: str, kind: Kind) -> Fraction:
         raise ValueError(f"got {text!r}; {_why_not(unit, kind)}")
     # Checked as a float first: as a fraction, 1e999999999 has a billion digits, and so has 1e-999999999.
     rough = float(number.replace("_", ""))
-    if abs(rough) > 1e30 or (rough == 0.0 and re.search("[1-9]", re.split("[eE]", number)[0])):
-        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
-    exact = Fraction(number.replace("_", "")) * units[unit]
-    if exact < 0:
+    if rough == 0.0 and not re.search("[1-9]", re.split("[eE]", number)[0]):
+        return Fraction(0)
+    exact = Fraction(number.replace("_", "")) * units[unit] if within(abs(rough)) else None
+    if exact is not None and exact < 0:
         raise ValueError(f"got {text!r}; must not be negative")
-    if exact > 10**30:
-        raise ValueError(f"got {text!r}; larger than anything that is simulated")
+    if exact is None or not within(float(exact)):
+        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
     return exact
+
+
+def within(quantity: float) -> bool:
+    """Whether a quantity in SI units is none at all or of a size that can be simulated.
+
+    Examples
+    --------
+    >>> within(0.0), within(1e-320), within(10**400)
+    (True, False, False)
+    """
+    return quantity == 0 or LEAST <= quantity <= MOST
 
 
 def _why_not(unit: str, kind: Kind) -> str:

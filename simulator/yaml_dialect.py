@@ -10,11 +10,27 @@ from typing import Any, Final
 
 import yaml
 
+# No file that people write holds so many keys and values. Aliases may repeat a part of the file again and again, and
+# ten lines stand for a billion values.
+MOST_VALUES: Final = 100_000
+
 
 class Loader(yaml.SafeLoader):
-    """A SafeLoader that resolves plain scalars as YAML 1.2's core schema does."""
+    """A SafeLoader that resolves plain scalars as YAML 1.2's core schema does, and gives up on endless text."""
 
     yaml_implicit_resolvers: Final = {}  # type: ignore[misc]
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Count what is composed: it is slow, and 16 MiB of text would take minutes and gigabytes."""
+        self._composed += 1
+        if self._composed > 2 * MOST_VALUES:  # a key counts, and its value
+            raise yaml.YAMLError(f"more than {MOST_VALUES} values, in line {self.line + 1}")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 class Dumper(yaml.SafeDumper):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 import simulator
 from simulator.cli.guard import guarded as guarded
+from simulator.cli.interruption import heed_termination
 
 app = typer.Typer(
     name="simulator",
@@ -259,4 +261,9 @@ def validate(
 
 def run_app() -> None:
     """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
+    heed_termination()
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal has no letter for is written as an escape; a question may hold anything.
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(guarded(lambda: app(prog_name="simulator", standalone_mode=False)))

@@ -10,7 +10,8 @@ from typing import Any, Final
 import typer
 
 from simulator.errors import ScenarioError
-from simulator.points.outcome import Outcome
+from simulator.input_files import MOST_DATA, read_json
+from simulator.points.outcome import Outcome, read_outcome
 from simulator.points.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
@@ -33,12 +34,15 @@ def show(first: Path, second: Path, *, as_json: bool) -> None:
 def _points(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder if folder.is_file() else folder / "report.json"
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))["points"]
-        return {json.dumps(point["settings"], sort_keys=True): {**_NOTHING, **point} for point in read}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        read = read_json(path, most=MOST_DATA)["points"]
+        told = [read_outcome(0, _NOTHING | point).to_dict() for point in read]
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ScenarioError) and error.__cause__ is None:  # too much of a file to look at
+            raise
         raise ScenarioError(
             f"{path}: is no report of a run; give the directory that `simulator run` printed"
         ) from error
+    return {json.dumps(point["settings"], sort_keys=True): point for point in told}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from simulator.cli.interruption import exit_code, word
 from simulator.errors import SimulatorError, one_of
 
 
@@ -21,8 +22,8 @@ def guarded(command: Callable[[], Any]) -> int:
     except SimulatorError as error:
         typer.echo(str(error), err=True)
         return error.exit_code
-    except KeyboardInterrupt:
-        return _interrupted()
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
     except SystemExit:
         # Typer's way to say that who reads our output has had enough, as in `simulator schema | head -1`.
         return 0
@@ -35,14 +36,14 @@ def guarded(command: Callable[[], Any]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _interrupted() -> int:
-    typer.echo("interrupted; nothing was left half written", err=True)
-    return 130
+def _interrupted(error: BaseException | None) -> int:
+    typer.echo(f"{word(error)}; nothing was left half written", err=True)
+    return exit_code(error)
 
 
 def _typers(error: Exception) -> int:
     if type(error).__name__ == "Abort":
-        return _interrupted()
+        return _interrupted(error.__cause__)
     message = getattr(error, "format_message", None)
     if message is None or not hasattr(error, "exit_code"):
         raise error

@@ -12,11 +12,12 @@ from typing import Any
 import typer
 
 from simulator import run_directory
+from simulator.cli.interruption import exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.extras import need
 from simulator.points.keeping import Keeper
-from simulator.points.notes import noted, noting
+from simulator.points.notes import noted_of, noting
 from simulator.points.outcome import Numbered, Outcome
 from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
@@ -109,7 +110,11 @@ def _folder(scenario: Scenario, numbered: Sequence[Numbered], options: PlayOptio
         run_directory.going_on(options.out, scenario, begun)
         return options.out
     folder = run_directory.create(scenario.name, options.out)
-    run_directory.begin(folder, scenario, begun)
+    try:
+        run_directory.begin(folder, scenario, begun)
+    except BaseException:
+        run_directory.discard(folder)
+        raise
     return folder
 
 
@@ -118,11 +123,11 @@ def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions
     """What is left when playing ends early: finished points to go on with, or nothing at all."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         kept = _kept(folder, numbered, options)
-        typer.echo(f"interrupted: {kept or 'no point had ended, so nothing is left'}", err=True)
-        raise typer.Exit(130) from None
-    except SimulatorError:
+        typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    except Exception:
         kept = _kept(folder, numbered, options)
         if kept:
             typer.echo(kept, err=True)
@@ -131,7 +136,7 @@ def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions
 
 def _kept(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> str:
     """What an unfinished run has left and how to go on with it; nothing, and nothing is left, where no point ended."""
-    done = len(noted(folder))
+    done = len(noted_of(folder, numbered))
     if not done and not options.resume:
         run_directory.discard(folder)
         return ""
@@ -148,7 +153,7 @@ def _played(
     note: Callable[[Outcome], None],
     options: PlayOptions,
 ) -> list[Outcome]:
-    found = noted(folder)
+    found = noted_of(folder, numbered)
     missing = [(index, point) for index, point in numbered if index not in found]
     # The error of a single point is the error of the run; among many it is one of the results.
     alone = len(numbered) == 1
@@ -205,9 +210,9 @@ def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list
 
     try:
         return draw(folder, scenario, outcomes)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted while drawing; the results are in {folder}", err=True)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as error:
+        typer.echo(f"{word(error)} while drawing; the results are in {folder}", err=True)
+        raise typer.Exit(exit_code(error)) from None
 
 
 def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: list[Path], *, as_json: bool) -> None:
@@ -219,9 +224,10 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
     from simulator.conclusion import conclusion
     from simulator.report.table import points_table
 
-    console = Console()
+    # Brackets and colons of a question are no markup of rich's.
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
+        console = Console(markup=False, emoji=False, width=_FILE_WIDTH)
     told = [outcome.to_dict() for outcome in outcomes[:_MOST_ROWS]]
     console.print(points_table(scenario.question or scenario.name, told, console.width))
     if len(outcomes) > _MOST_ROWS:

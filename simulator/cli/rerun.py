@@ -9,7 +9,7 @@ import typer
 
 from simulator import run_directory
 from simulator.cli.play import progress
-from simulator.errors import SimulatorError
+from simulator.input_files import MOST_DATA, read_bytes
 from simulator.points.keeping import Keeper
 from simulator.points.outcome import Outcome
 from simulator.scenario.load import points
@@ -25,10 +25,10 @@ def rerun(folder: Path, out: Path | None) -> None:
         target = run_directory.create(scenario.name, out) if out else Path(scratch)
         try:
             outcomes = _played(scenario, numbered, target, keep=out is not None)
-        except (KeyboardInterrupt, SimulatorError):
+        except BaseException:
             run_directory.discard(target)
             raise
-    if run_directory.report_text(outcomes) == (folder / "report.json").read_text(encoding="utf-8"):
+    if run_directory.report_text(outcomes).encode() == read_bytes(folder / "report.json", most=MOST_DATA):
         typer.echo(f"{folder}: played again, the report is the same to the byte")
         return
     typer.echo(f"{folder}: played again, the report differs; `rerun --out DIR` and `diff` show where", err=True)

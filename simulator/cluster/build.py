@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from simulator import units
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
@@ -212,7 +213,7 @@ def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ..
     for rank, factor in stragglers.items():
         if not isinstance(rank, int) or not 0 <= rank < world_size:
             raise ScenarioError(f"stragglers: got rank {rank!r}; must be from 0 to {world_size - 1}")
-        if not 0 < factor < float("inf"):
+        if not (factor > 0 and units.within(factor)):
             raise ScenarioError(f"stragglers.{rank}: got {factor!r}; must be more than 0, such as 0.8")
     return tuple(float(stragglers.get(rank, 1.0)) for rank in range(world_size))
 
@@ -222,7 +223,7 @@ def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
         src, arrow, dst = str(name).partition("->")
         if not arrow or not graph.has_edge(src, dst):
             raise UnknownNameError("link", str(name), _similar(graph, src, dst))
-        if not 0 < factor < float("inf"):
+        if not (factor > 0 and units.within(factor)):
             raise ScenarioError(f"link_factors.{name}: got {factor!r}; must be more than 0, such as 0.5")
         graph.edges[src, dst]["bandwidth"] *= factor
 

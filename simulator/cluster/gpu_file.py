@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, field_validator
 
-from simulator import dtypes
+from simulator import dtypes, registry
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import AnySpeed, Memory, Number, Rate, Speed, Strict, Whole, figures
 from simulator.cluster.locate import opened
-from simulator.cluster.validation import checked
-from simulator.document import Document
-from simulator.errors import UnknownNameError
+from simulator.cluster.validation import check
+from simulator.document import Document, Fault, Key
+from simulator.errors import ScenarioError, UnknownNameError
 
 
 def _known(name: str) -> str:
@@ -97,10 +97,29 @@ def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> G
 
 
 def _gpu(name: str, document: Document) -> Gpu:
-    file = checked(_GpuFile, document)
-    if not (file.vector_flops or file.matrix_flops):
-        document.refuse([document.fault((), "needs vector_flops or matrix_flops, a rate for each dtype")])
-    return _record(name, file)
+    file, faults = _checked(document)
+    document.refuse(faults)
+    return _record(name, cast(_GpuFile, file))
+
+
+def faults_of(gpu: str | Mapping[str, Any], document: Document, at: Key, base: Path | None) -> list[Fault]:
+    """Find what is wrong with the GPU that a file names or describes under a key; `base` as for `load_gpu`."""
+    if isinstance(gpu, Mapping):
+        return _checked(document, at)[1]
+    if gpu in registry.names("gpu"):
+        return []
+    try:
+        load_gpu(gpu, base)
+    except ScenarioError as error:
+        return [document.fault(at, line.removeprefix("gpu: ")) for line in str(error).splitlines()]
+    return []
+
+
+def _checked(document: Document, at: Key = ()) -> tuple[_GpuFile | None, list[Fault]]:
+    file, faults = check(_GpuFile, document, at)
+    if file is not None and not (file.vector_flops or file.matrix_flops):
+        faults = [document.fault(at, "needs vector_flops or matrix_flops, a rate for each dtype")]
+    return file, faults
 
 
 def _record(name: str, file: _GpuFile) -> Gpu:

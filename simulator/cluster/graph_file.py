@@ -7,8 +7,8 @@ undirected edge is a link in each direction. Two attributes are optional: `box`,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +16,12 @@ from simulator import units
 from simulator.cluster.graph import Graph, empty, of_kind
 from simulator.document import Document, Fault, load
 from simulator.errors import ScenarioError, one_of
+from simulator.input_files import read_bytes, read_json
 
 _KINDS: Final = ("gpu", "host", "nic", "server", "switch")
 _ENDS: Final = ("gpu", "server")
+# Size of a file whose faults are told with their lines [B].
+_MOST_PLACED: Final = 2**18
 
 
 def load_graph(path: Path) -> Graph:
@@ -47,27 +50,24 @@ def load_graph(path: Path) -> Graph:
 
 
 def _told(path: Path, document: Document, faults: list[Fault]) -> None:
-    """Refuse, with lines and columns where the text has them; reading them is slow, so only now."""
-    placed = document if path.suffix == ".graphml" else load(path)
+    """Refuse, with lines and columns where the text has them; reading them takes 5 s a MiB, so only now and of few."""
+    placed = document if path.suffix == ".graphml" or path.stat().st_size > _MOST_PLACED else load(path)
     placed.refuse([placed.fault(fault.key, fault.message) for fault in faults])
 
 
 def _from_json(path: Path) -> Document:
-    try:
-        return Document(str(path), json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        load(path)  # says better what is wrong, and where
-        raise ScenarioError(f"{path}: not JSON; write it with networkx.node_link_data and json.dump") from None
+    return Document(str(path), read_json(path))
 
 
 def _from_graphml(path: Path) -> Document:
     import networkx as nx
 
+    text = BytesIO(read_bytes(path))
     try:
-        read = nx.read_graphml(path)
+        read = nx.node_link_data(nx.read_graphml(text), edges="edges")
     except Exception as error:  # the parsers below raise a dozen kinds
         raise ScenarioError(f"{path}: not GraphML that can be read: {' '.join(str(error).split())}") from error
-    return Document(str(path), nx.node_link_data(read, edges="edges"))
+    return Document(str(path), read)
 
 
 def _graph(document: Document) -> tuple[Graph, list[Fault]]:
@@ -131,8 +131,11 @@ def _add_edge(
 def _quantity(
     document: Document, key: tuple[str | int, ...], value: Any, kind: units.Kind, faults: list[Fault]
 ) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
-        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        if units.within(value):
+            return float(value)
+        faults.append(document.fault(key, f"got {value!r}; larger or smaller than anything that is simulated"))
+        return 1.0
     try:
         return units.parse(value, kind)
     except ValueError as error:

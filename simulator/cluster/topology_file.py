@@ -16,6 +16,7 @@ from pydantic import Field
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
+from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.locate import locate
 from simulator.cluster.quantity import Bandwidth, Count, Seconds, Size
 from simulator.cluster.validation import check
@@ -134,7 +135,7 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:
     file, faults = check(_TopologyFile, document)
     options, wrong = _options(document)
-    document.refuse(faults + wrong)
+    document.refuse(faults + wrong + _gpu(document, folder))
     if file is None:
         raise TypeError("a file without faults has a model")
     graph = None if file.graph is None else (folder or Path()) / file.graph
@@ -149,6 +150,12 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
         collectives={operation: measured.record() for operation, measured in file.collectives.items()},
         folder=folder,
     )
+
+
+def _gpu(document: Document, folder: Path | None) -> list[Fault]:
+    """Check the GPU that the file names or describes."""
+    gpu = document.data.get("gpu") if isinstance(document.data, Mapping) else None
+    return faults_of(gpu, document, ("gpu",), folder) if isinstance(gpu, str | Mapping) else []
 
 
 def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:

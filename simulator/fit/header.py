@@ -15,7 +15,9 @@ from typing import Final
 
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.errors import ScenarioError
-from simulator.report.nccl_csv import looks_like_csv
+from simulator.input_files import MOST_DATA, read_text
+from simulator.report.nccl_csv import is_remark, looks_like_csv
+from simulator.report.nccl_table import count_of
 
 # As src/common.cu of nccl-tests prints it; older versions have no `Group`.
 _RANK: Final = re.compile(
@@ -28,6 +30,8 @@ _SPELLED: Final = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgath
 _OPERATION: Final = ("op", "operation", "collective", "coll")
 _RANKS: Final = ("ranks", "world_size", "nranks", "num_ranks", "n_ranks", "gpus")
 _BOXES: Final = ("boxes", "nodes", "hosts", "num_nodes", "nnodes")
+# As in a scenario: ten times the largest machine in operation.
+MOST_RANKS: Final = 1_000_000
 _GPU: Final = ("gpu", "gpu_name", "device")
 # Columns that tell several sweeps in one file apart.
 _SWEEP: Final = ("sweep", "machine", "run")
@@ -51,7 +55,7 @@ def read_header(path: Path | str) -> Header:
     ScenarioError
         Rows of several sweeps in one CSV file; ranks that are not numbered 0, 1, 2, ...
     """
-    text = Path(path).read_text(encoding="utf-8-sig")
+    text = read_text(path, most=MOST_DATA)
     return _from_csv(text, path) if looks_like_csv(text) else _from_log(text, path)
 
 
@@ -84,9 +88,12 @@ def _from_log(text: str, path: Path | str) -> Header:
 
 
 def _from_csv(text: str, path: Path | str) -> Header:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line for line in text.splitlines() if not is_remark(line)]
     dialect = max(",;\t", key=lines[0].count)
-    rows = list(csv.DictReader(lines, delimiter=dialect))
+    try:
+        rows = list(csv.DictReader(lines, delimiter=dialect))
+    except csv.Error as error:  # quotes that are never closed make a cell of all that follows
+        raise ScenarioError(f"{path}: {error}; check its quotes") from error
     plain = [{str(key).strip().lower(): str(value).strip() for key, value in row.items()} for row in rows]
     for names in (_SWEEP, _OPERATION, _RANKS, _BOXES):
         values = _values(plain, names)
@@ -124,6 +131,7 @@ def _whole(rows: Sequence[Mapping[str, str]], names: Sequence[str], path: Path |
     value = _only(rows, names)
     if value is None:
         return None
-    if not value.isdigit() or int(value) < 1:
-        raise ScenarioError(f"{path}: {_name(rows, names)}: got {value!r}; must be a whole number of at least 1")
-    return int(value)
+    count = count_of(value)
+    if not count or count > MOST_RANKS:
+        raise ScenarioError(f"{path}: {_name(rows, names)}: got {value!r}; must be a whole number, 1 to {MOST_RANKS}")
+    return count

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from simulator import dtypes
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.fit.header import Header, read_header
+from simulator.fit.header import MOST_RANKS, Header, read_header
 from simulator.report.nccl_table import NcclRow, read
 
 # Ratio of busbw to algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): above 1 only for all_reduce,
@@ -81,7 +82,7 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
     what = operation or header.operation or _operation(path, ranks, rows, assumed)
     times = _times(path, rows)
     boxes = header.boxes
-    return Sweep(what, ranks, times, boxes, _dtype(rows, assumed), header.gpu, str(path), tuple(assumed))
+    return Sweep(what, ranks, times, boxes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
 
 
 def _world_size(
@@ -94,8 +95,9 @@ def _world_size(
 ) -> int:
     if given is not None and header.world_size is not None and given != header.world_size:
         raise ScenarioError(f"{path}: world_size: got {given}; the file says {header.world_size}; leave it out")
-    if given is not None and given < 2:
-        raise ScenarioError(f"{path}: world_size: got {given}; must be at least 2")
+    if given is not None and not 2 <= given <= MOST_RANKS:
+        bound = "at least 2" if given < 2 else f"at most {MOST_RANKS}"
+        raise ScenarioError(f"{path}: world_size: got {given}; must be {bound}")
     found = given or header.world_size
     if found is None and operation in (None, "all_reduce"):
         found = _from_ratio(rows)
@@ -130,13 +132,17 @@ def _operation(path: Path | str, ranks: int, rows: Sequence[NcclRow], assumed: l
     raise ScenarioError(f"{path}: does not say which operation was measured; give operation: one of {allowed}")
 
 
-def _dtype(rows: Sequence[NcclRow], assumed: list[str]) -> str:
+def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str:
     names = {row.dtype for row in rows if row.dtype}
     if len(names) != 1:
         assumed.append("float32, because the file names no dtype or several")
         return "float32"
     # Only the size counts: unsigned types are played as their signed twins.
-    return names.pop().replace("uint64", "int64").replace("uint32", "int32")
+    name = names.pop().replace("uint64", "int64").replace("uint32", "int32")
+    try:
+        return dtypes.find(name).name
+    except UnknownNameError as error:
+        raise ScenarioError(f"{path}: {error}") from error
 
 
 def _times(path: Path | str, rows: Sequence[NcclRow]) -> tuple[tuple[int, float], ...]:

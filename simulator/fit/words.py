@@ -14,6 +14,7 @@ from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.locate import locate
 from simulator.cluster.topology_file import MeasuredOperation, load_topology
 from simulator.fit.records import Fit, constants
+from simulator.input_files import read_text
 from simulator.units import format_bytes, format_time
 
 _UNITS: Final = {
@@ -127,7 +128,7 @@ def without_section(path: Path) -> str:
     """A topology file's text without its `collectives`."""
     kept: list[str] = []
     inside = False
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         if line and not line[0].isspace():
             inside = line.startswith("collectives:")
         if not inside:

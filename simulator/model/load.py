@@ -12,6 +12,7 @@ from typing import Any
 from simulator import registry
 from simulator.document import Document, parse
 from simulator.errors import ScenarioError
+from simulator.input_files import read_text
 from simulator.model.huggingface import read_transformer
 from simulator.model.shape import Transformer
 
@@ -69,11 +70,5 @@ def _name(path: Path) -> str:
 
 
 def _document(path: Path) -> Document:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not a UTF-8 text file") from error
-    except (OSError, ValueError) as error:
-        raise ScenarioError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     # JSON may be indented by tabs, YAML may not; a bare tab cannot stand inside a text of JSON.
-    return parse(text.replace("\t", " "), str(path))
+    return parse(read_text(path).replace("\t", " "), str(path))

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from simulator.edition import edition
 from simulator.errors import ScenarioError
-from simulator.points.outcome import Numbered, Outcome
+from simulator.input_files import read_json
+from simulator.points.outcome import Numbered, Outcome, read_outcome
+from simulator.points.report_reading import is_report
 from simulator.scenario.named_files import NamedFiles, digest_of
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
@@ -59,11 +60,11 @@ class Cache:
         """The outcome of a point, or None where it is not there or cannot be read."""
         index, point = numbered
         try:
-            read = json.loads(self._path(key or "").read_bytes())
-            engine, report = read["engine"], read["report"]
-        except (OSError, ValueError, KeyError, TypeError):
+            found = read_outcome(index, {"settings": point.settings, **read_json(self._path(key or ""))})
+        except (ScenarioError, KeyError, TypeError):
             return None
-        return Outcome(index, point.settings, engine, report) if isinstance(report, Mapping) else None
+        whole = found.error is None and is_report(found.report, training=point.scenario.training is not None)
+        return replace(found, settings=point.settings) if whole else None
 
     def keep(self, outcome: Outcome, scenario: Scenario, key: str | None) -> None:
         """Keep an outcome that has no error.

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import errno
 import json
+import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from simulator.errors import ScenarioError
-from simulator.points.outcome import Outcome
+from simulator.input_files import MOST_DATA, parse_json, read_bytes
+from simulator.points.outcome import Numbered, Outcome, read_outcome
+from simulator.points.report_reading import is_report
+from simulator.scenario.records import Point
 
 NAME: Final = "points.jsonl"
 
@@ -51,14 +56,28 @@ def noted(folder: Path) -> dict[int, Outcome]:
     path = folder / NAME
     if not path.is_file():
         return found
-    for written in path.read_bytes().split(b"\n"):
+    for written in read_bytes(path, most=MOST_DATA).split(b"\n"):
         try:
-            read = json.loads(written)
-            outcome = Outcome(read["index"], read["settings"], read["engine"], read["report"], read.get("error"))
+            read = parse_json(written.decode())
+            index = operator.index(read["index"])
+            found[index] = read_outcome(index, read)
         except (ValueError, KeyError, TypeError):
             continue
-        found[outcome.index] = outcome
     return found
+
+
+def noted_of(folder: Path, numbered: Sequence[Numbered]) -> dict[int, Outcome]:
+    """Those of `noted` that are outcomes of these points."""
+    points = dict(numbered)
+    return {
+        index: replace(outcome, settings=points[index].settings)
+        for index, outcome in noted(folder).items()
+        if index in points and _is_of(outcome, points[index])
+    }
+
+
+def _is_of(outcome: Outcome, point: Point) -> bool:
+    return outcome.error is not None or is_report(outcome.report, training=point.scenario.training is not None)
 
 
 def _append(file: FileIO, text: bytes) -> None:

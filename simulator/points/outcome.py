@@ -46,6 +46,21 @@ class Outcome:
         return told if self.error is None else told | {"error": self.error}
 
 
+def read_outcome(index: int, read: Any) -> Outcome:
+    """An outcome back from `to_dict`.
+
+    Raises
+    ------
+    KeyError, TypeError
+        Something is missing, or is not what `Outcome` says.
+    """
+    found = Outcome(index, read["settings"], read["engine"], read["report"], read.get("error"))
+    plain = isinstance(found.settings, Mapping) and isinstance(found.report, Mapping | None)
+    if not plain or not all(isinstance(word, str | None) for word in (found.engine, found.error)):
+        raise TypeError("not the outcome of a point")
+    return found
+
+
 def failed(index: int, point: Point, error: str) -> Outcome:
     """The outcome of a point that could not be played."""
     return Outcome(index, point.settings, None, None, error)

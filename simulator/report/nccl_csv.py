@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from simulator.errors import ScenarioError
-from simulator.report.nccl_table import DTYPES, REDUCTIONS, NcclRow, Timing
+from simulator import units
+from simulator.errors import ScenarioError, in_lines
+from simulator.report.nccl_table import DTYPES, MOST_SIZE, REDUCTIONS, NcclRow, Timing, count_of
 
 # Factor to SI of each spelling; names are compared in lower case, with _ for whatever is no letter or digit.
 _SIZE: Final = {
@@ -31,11 +32,19 @@ _OUT: Final = ("", "_oop", "_out_of_place")
 _IN: Final = ("_ip", "_in_place", "_inplace")
 
 
+def is_remark(line: str) -> bool:
+    """Whether a line is empty or a comment."""
+    return not line.strip() or line.lstrip().startswith("#")
+
+
 def looks_like_csv(text: str) -> bool:
     """Whether the first line that is no comment has columns called size and time."""
     for line in text.splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            names = [_plain(name) for name in _split(line)]
+        if not is_remark(line):
+            try:
+                names = [_plain(name) for name in _split(line)]
+            except ValueError:
+                return False
             return len(names) > 1 and _column(names, _SIZE, _OUT) is not None
     return False
 
@@ -57,7 +66,7 @@ def parse_csv(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     ScenarioError
         A column or a value is missing or wrong: one line a fault, with the line's number.
     """
-    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not is_remark(line)]
     if not lines:
         raise ScenarioError(f"{source}: the file is empty; must have a header with a size and a time column")
     names = [_plain(name) for name in _split(lines[0][1])]
@@ -71,15 +80,15 @@ def parse_csv(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     faults: list[str] = []
     delimiter = _delimiter(lines[0][1])
     for number, line in lines[1:]:
-        cells = [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
         try:
+            cells = [cell.strip() for cell in _cells(line, delimiter)]
             if len(cells) != len(names):
                 raise ValueError(f"got {len(cells)} columns; must be {len(names)}, as in the header")
             rows.append(_row(dict(zip(names, cells, strict=True)), names))
         except ValueError as error:
             faults.append(f"{source}:{number}: {error}")
     if faults:
-        raise ScenarioError("\n".join(faults))
+        raise ScenarioError(in_lines(faults))
     if not rows:
         raise ScenarioError(f"{source}: no rows below the header")
     return tuple(rows)
@@ -94,7 +103,14 @@ def _delimiter(line: str) -> str:
 
 
 def _split(line: str) -> list[str]:
-    return next(csv.reader([line], delimiter=_delimiter(line)))
+    return _cells(line, _delimiter(line))
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    except csv.Error as error:  # a cell of more than 131072 letters
+        raise ValueError(f"{error}; is it the right file?") from error
 
 
 def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[str]) -> tuple[str, float] | None:
@@ -108,8 +124,8 @@ def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[
 
 def _row(cells: Mapping[str, str], names: Sequence[str]) -> NcclRow:
     size = _number(cells, _column(names, _SIZE, _OUT))
-    if size is None or size != int(size):
-        raise ValueError(f"size: got {size}; must be a whole number of bytes")
+    if size is None or size > MOST_SIZE or size != int(size):
+        raise ValueError(f"size: got {size}; must be a whole number of bytes, at most 1 PiB")
     out = _timing(cells, names, _OUT, "wrong", size)
     if out is None:
         raise ValueError("time: got nothing; must be a number")
@@ -134,7 +150,7 @@ def _timing(
     algbw = _number(cells, _column(names, _ALGBW, endings))
     busbw = _number(cells, _column(names, _BUSBW, endings))
     count = cells.get(wrong, "")
-    return Timing(time, size / time if algbw is None else algbw, busbw, int(count) if count.isdigit() else None)
+    return Timing(time, size / time if algbw is None else algbw, busbw, count_of(count))
 
 
 def _number(cells: Mapping[str, str], column: tuple[str, float] | None, least: float = 0.0) -> float | None:
@@ -147,4 +163,6 @@ def _number(cells: Mapping[str, str], column: tuple[str, float] | None, least: f
         raise ValueError(f"{name}: got {cells[name]!r}; must be a number") from error
     if not (math.isfinite(value) and value >= least):
         raise ValueError(f"{name}: got {cells[name]!r}; must be {least:g} or more, and finite")
+    if not units.within(abs(value * factor)):
+        raise ValueError(f"{name}: got {cells[name]!r}; larger or smaller than anything that is measured")
     return value * factor

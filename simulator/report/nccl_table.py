@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import ScenarioError
+from simulator import units
+from simulator.errors import ScenarioError, in_lines
+from simulator.input_files import MOST_DATA, read_text
 
 # nccl-tests' names for dtypes and reductions, and ours.
 DTYPES: Final = {
@@ -31,6 +33,9 @@ _REDUCTION_SPELLED: Final = {ours: theirs for theirs, ours in REDUCTIONS.items()
 # them ("0: ", "[1,0]<stdout>: ") is the launcher's.
 _ROW: Final = re.compile(r"(?<![\w.])(\d+)\s+(\d+)\s+([A-Za-z]\w*)((?:\s+\S+)*)\s*$")
 _PREFIX: Final = re.compile(r"^\s*(?:\S*[:\]>|]\s+)?#")
+# Largest array that is read [B]: as in a scenario, elements can be counted in 64 bits.
+MOST_SIZE: Final = 2**50
+_MOST_DIGITS: Final = 18
 _EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
 
 
@@ -168,12 +173,7 @@ def read(path: Path | str) -> tuple[NcclRow, ...]:
     """
     from simulator.report.nccl_csv import looks_like_csv, parse_csv
 
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not a UTF-8 text file: byte {error.start}") from error
+    text = read_text(path, most=MOST_DATA)
     return parse_csv(text, str(path)) if looks_like_csv(text) else parse_table(text, str(path))
 
 
@@ -202,13 +202,16 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
         if match is None or (match[3] not in DTYPES and len(match[4].split()) < 3):
             continue
         try:
-            rows.append(_row(int(match[1]), int(match[2]), match[3], match[4].split()))
+            size, count = count_of(match[1]), count_of(match[2])
+            if size is None or count is None or size > MOST_SIZE:
+                raise ValueError(f"got {match[1][:60]} B in {match[2][:60]} elements; must be at most 1 PiB")
+            rows.append(_row(size, count, match[3], match[4].split()))
         except ValueError as error:
             # A word that is no dtype, and no table behind it: some other line of the log.
             if match[3] in DTYPES:
                 faults.append(f"{source}:{number}: {error}; a row reads like '{_EXAMPLE}'")
     if faults:
-        raise ScenarioError("\n".join(faults))
+        raise ScenarioError(in_lines(faults))
     if not rows:
         raise ScenarioError(f"{source}: no row of an nccl-tests table; a row reads like '{_EXAMPLE}'")
     return tuple(rows)
@@ -251,10 +254,23 @@ def _parse_timing(columns: Sequence[str]) -> Timing | None:
     if wrong not in ("-", "N/A") and not _is_number(wrong):
         raise ValueError(f"#wrong: got {wrong!r}; must be a whole number or N/A")
     # Old versions have the largest error there, which is no count.
-    return Timing(time / 1e6, algbw * 1e9, busbw * 1e9, int(wrong) if wrong.isdigit() else None)
+    return Timing(time / 1e6, algbw * 1e9, busbw * 1e9, count_of(wrong))
 
 
 def _figure(text: str, column: str) -> float:
     if not _is_number(text) or float(text) < 0:
         raise ValueError(f"{column}: got {text!r}; must be a number, 0 or more")
+    if not units.within(float(text)):
+        raise ValueError(f"{column}: got {text!r}; larger or smaller than anything that is measured")
     return float(text)
+
+
+def count_of(text: str) -> int | None:
+    """A count as it is written; None where it is no count that anything has.
+
+    Examples
+    --------
+    >>> count_of("12"), count_of("1e3"), count_of("\u00b2")
+    (12, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -96,8 +96,9 @@ def _names(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """SHA-256 of a file's content, however large it is."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator import document
 from simulator.document import Document, Fault
-from simulator.errors import ScenarioError, one_of
+from simulator.errors import ScenarioError, in_lines, one_of
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import axis_keys
@@ -69,7 +69,7 @@ def apply(read: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Ov
         place(data, path, value)
         done.append(Override(path, option))
     if wrong:
-        raise ScenarioError("\n".join(wrong))
+        raise ScenarioError(in_lines(wrong))
     return replace(read, data=data), tuple(done)
 
 

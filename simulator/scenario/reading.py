@@ -6,7 +6,6 @@ JSON schema, so that an editor refuses what the reader refuses.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -91,18 +90,23 @@ def whole(least: int, most: int | None = None) -> Read:
 
 
 def number(*, positive: bool, most: float) -> Read:
-    """Read a plain number above 0 (or from 0 on), without a unit."""
+    """Read a plain number above 0 (or from 0 on), without a unit.
+
+    What is so near 0 that its inverse leaves what a float can hold is refused as units refuse it.
+    """
 
     def reader(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"got {shown(value)}; must be a number")
-        if not (math.isfinite(value) and value <= most):
-            raise ValueError(f"got {shown(value)}; must be at most {most:g}")
         if value < 0 or (positive and value == 0):
             raise ValueError(f"got {shown(value)}; must be {'greater than 0' if positive else 'at least 0'}")
+        if not value <= most:
+            raise ValueError(f"got {shown(value)}; must be at most {most:g}")
+        if not units.within(value):
+            raise ValueError(f"got {shown(value)}; must be {'' if positive else '0 or '}at least {units.LEAST:g}")
         return float(value)
 
-    lower = {"exclusiveMinimum": 0} if positive else {"minimum": 0}
+    lower = {"minimum": units.LEAST if positive else 0}
     return Read(reader, lambda: {"type": "number", "maximum": most, **lower})
 
 

@@ -5,9 +5,15 @@ Rule: a text's tokens are its characters, numbered in the order of their code po
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
+from typing import Final
 
 from simulator.errors import ScenarioError
+from simulator.input_files import read_bytes, read_text
+
+# Of a file: so many characters take half a gigabyte as numbers, and a model that numpy trains sees a fraction of them.
+_MOST: Final = 2**26
 
 
 def read_tokens(given: str | tuple[int, ...], base: Path | None) -> tuple[int, ...]:
@@ -35,14 +41,14 @@ def read_tokens(given: str | tuple[int, ...], base: Path | None) -> tuple[int, .
     path = Path(given) if base is None else base / given
     try:
         if path.suffix != ".npy":
-            return _text(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
-    except UnicodeDecodeError:
-        raise ScenarioError(f"{given}: is no text in UTF-8; an array's name ends in .npy") from None
-    except OSError as error:
-        raise ScenarioError(f"{given}: cannot be read: {error.strerror}") from None
-    return _array(given, path)
+            return _text(read_text(path, source=given, most=_MOST))
+        return _array(given, read_bytes(path, source=given, most=_MOST))
+    except ScenarioError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise ScenarioError(f"{given}: is no text in UTF-8; an array's name ends in .npy") from None
+        raise
 
 
 def _text(text: str) -> tuple[int, ...]:
@@ -50,15 +56,14 @@ def _text(text: str) -> tuple[int, ...]:
     return tuple(numbers[character] for character in text)
 
 
-def _array(given: str, path: Path) -> tuple[int, ...]:
+def _array(given: str, content: bytes) -> tuple[int, ...]:
     """Row after row, where it has several."""
     import numpy as np
 
     try:
-        found = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
-    except (OSError, ValueError, EOFError):
+        # Not numpy.load, which also reads archives of arrays. What the header promises is held against what is there.
+        found = np.lib.format.read_array(BytesIO(content), allow_pickle=False)
+    except Exception:  # a header is Python source, and what reads it raises a dozen kinds
         raise ScenarioError(f"{given}: is no array that numpy can read; write it with numpy.save") from None
     if not np.issubdtype(found.dtype, np.integer):
         raise ScenarioError(f"{given}: holds {found.dtype}; must be whole numbers from 0 on")

@@ -279,7 +279,7 @@ def test_a_topology_file_can_take_its_graph_from_another_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"nodes": [', "x.json:1:12: not YAML"),
+        ('{"nodes": [', "x.json:1:12: not JSON"),
         ("[]", "is no node-link graph"),
         ('{"multigraph": true, "nodes": []}', "x.json:1:16: multigraph: got true; join parallel edges"),
         ('{"nodes": [{"id": 1, "kind": "gpuu"}]}', "x.json:1:30: nodes.0.kind: got 'gpuu'; .*did you mean 'gpu'"),

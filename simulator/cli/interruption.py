@@ -1,0 +1,32 @@
+"""Ways to be ended from outside that leave time to clear up: Ctrl-C, and SIGTERM as schedulers and `kill` send it.
+
+Rule: both are a KeyboardInterrupt, so whoever keeps or removes something for the one does so for the other.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class TerminatedError(KeyboardInterrupt):
+    """Somebody wants this process to end, and has not pressed Ctrl-C for it."""
+
+
+def heed_termination() -> None:
+    """Raise TerminatedError at SIGTERM; processes that play for this one end at once, as everybody's do."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise TerminatedError
+
+
+def word(error: BaseException | None) -> str:
+    """What has happened."""
+    return "terminated" if isinstance(error, TerminatedError) else "interrupted"
+
+
+def exit_code(error: BaseException | None) -> int:
+    """128 and the signal's number, as shells have it."""
+    return 128 + (signal.SIGTERM if isinstance(error, TerminatedError) else signal.SIGINT)
