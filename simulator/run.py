@@ -6,7 +6,7 @@ Rule: this is the way of a scenario, one direction, and nothing is decided here 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,8 @@ class Run:
     results : tuple of array, or None
         By place in the group what the operation gives each rank (one after the other where tensors make several
         messages); None without payload.
+    parameters : mapping of PyTorch's name to array, or None
+        Of a real training after its last step: whole, gathered over all ranks, in the dtype in which they are updated.
     """
 
     scenario: Scenario
@@ -62,6 +64,7 @@ class Run:
     timeline: Timeline
     report: CollectiveReport | TrainingReport
     results: tuple[Array, ...] | None
+    parameters: Mapping[str, Array] | None = None
 
 
 def simulate(
@@ -102,8 +105,10 @@ def simulate(
     luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
         step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
-        played = play_step(cluster, step, luck, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
-        return Run(scenario, *played, None)
+        planned_step, timeline, told, parameters = play_step(
+            cluster, step, luck, limit_memory=limit_memory, engine=scenario.engine, keep=keep
+        )
+        return Run(scenario, planned_step, timeline, told, None, parameters)
     planned = plan_scenario(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper or {})
     drawn = _copies(planned, payloads)

@@ -14,6 +14,7 @@ from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
+from simulator.learning.state import Parameters
 from simulator.report.summary import with_link_use
 from simulator.report.training_summary import TrainingReport, summarize_step
 from simulator.timeline import Timeline
@@ -33,7 +34,7 @@ def play_step(
     limit_memory: bool,
     engine: Engine = "auto",
     keep: Collection[int] | None = None,
-) -> tuple[StepPlan, Timeline, TrainingReport]:
+) -> tuple[StepPlan, Timeline, TrainingReport, Parameters | None]:
     """Play one step; where numbers are asked for, train on it.
 
     Parameters
@@ -46,6 +47,11 @@ def play_step(
     keep : collection of int, optional
         Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
         large job those of rank 0.
+
+    Returns
+    -------
+    tuple
+        Plan, timeline, report, and the parameters of a real training after its last step.
 
     Raises
     ------
@@ -77,10 +83,11 @@ def play_step(
     except OutOfMemoryError as error:
         error.args = (f"{error.args[0]}; {_advice(cluster, step, large=large)}",)
         raise
-    report = summarize_step(planned, cluster, timeline)
+    report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
-        report = replace(report, learning=learn(planned, cluster, timeline, jitter))
-    return planned, of_ranks(timeline, keep) if whole and keep is not None else timeline, report
+        learned = learn(planned, cluster, timeline, jitter)
+        report, parameters = replace(report, learning=learned.told), learned.parameters
+    return planned, of_ranks(timeline, keep) if whole and keep is not None else timeline, report, parameters
 
 
 def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:

@@ -5,7 +5,8 @@ Rule: puts model, task, rules and faults together; the numbers are carried elsew
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -16,11 +17,12 @@ from simulator.engine.jitter import Jitter
 from simulator.learning.faults import Faults, without
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
-from simulator.learning.state import Told
+from simulator.learning.state import Parameters, Told
 from simulator.numerics import scaling, task
 from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
+from simulator.numerics.schedule import Schedule
 from simulator.report.training_summary import Learning
 from simulator.timeline import Timeline
 from simulator.training.spec import Fault, Lesson, LossScaling, TrainingStep
@@ -43,8 +45,23 @@ def gpt_of(step: TrainingStep) -> Gpt:
     )
 
 
-def rule_of(step: TrainingStep) -> Rule:
-    """The optimizer.
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a real training leaves.
+
+    Attributes
+    ----------
+    told : Learning
+    parameters : dict of PyTorch's name to array
+        After the last step, whole, in the dtype in which they are updated.
+    """
+
+    told: Learning
+    parameters: Parameters
+
+
+def rule_of(step: TrainingStep, ranks: int) -> Rule:
+    """The optimizer of so many data-parallel ranks.
 
     Raises
     ------
@@ -52,10 +69,14 @@ def rule_of(step: TrainingStep) -> Rule:
         One that nothing is trained with here.
     """
     lesson = step.lesson or Lesson()
+    # A server that waits for nobody updates with each worker's gradient by itself.
+    updates = ranks if step.sharding.asynchronous else 1
+    schedule = Schedule(lesson.schedule, lesson.warmup, step.steps, updates)
     if step.optimizer.name == "adam":
-        return Adam(lesson.rate, decay=lesson.decay)
+        return Adam(lesson.rate, *lesson.betas, lesson.eps, lesson.decay, schedule)
     if step.optimizer.name in ("sgd", "momentum"):
-        return Sgd(lesson.rate, lesson.momentum if step.optimizer.name == "momentum" else 0.0, lesson.decay)
+        momentum = lesson.momentum if step.optimizer.name == "momentum" else 0.0
+        return Sgd(lesson.rate, momentum, lesson.decay, schedule)
     raise ValueError(f"optimizer: got {step.optimizer.name!r}; numbers are updated by adam, momentum, sgd")
 
 
@@ -69,7 +90,7 @@ def scale_of(wanted: LossScaling | None) -> scaling.Scale:
     return make(wanted.start) if wanted.interval is None else make(wanted.start, wanted.interval)
 
 
-def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learning:
+def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learned:
     """Train for as many steps as the plan says, or until a rank stops that others wait for, or a scale gives up.
 
     Raises
@@ -84,16 +105,16 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     if stops:
         until, why = _until_stopped(plan, cluster, jitter, stops)
         timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
-    setting = Setting(gpt_of(step), plan, timeline, rule_of(step), jitter.seed)
-    training = start(setting, task.initial(setting.gpt, jitter.seed), scale_of(step.loss_scaling))
+    setting = Setting(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
+    training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
     told = list[Told]()
-    text = None if lesson.tokens is None else np.array(lesson.tokens)
+    rows_of = _rows_of(setting, lesson)
     # Matrices here are too small to share among threads, and one thread adds in one order on every machine.
     with threadpool_limits(1, user_api="blas"):
         for first in range(0, last, step.rounds):
             steps = range(first, first + step.rounds)
-            rows = [_tokens(setting, text, number) for number in steps]
+            rows = [rows_of(number) for number in steps]
             try:
                 told += training.play(rows, faults.spoil(steps), faults.tamper(steps))
             except OverflowError as error:  # a scale that may fall no further
@@ -101,7 +122,16 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
                 break
     if why and stops:
         training.checks.tell("watchdog", stops[0].step)
-    return _learning(told, 0.0 if step.sharding.asynchronous else timeline.end, training.checks.seen, why)
+    each = 0.0 if step.sharding.asynchronous else timeline.end
+    return Learned(_learning(told, each, training.checks.seen, why), training.parameters())
+
+
+def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
+    """Parameters before the first step, by unit: the user's, or from the seed."""
+    gpt, given = setting.gpt, lesson.initial
+    if given is None:
+        return task.initial(gpt, setting.seed)
+    return {unit: {name: given[name] for name in gpt.shapes(unit)} for unit in gpt.units}
 
 
 def _until_stopped(plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[Fault]) -> tuple[Timeline, str]:
@@ -115,13 +145,17 @@ def _until_stopped(plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequ
     return timeline, f"rank {stops[0].rank} has stopped" + (f": {why}" if why else "")
 
 
-def _tokens(setting: Setting, text: Array | None, number: int) -> Array:
-    """All ranks' sequences of a step."""
-    step = setting.plan.step
+def _rows_of(setting: Setting, lesson: Lesson) -> Callable[[int], Array]:
+    """What gives all ranks' sequences of a step: the user's batches, pieces of a text, or a seeded task."""
+    step, seed = setting.plan.step, setting.seed
     count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
-    if text is not None:
-        return task.windows(text, setting.seed, number, count, length)
-    return task.sequences(setting.seed, number, count, length, setting.gpt.vocabulary)
+    if lesson.batches is not None:
+        batches = lesson.batches
+        return lambda number: batches[number].astype(np.int64)
+    if lesson.tokens is not None:
+        text = np.array(lesson.tokens)
+        return lambda number: task.windows(text, seed, number, count, length)
+    return lambda number: task.sequences(seed, number, count, length, setting.gpt.vocabulary)
 
 
 def _learning(told: Sequence[Told], each: float, seen: dict[str, int], why: str) -> Learning:

@@ -214,7 +214,7 @@ class Training:
         return float(np.sqrt(sum(applied) / (len(self.ranks) if alone else 1)))
 
     def parameters(self) -> Parameters:
-        """As they are updated, whole, by name: put together from all ranks."""
+        """As they are updated, whole, by name in the order of the forward pass: put together from all ranks."""
         found: Parameters = {}
         servers = self.serving.servers if self.serving is not None else {}
         for units in servers or self.ranks[0].parts:
@@ -222,7 +222,7 @@ class Training:
             whole = np.concatenate([servers[units].parameters] if servers else held)
             for own in unpacked(self.setting.gpt, whole, units).values():
                 found |= own
-        return found
+        return {name: found[name] for unit in self.setting.gpt.units for name in self.setting.gpt.shapes(unit)}
 
 
 def _share(values: Sequence[T], number: int, count: int) -> Sequence[T]:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.numerics.arithmetic import Array
+from simulator.numerics.schedule import Schedule
+
+_STEADY = Schedule()
 
 
 @dataclass(slots=True)
@@ -34,6 +37,8 @@ class Adam:
     rate, first, second, epsilon : float
     decay : float
         Of the parameters themselves, beside the gradient [2]_; 0 for none.
+    schedule : Schedule
+        Of the rate.
     """
 
     rate: float = 1e-3
@@ -41,6 +46,7 @@ class Adam:
     second: float = 0.999
     epsilon: float = 1e-8
     decay: float = 0.0
+    schedule: Schedule = _STEADY
 
     @property
     def moments(self) -> int:
@@ -50,13 +56,14 @@ class Adam:
     def update(self, parameters: Array, gradient: Array, state: State) -> None:
         """In place, in PyTorch's order of operations."""
         kind, (momentum, variance) = parameters.dtype.type, state.moments
+        scheduled = self.rate * self.schedule.factor(state.steps - 1)
         if self.decay:
-            parameters *= kind(1.0 - self.rate * self.decay)
+            parameters *= kind(1.0 - scheduled * self.decay)
         momentum += (gradient - momentum) * kind(1.0 - self.first)
         variance *= kind(self.second)
         variance += kind(1.0 - self.second) * gradient * gradient
         correction = np.sqrt(1.0 - self.second**state.steps)
-        rate = self.rate / (1.0 - self.first**state.steps)
+        rate = scheduled / (1.0 - self.first**state.steps)
         denominator = np.sqrt(variance) / kind(correction) + kind(self.epsilon)
         parameters -= kind(rate) * momentum / denominator
 
@@ -72,11 +79,14 @@ class Sgd:
         By which the sum shrinks each step; 0 for none.
     decay : float
         Of the parameters, as part of the gradient, which is PyTorch's `weight_decay`.
+    schedule : Schedule
+        Of the rate.
     """
 
     rate: float = 1e-3
     momentum: float = 0.0
     decay: float = 0.0
+    schedule: Schedule = _STEADY
 
     @property
     def moments(self) -> int:
@@ -93,7 +103,7 @@ class Sgd:
             state.moments[0] *= kind(self.momentum)
             state.moments[0] += gradient
             gradient = state.moments[0]
-        parameters -= kind(self.rate) * gradient
+        parameters -= kind(self.rate * self.schedule.factor(state.steps - 1)) * gradient
 
 
 Rule = Adam | Sgd

@@ -1,4 +1,4 @@
-"""What one point leaves behind besides its outcome: spans, transfers, traces.
+"""What one point leaves behind besides its outcome: spans, transfers, traces, trained parameters.
 
 Rule: written where the point is played, under one folder; who plays elsewhere carries that folder's files home.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from simulator.collectives.reduction import Array
 from simulator.report import kineto, memory_snapshot
 from simulator.run import Run
 from simulator.timeline import TransferLog
@@ -53,10 +56,20 @@ class Keeper:
         target.mkdir(parents=True, exist_ok=True)
         write_whole(target / "spans.csv", spans_text(run))
         write_whole(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
+        if run.parameters is not None:
+            write_whole(target / "parameters.npz", npz_bytes(run.parameters))
         if self.single or self.trace:
             kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
             for rank, events in list(run.timeline.allocations.items())[:1]:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
+
+
+def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
+    """Parameters as an .npz archive; bfloat16, which .npy files cannot name, as float32, which holds it exactly."""
+    file = io.BytesIO()
+    plain = {name: own if own.dtype.kind == "f" else own.astype(np.float32) for name, own in parameters.items()}
+    np.savez(file, **plain)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def spans_text(run: Run) -> str:

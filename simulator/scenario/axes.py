@@ -1,14 +1,14 @@
 """Axes: what `compare` and `sweep` may hold, and the combinations that they multiply out to.
 
 Rule: compare is outermost, keys go in the file's order, the last key runs fastest. An option that only some algorithms
-listen to belongs, where algorithms are compared, to the points of those that do.
+(or optimizers) listen to belongs, where those are compared, to the points of those that do.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from simulator.document import Document, Fault, Key
 from simulator.scenario import wording
 from simulator.scenario.collective_rules import OPTIONS, takers
+from simulator.scenario.numbers_rules import OPTIONS as OF_OPTIMIZERS
 from simulator.scenario.reading import shown
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import adapter, axis_keys
@@ -25,6 +26,7 @@ KINDS: Final = ("compare", "sweep")
 # Each point is played and reported; a slip that multiplies out to more would only be noticed after days.
 MOST_POINTS: Final = 10_000
 _ALGORITHM: Final = "collective.algorithm"
+_OPTIMIZER: Final = "training.optimizer"
 
 
 def faults(document: Document) -> Iterator[Fault]:
@@ -97,24 +99,44 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
 
 
 def applied(data: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Data of one point: the settings in their places, no axes, no options that its algorithm does not listen to."""
+    """Data of one point: the settings in their places, no axes, no options that its own choices do not listen to."""
     axes = {**_axes(data, "compare"), **_axes(data, "sweep")}
     point = {key: value for key, value in data.items() if key not in KINDS}
     for key, value in settings.items():
         place(point, tuple(key.split(".")), value)
-    collective = point.get("collective")
-    if _ALGORITHM in settings and isinstance(collective, dict):
-        for option in OPTIONS:
-            if collective.get(option) is not None and _elsewhere(option, settings[_ALGORITHM], axes):
-                del collective[option]
+    for choice, keys, able in (
+        (_ALGORITHM, [f"collective.{option}" for option in OPTIONS], takers),
+        (_OPTIMIZER, [f"training.learning.{option}" for option in OF_OPTIMIZERS], OF_OPTIMIZERS.__getitem__),
+    ):
+        for key in keys if choice in settings else ():
+            if _there(point, key) and _elsewhere(key, able(key.rpartition(".")[2]), choice, settings, axes):
+                _remove(point, key)
     return point
 
 
-def _elsewhere(option: str, algorithm: str, axes: Mapping[str, Any]) -> bool:
-    """Whether an option is not for this algorithm, but for another one of the axis, and no axis itself."""
-    swept = any(key == f"collective.{option}" or key.startswith(f"collective.{option}.") for key in axes)
-    able = takers(option)
-    return not swept and algorithm not in able and any(other in able for other in axes[_ALGORITHM])
+def _there(point: Mapping[str, Any], key: str) -> bool:
+    """Whether something stands under a dotted key."""
+    found: Any = point
+    for step in key.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found is not None
+
+
+def _remove(point: dict[str, Any], key: str) -> None:
+    """Remove a dotted key that is there; mappings on the way are copied, so that nobody else sees it."""
+    *way, last = key.split(".")
+    for step in way:
+        point[step] = dict(point[step])
+        point = point[step]
+    del point[last]
+
+
+def _elsewhere(
+    key: str, able: Sequence[str], choice: str, settings: Mapping[str, Any], axes: Mapping[str, Any]
+) -> bool:
+    """Whether an option is not for what was chosen, but for another value of that axis, and no axis itself."""
+    swept = any(axis == key or axis.startswith(f"{key}.") for axis in axes)
+    return not swept and settings[choice] not in able and any(other in able for other in axes[choice])
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Shape
 from simulator.scenario.short_form import Short
-from simulator.training.spec import FaultKind, Lesson, LossScaling
+from simulator.training.spec import FaultKind, Lesson, LossScaling, ScheduleKind
 
 _RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
 SHORT_SCALINGS: Final = Short(
@@ -23,6 +23,7 @@ SHORT_SCALINGS: Final = Short(
     },
 )
 _FAULTS: Final[tuple[str, ...]] = get_args(FaultKind)
+_SCHEDULES: Final[tuple[str, ...]] = get_args(ScheduleKind)
 # What GPT-2 leaves out (Radford et al. 2019, the released hyperparameters).
 DROPOUT: Final = 0.1
 _YES_NO: Final = reading.choice((True, False))
@@ -61,6 +62,30 @@ def _tokens() -> reading.Read:
     return reading.Read(reader, lambda: {"anyOf": [{"type": "string", "minLength": 1}, numbers]})
 
 
+def _betas() -> reading.Read:
+    """Read two numbers from 0 on and below 1."""
+
+    def reader(value: Any) -> tuple[float, float]:
+        plain = [n for n in value if type(n) in (int, float) and 0 <= n < 1] if isinstance(value, list | tuple) else []
+        if len(plain) != 2 or len(value) != 2:
+            raise ValueError(f"got {reading.shown(value)}; must be two numbers from 0 on and below 1, as [0.9, 0.999]")
+        return float(plain[0]), float(plain[1])
+
+    share = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+    return reading.Read(reader, lambda: {"type": "array", "items": share, "minItems": 2, "maxItems": 2})
+
+
+def _path(suffix: str) -> reading.Read:
+    """Read the path of a file of one kind."""
+
+    def reader(value: Any) -> str:
+        if isinstance(value, str) and value.isprintable() and value.endswith(suffix):
+            return value
+        raise ValueError(f"got {reading.shown(value)}; must be the path of a file whose name ends in {suffix}")
+
+    return reading.Read(reader, lambda: {"type": "string", "pattern": rf"\{suffix}$"})
+
+
 class LossScalingShape(Shape):
     """How the loss is scaled so that float16 holds small gradients."""
 
@@ -89,8 +114,26 @@ class LearningShape(Shape):
     momentum: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
         default=Lesson().momentum, description="Of the optimizer of that name."
     )
+    betas: Annotated[Any, _betas()] = Field(
+        default=Lesson().betas, description="Adam's: how much of momentum and variance stays each step."
+    )
+    eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
+        default=Lesson().eps, description="Adam's, added to the root of the variance."
+    )
+    warmup: Annotated[int, reading.whole(0)] = Field(
+        default=Lesson().warmup, description="Steps in which the rate rises from 0 to `rate`."
+    )
+    schedule: Annotated[str, reading.choice(_SCHEDULES)] = Field(
+        default=Lesson().schedule, description="How the rate falls to 0 from there until the last step, if it does."
+    )
     tokens: Annotated[Any, _tokens()] = Field(
         default=None, description="A text's or .npy file's path, or token numbers; left out: a seeded task."
+    )
+    batches: Annotated[str, _path(".npy")] | None = Field(
+        default=None, description="Path of tokens (steps, sequences of all ranks, seq_len + 1), instead of `tokens`."
+    )
+    initial: Annotated[str, _path(".npz")] | None = Field(
+        default=None, description="Path of parameters to begin with, by PyTorch's names; left out: from the seed."
     )
 
 

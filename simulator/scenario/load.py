@@ -147,11 +147,11 @@ def _kind(read: Document) -> Iterator[Fault]:
 
 
 def _conflicts(read: Document, shape: ScenarioShape, base: Path) -> Iterator[Fault]:
-    ask, ask_model = cluster_rules.facts_of(base), training_rules.models_of(base)
+    ask, ask_training = cluster_rules.facts_of(base), training_rules.asks_of(base)
     told: dict[Fault, None] = {}
     for settings in axes.combinations(shape.compare, shape.sweep):
         point = ScenarioShape.model_validate(axes.applied(read.data, settings)) if settings else shape
-        for conflict in _broken(point, ask, ask_model, base):
+        for conflict in _broken(point, ask, ask_training, base):
             told[_told(read, shape, conflict, settings)] = None
         if len(told) >= _MOST_COMBINATIONS_TOLD:
             break
@@ -159,7 +159,7 @@ def _conflicts(read: Document, shape: ScenarioShape, base: Path) -> Iterator[Fau
 
 
 def _broken(
-    shape: ScenarioShape, ask: cluster_rules.AskFacts, ask_model: training_rules.AskModel, base: Path
+    shape: ScenarioShape, ask: cluster_rules.AskFacts, ask_training: training_rules.Asks, base: Path
 ) -> Iterator[Conflict]:
     facts = None
     try:
@@ -170,7 +170,7 @@ def _broken(
     if shape.collective is not None:
         yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
     if shape.training is not None:
-        yield from training_rules.conflicts(shape.training, shape.cluster, facts, ask_model, base)
+        yield from training_rules.conflicts(shape.training, shape.cluster, facts, ask_training, base)
     drawn = making.plots_of(shape.kind)
     for i, plot in enumerate(shape.plots):
         if plot not in drawn:

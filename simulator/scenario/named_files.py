@@ -1,4 +1,4 @@
-"""The files that a point's scenario names: topology, graph, GPU, model, tokens, framework.
+"""The files that a point's scenario names: topology, graph, GPU, model, framework, what is learned.
 
 Rule: only finds them, by the rules by which they are read; what they say is the business of those who read them.
 """
@@ -74,8 +74,8 @@ class NamedFiles:
             yield NamedFile(training.model, locate("model", training.model, base))
         if training.framework != "bare":
             yield NamedFile(training.framework, registry.find("framework", training.framework))
-        if isinstance(training.learning.tokens, str):
-            yield NamedFile(training.learning.tokens, base / training.learning.tokens)
+        for path in training.learning.files:
+            yield NamedFile(path, base / path)
 
     def _topology(self, topology: str | Mapping[str, Any], base: Path) -> tuple[str | None, str | None, Path]:
         """Graph and GPU that a topology names, and the folder from which."""
@@ -122,7 +122,7 @@ def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
     found: dict[NamedFile, None] = {}
     for scenario in scenarios:
         cluster, training = scenario.cluster, scenario.training
-        names = (training.model, training.framework, training.learning.tokens) if training else ()
+        names = (training.model, training.framework, training.learning.files) if training else ()
         question = repr((cluster.topology, cluster.gpu, names))
         if question not in asked:
             asked.add(question)

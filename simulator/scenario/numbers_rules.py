@@ -5,7 +5,8 @@ Rule: as in training_rules.py; what is not built yet is refused here, each with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.errors import ScenarioError
 from simulator.scenario.conflict import Conflict, any_listening
 from simulator.scenario.learning_shape import FaultShape
+from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
-from simulator.scenario.training_making import precision
+from simulator.scenario.training_making import precision, sequences
 from simulator.scenario.training_shape import TrainingShape
 from simulator.training.sharding import catalog as strategies
 from simulator.training.sharding.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
+    from simulator.scenario.learning_files import Shapes
 
 # More parameters than this train for minutes a step in numpy.
 _MOST: Final = 20_000_000
@@ -50,16 +53,68 @@ _ALL_KEYS: Final = _TRANSFER | {"element", "bit"}
 _MOST_WORKER_STEPS: Final = 20_000
 
 
-def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | None, base: Path) -> Iterator[Conflict]:
+# Keys of `learning` that only some optimizers listen to.
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"betas": ("adam",), "eps": ("adam",), "momentum": ("momentum",)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AskFiles:
+    """Questions about the files that `learning` names, each of which is read once for all points.
+
+    Attributes
+    ----------
+    tokens : function (path or numbers)
+        How many tokens there are, and the largest.
+    initial : function (path, shapes)
+        Nothing, where the file has just those parameters.
+    batches : function (path, shape, vocabulary)
+        Nothing, where the file has batches for so many steps.
+    """
+
+    tokens: Callable[[str | tuple[int, ...]], tuple[int, int]]
+    initial: Callable[[str, Shapes], None]
+    batches: Callable[[str, tuple[int, int, int], int], None]
+
+
+def files_of(base: Path) -> AskFiles:
+    """Make the questions; paths start from `base`."""
+
+    def tokens(given: str | tuple[int, ...]) -> tuple[int, int]:
+        found = read_tokens(given, base)
+        return len(found), max(found, default=0)
+
+    def initial(given: str, shapes: Shapes) -> None:
+        from simulator.scenario.learning_files import read_initial
+
+        read_initial(given, base, shapes)
+
+    def batches(given: str, shape: tuple[int, int, int], vocabulary: int) -> None:
+        from simulator.scenario.learning_files import read_batches
+
+        read_batches(given, base, shape, vocabulary)
+
+    return AskFiles(remembered(tokens), remembered(initial), remembered(batches))
+
+
+def conflicts(
+    shape: TrainingShape, cluster: ClusterShape, model: Transformer | None, ask: AskFiles
+) -> Iterator[Conflict]:
     """Find what numbers cannot be carried for, and what only real training or only such servers have."""
     yield from _asynchronous(shape, cluster)
     yield from _clipping(shape)
     yield from _faults(shape, cluster)
     if not shape.numerics:
         return
+    yield from _schedule(shape)
     if model is not None:
-        yield from _model(model, shape.model)
-        yield from _tokens(shape, model, base)
+        unable = list(_model(model, shape.model))
+        yield from unable
+        yield from _tokens(shape, model, ask)
+        yield from _batches(shape, model, cluster, ask)
+        if not unable:
+            yield from _initial(shape, model, ask)
     sharding = shape.sharding
     if sharding.keep_below:
         told = f"got {sharding.keep_below}, of which numbers are not carried yet; leave it out"
@@ -70,14 +125,14 @@ def conflicts(shape: TrainingShape, cluster: ClusterShape, model: Transformer | 
         told = "servers apply gradients without looking for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", told, "training.sharding.strategy", "training.precision.params")
     yield from _dtypes(shape)
-    batch = shape.micro_batch_size * shape.gradient_accumulation_steps * cluster.world_size
-    if batch * shape.seq_len > _MOST:
-        yield _conflict("seq_len", f"a step has {batch * shape.seq_len:,} tokens; numpy trains on {_MOST:,} at most")
+    count = sequences(shape, cluster.world_size) * shape.seq_len
+    if count > _MOST:
+        yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")
 
 
-def _conflict(name: str, message: str, *involved: str) -> Conflict:
+def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
     dotted = f"training.{name}"
-    return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved))
+    return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
 
 
 def _scales(shape: TrainingShape) -> bool:
@@ -149,21 +204,58 @@ def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
             yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
 
 
-def _tokens(shape: TrainingShape, model: Transformer, base: Path) -> Iterator[Conflict]:
+def _schedule(shape: TrainingShape) -> Iterator[Conflict]:
+    """How fast what is learned is learned: keys that nobody listens to, and a warmup that has no end."""
+    learning = shape.learning
+    for key, able in OPTIONS.items():
+        if shape.optimizer not in able and getattr(learning, key) != type(learning).model_fields[key].default:
+            told = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer}; remove it"
+            yield _conflict(f"learning.{key}", told, "training.optimizer", of_key=True)
+    if learning.warmup > shape.steps:
+        told = f"got {learning.warmup}; must be at most steps, {shape.steps}"
+        yield _conflict("learning.warmup", told, "training.steps")
+
+
+def _tokens(shape: TrainingShape, model: Transformer, ask: AskFiles) -> Iterator[Conflict]:
     if shape.learning.tokens is None:
         return
     try:
-        tokens = read_tokens(shape.learning.tokens, base)
+        count, most = ask.tokens(shape.learning.tokens)
     except ScenarioError as error:
         yield _conflict("learning.tokens", str(error))
         return
     involved = ("training.seq_len", "training.model")
-    if len(tokens) <= shape.seq_len:
-        told = f"has {len(tokens)} tokens; a sequence and what follows it take {shape.seq_len + 1}"
+    if count <= shape.seq_len:
+        told = f"has {count} tokens; a sequence and what follows it take {shape.seq_len + 1}"
         yield _conflict("learning.tokens", told, *involved)
-    if tokens and max(tokens) >= model.vocab_size:
-        told = f"has token {max(tokens)}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
+    if most >= model.vocab_size:
+        told = f"has token {most}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
         yield _conflict("learning.tokens", told, *involved)
+
+
+def _batches(shape: TrainingShape, model: Transformer, cluster: ClusterShape, ask: AskFiles) -> Iterator[Conflict]:
+    path = shape.learning.batches
+    if path is None:
+        return
+    if shape.learning.tokens is not None:
+        told = "stands beside tokens, but a training learns from one of the two; remove one"
+        yield _conflict("learning.batches", told, "training.learning.tokens", of_key=True)
+    try:
+        ask.batches(path, (shape.steps, sequences(shape, cluster.world_size), shape.seq_len + 1), model.vocab_size)
+    except ScenarioError as error:
+        batch = ("micro_batch_size", "gradient_accumulation_steps", "seq_len", "steps", "model")
+        yield _conflict("learning.batches", str(error), "cluster.world_size", *(f"training.{key}" for key in batch))
+
+
+def _initial(shape: TrainingShape, model: Transformer, ask: AskFiles) -> Iterator[Conflict]:
+    if shape.learning.initial is None:
+        return
+    from simulator.scenario.learning_files import parameter_shapes
+
+    try:
+        ask.initial(shape.learning.initial, parameter_shapes(model))
+    except ScenarioError as error:
+        yield _conflict("learning.initial", str(error), "training.model")
 
 
 def _dtypes(shape: TrainingShape) -> Iterator[Conflict]:

@@ -160,10 +160,8 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     for mapping, key in ((data["sharding"], "staleness"), (data["loss_scaling"], "interval"), (data, "clip_norm")):
         if mapping[key] is None:
             del mapping[key]
-    if spec.learning.tokens is None:
-        del data["learning"]["tokens"]
-    elif not isinstance(spec.learning.tokens, str):
-        data["learning"]["tokens"] = list(spec.learning.tokens)
+    listed = {key: list(value) if isinstance(value, tuple) else value for key, value in data["learning"].items()}
+    data["learning"] = {key: value for key, value in listed.items() if value is not None}
     return data
 
 

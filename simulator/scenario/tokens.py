@@ -5,14 +5,14 @@ Rule: a text's tokens are its characters, numbered in the order of their code po
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 from simulator.errors import ScenarioError
-from simulator.input_files import read_bytes, read_text
+from simulator.input_files import read_text
 
-# Of a file: so many characters take half a gigabyte as numbers, and a model that numpy trains sees a fraction of them.
+# Of a file [B]: so many characters take half a gigabyte as numbers, and a model that numpy trains sees a fraction of
+# them.
 _MOST: Final = 2**26
 
 
@@ -42,7 +42,7 @@ def read_tokens(given: str | tuple[int, ...], base: Path | None) -> tuple[int, .
     try:
         if path.suffix != ".npy":
             return _text(read_text(path, source=given, most=_MOST))
-        return _array(given, read_bytes(path, source=given, most=_MOST))
+        return _array(given, base)
     except ScenarioError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
@@ -56,17 +56,15 @@ def _text(text: str) -> tuple[int, ...]:
     return tuple(numbers[character] for character in text)
 
 
-def _array(given: str, content: bytes) -> tuple[int, ...]:
+def _array(given: str, base: Path | None) -> tuple[int, ...]:
     """Row after row, where it has several."""
-    import numpy as np
+    from simulator.scenario.array_files import opened, stored
 
-    try:
-        # Not numpy.load, which also reads archives of arrays. What the header promises is held against what is there.
-        found = np.lib.format.read_array(BytesIO(content), allow_pickle=False)
-    except Exception:  # a header is Python source, and what reads it raises a dozen kinds
-        raise ScenarioError(f"{given}: is no array that numpy can read; write it with numpy.save") from None
-    if not np.issubdtype(found.dtype, np.integer):
-        raise ScenarioError(f"{given}: holds {found.dtype}; must be whole numbers from 0 on")
-    if found.size and found.min() < 0:
-        raise ScenarioError(f"{given}: holds {found.min()}; must be whole numbers from 0 on")
-    return tuple(found.ravel().tolist())
+    with opened(given, base, _MOST) as stream:
+        there = stored(stream)
+        if there.dtype.kind not in "iu":
+            raise ValueError(f"holds {there.kind}; must be whole numbers from 0 on")
+        found = there.read()
+        if found.size and found.min() < 0:
+            raise ValueError(f"holds {found.min()}; must be whole numbers from 0 on")
+        return tuple(found.ravel().tolist())

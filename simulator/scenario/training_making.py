@@ -24,6 +24,7 @@ from simulator.training.framework import BARE, load_framework
 from simulator.training.spec import Fault, Lesson, LossScaling, Sharding
 
 if TYPE_CHECKING:
+    from simulator.model.shape import Transformer
     from simulator.training.spec import Precision, TrainingStep
 
 
@@ -89,8 +90,9 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
 
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
+    model = load_model(spec.model, spec.seq_len, base)
     return TrainingStep(
-        model=load_model(spec.model, spec.seq_len, base),
+        model=model,
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=spec.gradient_accumulation_steps,
@@ -108,24 +110,37 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
-        lesson=_lesson(spec, base) if spec.numerics else None,
+        lesson=_lesson(spec, model, world_size, base) if spec.numerics else None,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
     )
 
 
-def _lesson(spec: TrainingSpec, base: Path | None) -> Lesson:
+def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> Lesson:
+    from simulator.scenario.learning_files import parameter_shapes, read_batches, read_initial
     from simulator.scenario.tokens import read_tokens
 
     wanted = spec.learning
+    shape = (spec.steps, sequences(spec, world_size), spec.seq_len + 1)
     return Lesson(
         rate=wanted.rate,
         decay=wanted.decay,
         momentum=wanted.momentum,
+        betas=wanted.betas,
+        eps=wanted.eps,
+        warmup=wanted.warmup,
+        schedule=wanted.schedule,
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
         tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
         faults=spec.faults,
+        initial=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
+        batches=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),
     )
+
+
+def sequences(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
+    """Sequences that all ranks together learn from in a step."""
+    return spec.micro_batch_size * spec.gradient_accumulation_steps * world_size
 
 
 def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from simulator.training.spec import Checkpointing, Fault, Lesson, LossScaling, Offload, Sharding
+from simulator.training.spec import Checkpointing, Fault, Lesson, LossScaling, Offload, ScheduleKind, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,31 @@ class LearningSpec:
     Attributes
     ----------
     rate, decay, momentum : float
+    betas : tuple of float
+    eps : float
+    warmup : int
+    schedule : {"constant", "linear", "cosine"}
     tokens : str, tuple of int, or None
         A path, token numbers, or a seeded task.
+    batches, initial : str or None
+        Paths of an .npy and an .npz file.
     """
 
     rate: float = Lesson().rate
     decay: float = Lesson().decay
     momentum: float = Lesson().momentum
+    betas: tuple[float, float] = Lesson().betas
+    eps: float = Lesson().eps
+    warmup: int = Lesson().warmup
+    schedule: ScheduleKind = Lesson().schedule
     tokens: str | tuple[int, ...] | None = None
+    batches: str | None = None
+    initial: str | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths that it names."""
+        return tuple(path for path in (self.tokens, self.batches, self.initial) if isinstance(path, str))
 
 
 @dataclass(frozen=True, slots=True)

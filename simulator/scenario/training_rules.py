@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,18 +29,31 @@ if TYPE_CHECKING:
     from simulator.cluster.cluster import Gpu
     from simulator.model.shape import Transformer
 
-AskModel = Callable[[Any, int], "Transformer"]
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """Questions about files, each of which is read once for all points.
+
+    Attributes
+    ----------
+    model : function (model, seq_len)
+        Which model is this?
+    files : AskFiles
+    """
+
+    model: Callable[[Any, int], Transformer]
+    files: numbers_rules.AskFiles
 
 
-def models_of(base: Path) -> AskModel:
-    """Make the question "which model is this?", which reads each model's file once a sequence length."""
+def asks_of(base: Path) -> Asks:
+    """Make the questions; paths start from `base`."""
     from simulator.model.load import load_model
 
-    return remembered(lambda model, seq_len: load_model(model, seq_len, base))
+    return Asks(remembered(lambda model, seq_len: load_model(model, seq_len, base)), numbers_rules.files_of(base))
 
 
 def conflicts(
-    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, ask: AskModel, base: Path
+    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, ask: Asks, base: Path
 ) -> Iterator[Conflict]:
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
     yield from _parallelism(shape, cluster.world_size)
@@ -54,12 +68,12 @@ def conflicts(
     yield from _computed(shape, cluster, facts, base)
     model = None
     try:
-        model = ask(shape.model, shape.seq_len)
+        model = ask.model(shape.model, shape.seq_len)
     except ScenarioError as error:
         yield from _unusable(error, shape)
     yield from _layers(shape, model)
     yield from _units(shape, model)
-    yield from numbers_rules.conflicts(shape, cluster, model, base)
+    yield from numbers_rules.conflicts(shape, cluster, model, ask.files)
 
 
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:

@@ -5,13 +5,18 @@ Rule: nothing is computed here. The scenario boundary makes these from text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from simulator.model.shape import Transformer
 from simulator.training.framework import BARE, Framework
 
+if TYPE_CHECKING:
+    from simulator.numerics.arithmetic import Array
+
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
+ScheduleKind = Literal["constant", "linear", "cosine"]
 # A policy for all layers, k for every k-th in full, those in full, or policies with the layers of each.
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -192,18 +197,37 @@ class Lesson:
         Of weights: beside the gradient with adam, as part of it with sgd and momentum.
     momentum : float
         Of the optimizer of that name.
+    betas : tuple of float
+        Adam's: how much of momentum and variance stays each step.
+    eps : float
+        Adam's, added to the root of the variance.
+    warmup : int
+        Steps in which the rate rises to `rate`.
+    schedule : {"constant", "linear", "cosine"}
+        How it falls from there; see `simulator.numerics.schedule`.
     dropout : float
     tokens : tuple of int, or None
         What to learn, one text; None: a seeded task.
     faults : tuple of Fault
+    initial : mapping of PyTorch's name to array, or None
+        Parameters before the first step; None: from the seed.
+    batches : int array, shape (steps, sequences of all ranks, seq_len + 1), or None
+        What to learn, step by step.
     """
 
     rate: float = 1e-3
     decay: float = 0.0
     momentum: float = 0.9
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    warmup: int = 0
+    schedule: ScheduleKind = "constant"
     dropout: float = 0.0
     tokens: tuple[int, ...] | None = None
     faults: tuple[Fault, ...] = ()
+    # Arrays have no one answer to "equal?", and too many numbers to be shown.
+    initial: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
+    batches: Array | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     training |= {"micro_batch_size": pick(1, 2), "gradient_accumulation_steps": pick(1, 2, 3)}
     training["activation_checkpointing"] = pick("none", "full", "sqrt", "attention", "selective_op", {"every": 2}, [0])
     training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "momentum", "sgd")}
-    training["learning"] = {"rate": 0.01, "momentum": 0.8, "decay": pick(0.0, 0.1)}
+    training["learning"] = {"rate": 0.01, "decay": pick(0.0, 0.1)}
+    if training["optimizer"] == "momentum":
+        training["learning"]["momentum"] = 0.8
     if strategy != "parameter_server":
         training["clip_norm"] = pick(None, 0.5)
         training["algorithm"] = pick("auto", "direct", "ring")

@@ -71,6 +71,21 @@ def test_an_option_belongs_to_the_algorithms_that_listen_to_it() -> None:
     assert [line.split(":")[0] for line in lines] == ["compare.collective.algorithm"] * 2
 
 
+def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
+    model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+    training = {"model": model, "seq_len": 8, "numerics": True, "learning": {"momentum": 0.5, "betas": [0.8, 0.9]}}
+    scenario = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}, "training": training}
+    compared = load_scenario({**scenario, "compare": {"training.optimizer": ["adam", "momentum", "sgd"]}})
+    specs = [p.scenario.training.learning for p in points(compared) if p.scenario.training]
+    assert [spec.momentum for spec in specs] == [0.9, 0.5, 0.9]
+    assert [spec.betas for spec in specs] == [(0.8, 0.9), (0.9, 0.999), (0.9, 0.999)]
+    lines = told({**scenario, "compare": {"training.optimizer": ["adam", "sgd"]}})
+    assert [line.split(": ")[-1] for line in lines] == [
+        "only for momentum, but the optimizer is adam; remove it",
+        "only for momentum, but the optimizer is sgd; remove it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("keys", "line"),
     [

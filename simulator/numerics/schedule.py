@@ -1,0 +1,58 @@
+"""How the learning rate goes up and down while a model trains.
+
+Rule: a factor on the rate, from the number of updates alone. It counts what the optimizer counts, so a step that was
+skipped for an overflow does not count.
+
+References
+----------
+.. [1] Hugging Face transformers, optimization.py: get_constant_schedule_with_warmup, get_linear_schedule_with_warmup,
+   get_cosine_schedule_with_warmup, for PyTorch's LambdaLR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A linear warmup, and what follows it [1]_.
+
+    Attributes
+    ----------
+    kind : {"constant", "linear", "cosine"}
+        The whole rate to the end; a straight line to 0; half a cosine to 0.
+    warmup : int
+        Steps in which the factor rises from 0 in equal parts.
+    steps : int
+        Of the whole training: after so many the factor of linear and cosine is 0.
+    updates : int
+        In a step: as many as there are workers, where a server applies each one's gradient by itself.
+    """
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = 0
+    steps: int = 0
+    updates: int = 1
+
+    def factor(self, update: int) -> float:
+        """What the rate is multiplied by in an update, counted from 0.
+
+        With t = update // updates: t / warmup while t < warmup; then 1 (constant), or, with the share
+        s = (t - warmup) / (steps - warmup) of the rest, 1 - s (linear), or (1 + cos(pi s)) / 2 (cosine).
+
+        Examples
+        --------
+        >>> [Schedule("linear", 2, 6).factor(t) for t in range(6)]
+        [0.0, 0.5, 1.0, 0.75, 0.5, 0.25]
+        """
+        at = update // self.updates
+        if at < self.warmup:
+            return at / self.warmup
+        if self.kind == "constant":
+            return 1.0
+        # Further updates than were foreseen would climb the cosine again.
+        share = min((at - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        return 1.0 - share if self.kind == "linear" else 0.5 * (1.0 + cos(pi * share))

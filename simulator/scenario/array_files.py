@@ -1,0 +1,142 @@
+"""Arrays in a user's file: what the file says of them is looked at before any number is read.
+
+Rule: nothing is unpickled, and memory is taken only for what a header says and the caller has agreed to. Like a customs
+office: papers first, then the crate.
+
+References
+----------
+.. [1] NumPy, numpy.lib.format: the layout of .npy files; an .npz is a ZIP archive of them.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+from simulator.errors import ScenarioError
+
+Array = npt.NDArray[Any]
+
+# numpy itself reads no longer headers (max_header_size of numpy.load); magic, version and length stand before them.
+_LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4
+_HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_NO_ARRAY: Final = "is no array that numpy can read; write it with numpy.save"
+# A header is a Python literal, so a strange one fails in whatever way Python's own parser does.
+_UNREADABLE: Final = (ValueError, TypeError, SyntaxError, TokenError, KeyError, RecursionError, MemoryError)
+# What zipfile raises for a damaged or encrypted archive.
+_BROKEN: Final = (EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An array in a file, of which only the header has been read.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : dtype
+    fortran : bool
+        Whether the first index runs fastest.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    _begun: bytes
+    _rest: IO[bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all numbers, as the header says [B]."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def kind(self) -> str:
+        """What its numbers are, in a word or two."""
+        return "Python objects" if self.dtype.hasobject else str(self.dtype)
+
+    def read(self) -> Array:
+        """Read all numbers, and no byte more than one.
+
+        Raises
+        ------
+        ValueError
+            There are fewer or more than the header says, or they are Python objects.
+        """
+        if self.dtype.hasobject:
+            raise ValueError("holds Python objects, which are not unpickled")
+        data = self._begun + self._rest.read(max(self.nbytes + 1 - len(self._begun), 0))
+        if len(data) != self.nbytes:
+            raise ValueError(f"has {'fewer' if len(data) < self.nbytes else 'more'} bytes than its header says")
+        return np.frombuffer(data, self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def stored(stream: IO[bytes]) -> Stored:
+    """Read the header of an array [1]_.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    begun = stream.read(_LONGEST_HEADER)
+    head = BytesIO(begun)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            shape, fortran, dtype = _HEADERS[npy.read_magic(head)](head)
+    except _UNREADABLE as error:
+        raise ValueError(_NO_ARRAY) from error
+    if any(n < 0 for n in shape):
+        raise ValueError(_NO_ARRAY)
+    return Stored(shape, dtype, fortran, begun[head.tell() :], stream)
+
+
+@contextmanager
+def opened(given: str, base: Path | None, most: int) -> Iterator[IO[bytes]]:
+    """Open a file that a scenario names; whatever goes wrong with it is told in one line.
+
+    Parameters
+    ----------
+    given : str
+        The path as the user wrote it.
+    base : Path or None
+        Folder from which a relative path is read.
+    most : int
+        Bytes that the file may have [B].
+
+    Raises
+    ------
+    ScenarioError
+        No such file, no file at all, too large a one, or what is done with it raises ValueError or finds it broken.
+    """
+    path = Path(given) if base is None else base / given
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("is no file")  # a pipe would be waited for, and a device need not end
+        with path.open("rb") as stream:
+            size = path.stat().st_size
+            if size > most:
+                raise ValueError(f"has {size:,} bytes; what is to be read from it takes {most:,} at most")
+            yield stream
+    except FileNotFoundError:
+        raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
+    except OSError as error:
+        raise ScenarioError(f"{given}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ScenarioError(f"{given}: {error}") from None
+    except _BROKEN as error:
+        raise ScenarioError(f"{given}: is broken: {str(error) or 'it ends too early'}") from None

@@ -1,0 +1,150 @@
+"""What real training begins with and learns from, where the user brings it as arrays: parameters, batches.
+
+Rule: names and shapes are PyTorch's, as `simulator.numerics.gpt` has them; a file holds them all and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import numpy as np
+
+from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.gpt import Gpt
+from simulator.scenario.array_files import Stored, opened, stored
+
+if TYPE_CHECKING:
+    from simulator.model.shape import Transformer
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_FLOATS: Final = ("float16", "float32", "float64")
+# What an archive has beside an array's numbers [B]: numpy's header (128 B) and ZIP's, with room for longer ones.
+_BESIDE: Final = 1024
+# numpy.savez and numpy.savez_compressed write these; other methods take memory as a file tells them to.
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Batches are held as a whole: as many bytes as a quarter of a small machine's memory has.
+_MOST_BATCHES: Final = 2**30
+
+
+def parameter_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
+    """Shapes of a GPT-2's parameters by PyTorch's names, in the order of the forward pass."""
+    sizes = (model.vocab_size, model.hidden_size, model.num_heads, model.max_positions, model.num_layers)
+    gpt = Gpt(*sizes, arithmetic=arithmetic("float32"), tied=model.tied)
+    return {name: shape for unit in gpt.units for name, shape in gpt.shapes(unit).items()}
+
+
+def read_initial(given: str, base: Path | None, shapes: Shapes) -> dict[str, Array]:
+    """Parameters from an .npz archive, in the dtype in which they stand there.
+
+    Parameters
+    ----------
+    given : str
+        Its path.
+    base : Path or None
+        Folder from which a relative path is read.
+    shapes : mapping of name to shape
+
+    Returns
+    -------
+    dict of name to array
+        In the order of `shapes`.
+
+    Raises
+    ------
+    ScenarioError
+        No such archive, names missing or too many, other shapes, no finite float16, float32 or float64.
+    """
+    most = sum(8 * math.prod(shape) + _BESIDE for shape in shapes.values()) + _BESIDE
+    with opened(given, base, most) as stream:
+        if not zipfile.is_zipfile(stream):
+            raise ValueError("is no .npz archive; write it with numpy.savez")
+        with zipfile.ZipFile(stream) as archive:
+            _refuse_other_members(archive, shapes)
+            found = {}
+            for name, shape in shapes.items():
+                with archive.open(f"{name}.npy") as member:
+                    found[name] = _parameter(name, shape, member)
+            return found
+
+
+def _refuse_other_members(archive: zipfile.ZipFile, shapes: Shapes) -> None:
+    there = Counter(entry.filename for entry in archive.infolist())
+    wanted = {f"{name}.npy": name for name in shapes}
+    if any(entry.compress_type not in _METHODS for entry in archive.infolist()):
+        raise ValueError("is compressed as numpy does not; write it with numpy.savez")
+    missing = [name for entry, name in wanted.items() if entry not in there]
+    unknown = [entry.removesuffix(".npy") for entry in there if entry not in wanted]
+    twice = [name for entry, name in wanted.items() if there[entry] > 1]
+    faults = ((missing, "lacks"), (unknown, "has what the model has not:"), (twice, "has twice"))
+    told = "; ".join(f"{what} {_some(names)}" for names, what in faults if names)
+    if told:
+        raise ValueError(f"{told}; names and shapes are those of a run's parameters.npz")
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *others = names
+    return f"{first!r}" + (f" and {len(others)} more" if others else "")
+
+
+def _parameter(name: str, shape: tuple[int, ...], member: IO[bytes]) -> Array:
+    try:
+        there = stored(member)
+        if there.dtype.name not in _FLOATS:
+            raise ValueError(f"holds {there.kind}; must be {', '.join(_FLOATS[:-1])} or {_FLOATS[-1]}")
+        if there.shape != shape:
+            raise ValueError(f"has shape {there.shape}; must be {shape}")
+        found = there.read()
+        if not np.isfinite(found).all():
+            raise ValueError("holds what is no finite number")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return found
+
+
+def read_batches(given: str, base: Path | None, shape: tuple[int, int, int], vocabulary: int) -> Array:
+    """Tokens of all steps from an .npy file.
+
+    Parameters
+    ----------
+    given : str
+        Its path.
+    base : Path or None
+        Folder from which a relative path is read.
+    shape : tuple of int
+        Steps, sequences a step of all ranks together, and seq_len + 1; the file may have more steps.
+    vocabulary : int
+
+    Returns
+    -------
+    int array of that shape
+
+    Raises
+    ------
+    ScenarioError
+        No such file, another shape, too few steps, no whole numbers, or some outside the vocabulary.
+    """
+    with opened(given, base, _MOST_BATCHES) as stream:
+        there = stored(stream)
+        _refuse_other_shape(there, shape)
+        if there.dtype.kind not in "iu":
+            raise ValueError(f"holds {there.kind}; must be whole numbers")
+        found = there.read()[: shape[0]]
+        least, most = int(found.min()), int(found.max())
+        if least < 0 or most >= vocabulary:
+            raise ValueError(f"has token {least if least < 0 else most}; the vocabulary is 0 .. {vocabulary - 1}")
+        return found
+
+
+def _refuse_other_shape(there: Stored, shape: tuple[int, int, int]) -> None:
+    steps, *rest = shape
+    if len(there.shape) != len(shape) or list(there.shape[1:]) != rest:
+        told = f"(steps, {rest[0]}, {rest[1]}): steps, sequences of all ranks, seq_len + 1"
+        raise ValueError(f"has shape {there.shape}; must be {told}")
+    if there.shape[0] < steps:
+        raise ValueError(f"has {there.shape[0]} steps; the training takes {steps}")
