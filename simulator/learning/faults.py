@@ -44,13 +44,14 @@ class Faults:
 
     def spoil(self, steps: range) -> Spoil | None:
         """What happens to gradients before they are sent in some steps."""
-        overflows = {(f.rank, f.step) for f in self.faults if f.what == "overflow" and f.step in steps}
+        overflows = [f for f in self.faults if f.what == "overflow" and f.step in steps]
         if not overflows:
             return None
 
         def overflow(rank: int, unit: str, gradients: Parameters, step: int) -> None:
-            if (rank, step) in overflows and unit == self.setting.gpt.units[-1]:
-                next(reversed(gradients.values())).flat[0] = np.inf
+            for fault in overflows:
+                if (fault.rank, fault.step, self.setting.gpt.units[-1]) == (rank, step, unit):
+                    next(reversed(gradients.values())).flat[fault.element] = np.inf
 
         return overflow
 

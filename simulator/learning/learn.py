@@ -169,4 +169,6 @@ def _learning(told: Sequence[Told], each: float, seen: dict[str, int], why: str)
         staleness=tuple(one.staleness for one in told),
         seen=dict(seen),
         stopped=why,
+        losses_by_rank=tuple(one.by_rank for one in told),
+        optimizer_steps=tuple(one.updates for one in told),
     )

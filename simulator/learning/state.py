@@ -38,6 +38,10 @@ class Told:
         Updates by others between a gradient's parameters and its own update, on average; with servers that do not wait.
     ended : float
         When it was over, from the start of what was played [s].
+    by_rank : tuple of float
+        Each rank's own loss, mean over its micro-batches; not a number for a worker that was at none in this step.
+    updates : int
+        Of the optimizer, up to the end of this step; what is skipped does not count.
     """
 
     loss: float
@@ -46,6 +50,8 @@ class Told:
     skipped: bool
     staleness: float = 0.0
     ended: float = 0.0
+    by_rank: tuple[float, ...] = ()
+    updates: int = 0
 
 
 @dataclass(slots=True, eq=False)

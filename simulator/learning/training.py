@@ -204,7 +204,18 @@ class Training:
             skipped=any(rank.overflowed for rank in self.ranks),
             staleness=float(np.mean(late)) if late else 0.0,
             ended=mine[-1][0] if alone else self.setting.timeline.end,
+            by_rank=tuple(_mean([loss for _, own, _, loss in mine if own == rank.number]) for rank in self.ranks),
+            updates=self._updates(number, count),
         )
+
+    def _updates(self, number: int, count: int) -> int:
+        """That the optimizer has made after one step out of so many, on the first rank or on the first server."""
+        if self.serving is None:
+            return max((state.steps for state in self.ranks[0].states.values()), default=0)
+        server, *others = self.serving.servers.values()
+        # Where nobody waits all steps were played at once, and each has an equal share of what was applied.
+        played = len(self.serving.staleness) // (1 + len(others))
+        return server.version - played + played * (number + 1) // count
 
     def _norm(self, applied: Sequence[float]) -> float:
         """Of the summed gradient; with servers that do not wait, of one worker's on average."""
@@ -223,6 +234,10 @@ class Training:
             for own in unpacked(self.setting.gpt, whole, units).values():
                 found |= own
         return {name: found[name] for unit in self.setting.gpt.units for name in self.setting.gpt.shapes(unit)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
 
 
 def _share(values: Sequence[T], number: int, count: int) -> Sequence[T]:

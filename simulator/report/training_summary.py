@@ -36,6 +36,12 @@ class Learning:
         Checks that something is wrong, with the first step in which they told.
     stopped : str
         Why there are fewer steps than were asked for, and who waits for whom; empty otherwise.
+    losses_by_rank : tuple of tuple of float
+        A row a step, a column a rank: the mean over its micro-batches; not a number for a worker that waits for nobody
+        and was at none in that step.
+    optimizer_steps : tuple of int
+        How many the optimizer had taken when a step was over: those that were skipped do not count, and a server that
+        waits for nobody takes one for each worker's gradient.
     """
 
     losses: tuple[float, ...]
@@ -46,6 +52,8 @@ class Learning:
     staleness: tuple[float, ...] = ()
     seen: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
+    losses_by_rank: tuple[tuple[float, ...], ...] = ()
+    optimizer_steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +126,14 @@ class TrainingReport:
         learning = found["learning"] or {}
         for key in ("losses", "gradient_norms"):
             if key in learning:
-                learning[key] = tuple(value if isfinite(value) else None for value in learning[key])
+                learning[key] = _finite(learning[key])
+        if "losses_by_rank" in learning:
+            learning["losses_by_rank"] = tuple(map(_finite, learning["losses_by_rank"]))
         return found
+
+
+def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
+    return tuple(value if isfinite(value) else None for value in values)
 
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:

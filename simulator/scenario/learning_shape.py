@@ -149,6 +149,8 @@ class FaultShape(Shape):
         default=None, description="Whose transfer; left out: the first that sums gradients."
     )
     transfer: Annotated[int, reading.whole(0)] = Field(default=0, description="Which of its transfers.")
-    element: Annotated[int, reading.whole(0)] = Field(default=0, description="Which element of what that brings.")
+    element: Annotated[int, reading.whole(0)] = Field(
+        default=0, description="Which element of what that brings, or of the head's gradient."
+    )
     bit: Annotated[int, reading.whole(0, 63)] = Field(default=0, description="Which bit of it, 0 the least.")
     rank: Rank = Field(default=0, description="Whose gradient overflows, or that stops.")

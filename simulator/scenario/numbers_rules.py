@@ -45,7 +45,8 @@ _FITTING: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         **dict.fromkeys(("dropped", "doubled", "stale"), _TRANSFER),
         "bit_flip": _TRANSFER | {"element", "bit"},
-        **dict.fromkeys(("overflow", "stopped"), frozenset({"rank"})),
+        "overflow": frozenset({"rank", "element"}),
+        "stopped": frozenset({"rank"}),
     }
 )
 _ALL_KEYS: Final = _TRANSFER | {"element", "bit"}
@@ -113,6 +114,7 @@ def conflicts(
         yield from unable
         yield from _tokens(shape, model, ask)
         yield from _batches(shape, model, cluster, ask)
+        yield from _overflows(shape, model)
         if not unable:
             yield from _initial(shape, model, ask)
     sharding = shape.sharding
@@ -182,6 +184,16 @@ def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
             if getattr(fault, key) != FaultShape.model_fields[key].default:
                 fits = ", ".join(sorted(_FITTING[fault.what]))
                 yield _conflict(f"{place}.{key}", f"says nothing of {fault.what!r}; keys for that are {fits}")
+
+
+def _overflows(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+    """What overflows is the last array of the last unit: the head's table, or the bias before a tied one."""
+    size = model.hidden_size * (1 if model.tied else model.vocab_size)
+    for number, fault in enumerate(shape.faults):
+        if fault.what == "overflow" and fault.element >= size:
+            name = "lnf.bias" if model.tied else "head.weight"
+            told = f"got {fault.element}; the gradient of {name} has elements 0 .. {size - 1}"
+            yield _conflict(f"faults.{number}.element", told, "training.model")
 
 
 def _model(model: Transformer, written: Any) -> Iterator[Conflict]:

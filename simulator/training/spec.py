@@ -171,7 +171,8 @@ class Fault:
     collective : str or None
         Whose transfer; None: the first that sums gradients.
     transfer, element, bit : int
-        Which transfer of it, element of what that brings, and bit of that, 0 the least.
+        Which transfer of it, element of what that brings, and bit of that, 0 the least. Of an overflow: which element,
+        row after row, of the head's gradient, or of the last norm's bias where the head is tied.
     rank : int
         That stops, or whose gradient overflows.
     """

@@ -1,19 +1,27 @@
-"""The small GPT whose trajectories PyTorch made, and a plain loop that trains it: the judge of what clusters do."""
+"""The small GPT whose trajectories PyTorch made, and how a scenario trains it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.gpt import Gpt
-from simulator.numerics.optimizer import Adam, fresh, step
+from simulator.report.training_summary import Learning
+from simulator.run import simulate
+from simulator.scenario.load import check_scenario
 
 HERE = Path(__file__).parent
+INITIAL = HERE.resolve() / "gpt_init.npz"
+MODEL = {
+    "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+Parameters = Mapping[str, Array]
 STEPS, BATCH = 20, 16
 # The key bias has a true gradient of zero: softmax does not see a shift. Adam turns its rounding noise into moves.
 KEYS = slice(64, 128)
@@ -26,6 +34,7 @@ def golden(name: str) -> dict[str, Array]:
 
 
 def model(dtype: str) -> Gpt:
+    """The inside, for tests that look at a rank's own gradients."""
     return Gpt(vocabulary=128, width=64, heads=4, positions=32, depth=2, arithmetic=arithmetic(dtype))
 
 
@@ -39,45 +48,44 @@ def tokens(number: int) -> Array:
     return found
 
 
-@dataclass
-class Trajectory:
-    """Loss and gradient norm of each step, and the last parameters."""
+def trained(folder: Path, precision: Any, ranks: int, steps: int = STEPS, **keys: Any) -> tuple[Learning, Parameters]:
+    """Train as any user can: PyTorch's first parameters and its tokens in, what was told and the last parameters out.
 
-    loss: list[float]
-    norm: list[float]
-    final: dict[str, Array]
-
-
-def trained(dtype: str, ranks: int, steps: int = STEPS) -> Trajectory:
-    """Train with so many ranks that sum in rank order."""
-    gpt = model(dtype)
-    parameters = initial(gpt)
-    states = {name: fresh(Adam(), p) for unit in gpt.units for name, p in parameters[unit].items()}
-    told = Trajectory([], [], {})
-    for number in range(steps):
-        parts = np.split(tokens(number), ranks)
-        found = [gpt.gradients(parameters, rows) for rows in parts]
-        mean = {name: _mean([g[name] for _, g in found]) for name in states}
-        told.loss.append(float(np.mean([loss for loss, _ in found])))
-        told.norm.append(float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in mean.values()))))
-        for unit in gpt.units:
-            for name, p in parameters[unit].items():
-                step(Adam(), p, mean[name], states[name])
-    told.final = {name: p for unit in gpt.units for name, p in parameters[unit].items()}
-    return told
+    Parameters
+    ----------
+    folder : Path
+        An empty one, for the tokens as .npy.
+    precision : str or mapping
+    ranks, steps : int
+    **keys
+        Of `training`, in place of these.
+    """
+    np.save(folder / "tokens.npy", golden("batches")["tokens"])
+    training = {"model": MODEL, "seq_len": 32, "micro_batch_size": BATCH // ranks, "numerics": True, "steps": steps}
+    training |= {"precision": precision, "learning": {"initial": str(INITIAL), "batches": "tokens.npy"}} | keys
+    cluster = {"topology": "star_100g", "world_size": ranks}
+    run = simulate(check_scenario({"name": "golden", "cluster": cluster, "training": training}, "golden", folder))
+    told = run.report.learning  # type: ignore[union-attr]
+    assert told is not None
+    assert run.parameters is not None
+    return told, run.parameters
 
 
-def _mean(parts: Sequence[Array]) -> Array:
-    total = parts[0] / parts[0].dtype.type(len(parts))
-    for part in parts[1:]:
-        total = total + part / part.dtype.type(len(parts))
-    return total
-
-
-def farthest(final: dict[str, Array], reference: dict[str, Array]) -> float:
+def farthest(final: Parameters, reference: Parameters) -> float:
     """Largest distance of a parameter, the key bias apart."""
     found = 0.0
     for name, value in final.items():
         apart = np.abs(value.astype(np.float64) - reference[f"final/{name}"])
         found = max(found, float(np.delete(apart, KEYS).max() if name.endswith("qkv.bias") else apart.max()))
     return found
+
+
+def update_difference(final: Parameters, reference: Parameters) -> float:
+    """Root mean square of how updates differ, over that of the updates; the key bias apart."""
+    apart, moved = [], []
+    for name, value in final.items():
+        update, expected = value - golden("init")[name], reference[f"master/{name}"] - golden("init")[name]
+        keep = np.delete(np.arange(update.size), KEYS) if name.endswith("qkv.bias") else slice(None)
+        apart.append((update - expected).ravel()[keep])
+        moved.append(expected.ravel()[keep])
+    return float(np.sqrt((np.concatenate(apart) ** 2).mean() / (np.concatenate(moved) ** 2).mean()))

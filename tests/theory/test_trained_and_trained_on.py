@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import cos, pi, sqrt
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.errors import ScenarioError
 from simulator.numerics.schedule import Schedule
 from simulator.points.keeping import npz_bytes
+from simulator.report.training_summary import Learning
 from simulator.run import Run, simulate
 from simulator.scenario.load import check_scenario
 
@@ -43,6 +46,12 @@ def trained(folder: Path, steps: int = 4, ranks: int = 4, learning: dict[str, An
 def parameters(run: Run) -> dict[str, Array]:
     assert run.parameters is not None
     return dict(run.parameters)
+
+
+def learned(run: Run) -> Learning:
+    told = run.report.learning  # type: ignore[union-attr]
+    assert told is not None
+    return told
 
 
 def left(run: Run, path: Path) -> None:
@@ -103,6 +112,64 @@ def test_only_real_training_has_parameters(folder: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- batches
+
+
+@pytest.mark.parametrize(("ranks", "micro"), [(2, 4), (2, 2), (4, 1)])
+def test_ranks_own_rows_in_order_and_tell_their_own_loss(folder: Path, ranks: int, micro: int) -> None:
+    """Rank r has rows r n .. r n + n - 1 of a step; its loss is that of one rank alone with these rows."""
+    rows = np.load(folder / "batches.npy")
+    n = 8 // ranks
+    facts: dict[str, Any] = {"micro_batch_size": micro, "gradient_accumulation_steps": n // micro}
+    told = learned(trained(folder, 2, ranks=ranks, **facts))
+    assert np.shape(told.losses_by_rank) == (2, ranks)
+    np.testing.assert_allclose(np.mean(told.losses_by_rank, axis=1), told.losses, rtol=1e-12)
+    for rank in range(ranks):
+        np.save(folder / "own.npy", rows[:, rank * n : (rank + 1) * n])
+        own = learned(trained(folder, 1, ranks=1, micro_batch_size=n, learning={"batches": "own.npy"}))
+        assert own.losses[0] == pytest.approx(told.losses_by_rank[0][rank], rel=1e-12)
+
+
+def test_workers_that_wait_for_nobody_own_the_same_rows(folder: Path) -> None:
+    """At a rate that moves next to nothing each worker's first loss is that of one rank alone with its rows."""
+    rows = np.load(folder / "batches.npy")
+    asynchronous = {"strategy": "parameter_server", "asynchronous": True}
+    told = learned(trained(folder, 1, sharding=asynchronous, learning={"rate": 1e-9}))
+    for rank in range(4):
+        np.save(folder / "own.npy", rows[:1, 2 * rank : 2 * rank + 2])
+        own = learned(trained(folder, 1, ranks=1, micro_batch_size=2, learning={"batches": "own.npy"}))
+        assert own.losses[0] == pytest.approx(told.losses_by_rank[0][rank], rel=1e-6)
+
+
+def test_a_step_that_nobody_took_does_not_count(folder: Path) -> None:
+    """Servers that wait for nobody count each worker's gradient, all others each step that was not skipped."""
+    overflow = {"step": 1, "what": "overflow", "element": 5}
+    half = trained(folder, precision="fp16", faults=[overflow], loss_scaling={"rule": "static", "start": 1.0})
+    assert (learned(half).skipped, learned(half).optimizer_steps) == ((1,), (1, 1, 2, 3))
+    for sharding in SHARDINGS:
+        assert learned(trained(folder, sharding=sharding)).optimizer_steps == (1, 2, 3, 4)
+    asynchronous = {"strategy": "parameter_server", "asynchronous": True, "servers": 2}
+    assert learned(trained(folder, sharding=asynchronous)).optimizer_steps == (4, 8, 12, 16)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_one_element_overflows(folder: Path, tied: bool) -> None:
+    """Without a scale that would skip the step: sgd makes just that parameter infinite, and the next loss no number."""
+    facts: dict[str, Any] = {"model": {**MODEL, "tie_word_embeddings": tied}}
+    run = trained(folder, 1, faults=[{"step": 0, "what": "overflow", "rank": 2, "element": 11}], **facts)
+    where = {name: np.flatnonzero(~np.isfinite(value)).tolist() for name, value in parameters(run).items()}
+    name = "lnf.bias" if tied else "head.weight"
+    assert {key: found for key, found in where.items() if found} == {name: [11]}
+    last = 16 if tied else 30 * 16
+    told = rf"faults.0.element: got {last}; the gradient of {name} has elements 0 .. {last - 1}$"
+    with pytest.raises(ScenarioError, match=told):
+        trained(folder, 1, faults=[{"step": 0, "what": "overflow", "element": last}], **facts)
+
+
+def test_what_is_no_number_is_none_in_a_report(folder: Path) -> None:
+    run = trained(folder, 2, faults=[{"step": 0, "what": "overflow"}])
+    told = run.report.to_dict()["learning"]
+    assert told["losses_by_rank"][1] == (None,) * 4
+    assert json.loads(json.dumps(told, allow_nan=False))["optimizer_steps"] == [1, 2]
 
 
 def test_a_longer_file_gives_its_first_steps(folder: Path) -> None:

@@ -25,8 +25,8 @@ from simulator.run import simulate
 from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
 from simulator.training.spec import Lesson, LossScaling, Precision
-from tests.golden.gpt import farthest, golden, initial, tokens
-from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
+from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
+from tests.training import EVERY_STRATEGY, Played, WITHOUT_SERVERS, play, step
 
 SHAPE = Transformer("golden", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
 
@@ -406,17 +406,6 @@ def test_float16_scales_skips_and_learns_as_pytorch_does(strategy: str) -> None:
     kept = [n for n, one in enumerate(told) if not one.skipped]
     np.testing.assert_allclose([told[n].norm for n in kept], reference["gnorm"][kept], rtol=2e-3)
     assert update_difference(training.parameters(), reference) <= 0.02
-
-
-def update_difference(final: dict[str, Array], reference: dict[str, Array]) -> float:
-    """Root mean square of how updates differ, over that of the updates; the key bias apart."""
-    apart, moved = [], []
-    for name, value in final.items():
-        update, expected = value - golden("init")[name], reference[f"master/{name}"] - golden("init")[name]
-        keep = np.delete(np.arange(update.size), np.s_[64:128]) if name.endswith("qkv.bias") else slice(None)
-        apart.append((update - expected).ravel()[keep])
-        moved.append(expected.ravel()[keep])
-    return float(np.sqrt((np.concatenate(apart) ** 2).mean() / (np.concatenate(moved) ** 2).mean()))
 
 
 @pytest.mark.parametrize("mutant", ["backoff by four", "infinity made zero", "not unscaled"])
