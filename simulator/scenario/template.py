@@ -72,7 +72,8 @@ training:
   # clip_norm: 1.0              # left out: gradients are not clipped
   numerics: false               # true: a small GPT-2 really trains, for so many
   steps: 20
-  learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # also tokens: corpus.txt; left out: a seeded task
+  learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # tokens: corpus.txt or batches: tokens.npy; else a seeded task
+  # learning: {betas: [0.9, 0.999], eps: 1e-8, warmup: 2, schedule: cosine, initial: parameters.npz}   # constant linear
   faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
   # parallelism: {dp: 8}        # left out: all ranks are data parallel
 
