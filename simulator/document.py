@@ -103,9 +103,14 @@ class Document:
 
     def refuse(self, faults: Iterable[Fault]) -> None:
         """Raise one ScenarioError that tells all faults, in the file's order; do nothing where there are none."""
+        lines = self.told(faults)
+        if lines:
+            raise ScenarioError(in_lines(lines))
+
+    def told(self, faults: Iterable[Fault]) -> tuple[str, ...]:
+        """Say all faults, one line each, in the file's order."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
-        if ordered:
-            raise ScenarioError(in_lines([f.told(self.source) for f in ordered]))
+        return tuple(fault.told(self.source) for fault in ordered)
 
 
 def _one_line(text: str) -> str:

@@ -10,6 +10,8 @@ Rule: every error that the command line prints as one line is below SimulatorErr
         OutOfMemoryError                 rank, time, needed, capacity, largest holders
         DeadlockError                    ranks, and what each waits for
         NoRouteError                     src, dst, topology
+
+    ScenarioWarning (UserWarning)        a key that changes nothing: one line a key, and the run goes on
 """
 
 from __future__ import annotations
@@ -45,6 +47,10 @@ class ScenarioError(SimulatorError, ValueError):
     """The user's file or option is wrong. The message has one line for each fault."""
 
     exit_code = 2
+
+
+class ScenarioWarning(UserWarning):
+    """A key of a scenario changes no number. The message is one line, as of a ScenarioError."""
 
 
 class UnknownNameError(ScenarioError):

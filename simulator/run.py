@@ -6,6 +6,7 @@ Rule: this is the way of a scenario, one direction, and nothing is decided here 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ from simulator.dtypes import find as find_dtype
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.engine.play import play, whose
-from simulator.errors import ScenarioError, SimulationError
+from simulator.errors import ScenarioError, ScenarioWarning, SimulationError
 from simulator.report.summary import CollectiveReport, summarize, with_link_use
 from simulator.report.training_summary import TrainingReport
+from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
 from simulator.scenario.training_making import to_step
 from simulator.training.sharding import catalog as strategies
@@ -34,8 +36,6 @@ from simulator.units import format_bytes
 if TYPE_CHECKING:
     from simulator.timeline import Timeline
 
-# payload: auto carries real arrays while all ranks' arrays together are no larger than this [B].
-PAYLOAD_LIMIT = 256 * 2**20
 # PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
 # (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
 _FIRST_BUCKET = 2**20
@@ -94,6 +94,11 @@ def simulate(
         The scenario is no single point, or asks for what cannot be; `keep` names ranks that are not there.
     SimulationError
         The run cannot go on.
+
+    Warns
+    -----
+    ScenarioWarning
+        A key of the scenario changes no number.
     """
     check_ranks(scenario, keep or ())
     if scenario.compare or scenario.sweep:
@@ -101,6 +106,7 @@ def simulate(
             f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
             "use simulator.sweep(scenario), or `simulator run`"
         )
+    warn_of(scenario)
     cluster = build_cluster(scenario)
     luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
@@ -118,6 +124,12 @@ def simulate(
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
     report = summarize(planned, timeline, verdict, exact_form=luck.latency == 0)
     return Run(scenario, planned, timeline, report, _results(planned, payloads) if payloads else None)
+
+
+def warn_of(scenario: Scenario) -> None:
+    """Warn the caller's caller of keys that change nothing, once a scenario: its points have no warnings."""
+    for line in scenario.warnings:
+        warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 
 def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
@@ -194,16 +206,12 @@ def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], flo
     return tensors, 0.0
 
 
-def carries_payload(spec: CollectiveSpec, world_size: int) -> bool:
-    """Whether real arrays move: as asked, or, by itself, while they are small."""
-    if spec.payload == "auto":
-        return world_size * spec.size <= PAYLOAD_LIMIT
-    return bool(spec.payload)
-
-
 def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
     spec = scenario.collective
-    if spec is None or not carries_payload(spec, len(spec.group or range(scenario.cluster.world_size))):
+    if spec is None:
+        return {}
+    ranks = len(spec.group or range(scenario.cluster.world_size))
+    if not carries_payload(spec.payload, ranks * spec.size):
         return {}
     _refuse_too_large(scenario, spec)
     payloads = {}

@@ -19,6 +19,7 @@ from simulator.points.keeping import Keeper
 from simulator.points.outcome import Keep, Numbered, Outcome, play_alone, play_point
 from simulator.points.table import frame
 from simulator.report.setting_text import entry_text, setting_text
+from simulator.run import warn_of
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
@@ -158,11 +159,18 @@ def sweep(
         An axis that the scenario cannot have; a cluster or a cache that cannot be used.
     SimulationError
         Processes end before they can play anything, or the cluster went away.
+
+    Warns
+    -----
+    ScenarioWarning
+        A key changes no number in any point; told once.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     where = Place(jobs, scheduler, None if cache is None else Path(cache))
     where.check()
-    outcomes = play_points(list(enumerate(points(with_axes(loaded, axes or {})))), where)
+    wanted = with_axes(loaded, axes or {})
+    warn_of(wanted)
+    outcomes = play_points(list(enumerate(points(wanted))), where)
     return frame(sorted(outcomes, key=lambda outcome: outcome.index))
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import typer
 
 from simulator.cli.settings import as_overrides
+from simulator.cli.telling import tell_warnings
 from simulator.model.parameters import total
-from simulator.run import build_cluster, carries_payload, plan_scenario
+from simulator.run import build_cluster, plan_scenario
 from simulator.scenario.load import load_scenario, points
+from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_making import to_step
 from simulator.training.step import StepPlan, plan_step
@@ -31,6 +33,7 @@ _SECONDS_A_FLOP, _SECONDS_A_PASS, _BYTES_A_PARAMETER = 3e-11, 150e-6, 40
 def check(source: str, settings: Sequence[str]) -> None:
     """Print the estimate; a fault of the file ends the command before."""
     scenario = load_scenario(source, as_overrides(settings))
+    tell_warnings(scenario.warnings)
     found = points(scenario)
     transfers, memory, seconds = 0, 0, 0.0
     for point in found:
@@ -56,7 +59,7 @@ def _estimate(scenario: Scenario) -> tuple[int, int, float]:
     transfers = sum(op.schedule.length() for op in played)
     operations = sum(len(ops) for ops in program.ranks)
     spec = scenario.collective
-    payload = ranks * spec.size if spec is not None and carries_payload(spec, ranks) else 0
+    payload = ranks * spec.size if spec is not None and carries_payload(spec.payload, ranks * spec.size) else 0
     seconds = transfers * _SECONDS_A_TRANSFER + operations * _SECONDS_AN_OPERATION + payload * _SECONDS_A_PAYLOAD_BYTE
     memory = transfers * _BYTES_A_TRANSFER + operations * _BYTES_AN_OPERATION + 2 * payload + learning[0]
     return transfers, memory, seconds + learning[1] + _SECONDS_A_POINT

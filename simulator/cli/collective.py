@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import typer
 
 from simulator import units
+from simulator.cli.telling import tell_warnings
 from simulator.dtypes import find as find_dtype
 from simulator.errors import ScenarioError
 from simulator.report.nccl_table import NcclRow, write_table
@@ -65,6 +66,7 @@ def table(
 ) -> None:
     """Play every size and print the table."""
     listed = sizes.listed(_itemsize(dtype))
+    warnings: dict[str, None] = {}
     points: list[dict[str, Any]] = []
     rows = []
     for size in listed:
@@ -80,10 +82,12 @@ def table(
             },
         }
         run = _simulated(data)
+        warnings |= dict.fromkeys(run.scenario.warnings)
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
         )
         rows.append(_row(operation, size, dtype, run.report, world_size))
+    tell_warnings(map(_as_typed, warnings))
     if as_json:
         typer.echo(json.dumps({"points": points}, indent=2))
         return
@@ -106,12 +110,18 @@ _OPTIONS: Final = {
 
 def _simulated(data: dict[str, Any]) -> Run:
     try:
-        return simulate(load_scenario(data))
+        scenario = load_scenario(data)
+        return replace(simulate(replace(scenario, warnings=())), scenario=scenario)
     except ScenarioError as error:
-        told = str(error).replace("<dict>: ", "")
-        for key, option in _OPTIONS.items():
-            told = re.sub(rf"^{re.escape(key)}\b", option, told, flags=re.MULTILINE)
-        raise ScenarioError(told) from error
+        raise ScenarioError(_as_typed(str(error))) from error
+
+
+def _as_typed(told: str) -> str:
+    """Lines about keys, with the options that were typed for them."""
+    told = told.replace("<dict>: ", "")
+    for key, option in _OPTIONS.items():
+        told = re.sub(rf"^{re.escape(key)}\b", option, told, flags=re.MULTILINE)
+    return told
 
 
 def _itemsize(dtype: str) -> int:

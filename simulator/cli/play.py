@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import typer
 from simulator import run_directory
 from simulator.cli.interruption import exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
+from simulator.cli.telling import tell_warnings
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.extras import need
 from simulator.points.keeping import Keeper
@@ -63,6 +64,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
+    tell_warnings(scenario.warnings)
     numbered = list(enumerate(points(scenario)))
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
@@ -94,7 +96,8 @@ def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scena
     if not options.axes:
         return load_scenario(source, as_overrides(texts))
     try:
-        return load_scenario(source, as_axes(texts))
+        scenario = load_scenario(source, as_axes(texts))
+        return replace(scenario, warnings=tuple(as_typed(line, texts) for line in scenario.warnings))
     except ScenarioError as error:
         raise ScenarioError(as_typed(str(error), texts)) from error
 

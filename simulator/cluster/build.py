@@ -42,6 +42,8 @@ class TopologyFacts:
         GPUs of a box; None where there are no boxes, or boxes of several sizes.
     gpu : str or None
         The GPU that it has by default ("inline" for one that the file describes).
+    one_route : bool
+        Whether it is known to have one shortest way at most between any two.
     """
 
     name: str
@@ -50,6 +52,7 @@ class TopologyFacts:
     in_switch_reduction: bool
     box_size: int | None
     gpu: str | None
+    one_route: bool = False
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
@@ -75,7 +78,15 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
     read = load_topology(topology, base)
     shape = _shape(read, None if read.graph is None else load_graph(read.graph))
     gpu = "inline" if isinstance(read.gpu, Mapping) else read.gpu
-    return TopologyFacts(read.name, shape.max_ranks, shape.own_servers, shape.in_switch_reduction, shape.box_size, gpu)
+    return TopologyFacts(
+        name=read.name,
+        max_ranks=shape.max_ranks,
+        own_servers=shape.own_servers,
+        in_switch_reduction=shape.in_switch_reduction,
+        box_size=shape.box_size,
+        gpu=gpu,
+        one_route=shape.one_route,
+    )
 
 
 def build(

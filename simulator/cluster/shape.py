@@ -22,9 +22,12 @@ class Shape:
         GPUs of a box; None where there are no boxes.
     in_switch_reduction : bool
         Whether the switch of a box can add.
+    one_route : bool
+        Whether there is one shortest way at most between any two, however many ranks there are.
     """
 
     max_ranks: int | None = None
     own_servers: bool = False
     box_size: int | None = None
     in_switch_reduction: bool = False
+    one_route: bool = False

@@ -6,8 +6,9 @@ Rule: every fault of a file is told at once, one line each, in the file's order;
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -28,6 +29,10 @@ from simulator.scenario.reading import shown
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
 from simulator.scenario.shape import KINDS, ScenarioShape, adapter
+from simulator.scenario.unused import Unused
+
+if TYPE_CHECKING:
+    from simulator.cluster.build import TopologyFacts
 
 _MOST_COMBINATIONS_TOLD: Final = 20
 _DEEPEST: Final = 40
@@ -79,13 +84,15 @@ def parse_scenario(read: Document, base: Path, wanted: Mapping[str, str] | None 
     if not isinstance(read.data, dict):
         told = f"got {shown(read.data)}; must be a mapping, such as '{wording.example(())}'"
         read.refuse([read.fault((), told)])
+    unused = Unused()
     try:
         shape = _shape(read)
-        found = list(_conflicts(read, shape, base))
+        found = list(_conflicts(read, shape, base, unused))
     except _FaultyError as error:
         found = error.faults
     read.refuse(overrides.renamed(found, done))
-    return making.scenario(shape, read.question, read.source, base)
+    warnings = read.told(overrides.renamed(_in_vain(read, shape, unused), done))
+    return replace(making.scenario(shape, read.question, read.source, base), warnings=warnings)
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
@@ -146,16 +153,37 @@ def _kind(read: Document) -> Iterator[Fault]:
         yield read.fault(("collective",), told, of_key=True)
 
 
-def _conflicts(read: Document, shape: ScenarioShape, base: Path) -> Iterator[Fault]:
+def _in_vain(read: Document, shape: ScenarioShape, unused: Unused) -> Iterator[Fault]:
+    """Each key without effect, told where it stands: at itself, or at the axis that brings it."""
+    axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
+    for key, why in unused.told().items():
+        dotted = ".".join(map(str, key))
+        axis = next((axis for axis in axis_of if f"{dotted}.".startswith(f"{axis}.")), None)
+        told = f"changes no number here: {why}"
+        if axis is None:
+            yield read.fault(key, told, of_key=True)
+        else:
+            yield read.fault((axis_of[axis], axis), told if axis == dotted else f"{dotted} {told}", of_key=True)
+
+
+def _conflicts(read: Document, shape: ScenarioShape, base: Path, unused: Unused) -> Iterator[Fault]:
     ask, ask_training = cluster_rules.facts_of(base), training_rules.asks_of(base)
     told: dict[Fault, None] = {}
     for settings in axes.combinations(shape.compare, shape.sweep):
         point = ScenarioShape.model_validate(axes.applied(read.data, settings)) if settings else shape
         for conflict in _broken(point, ask, ask_training, base):
             told[_told(read, shape, conflict, settings)] = None
+        unused.look_at(point, _facts(ask, point))
         if len(told) >= _MOST_COMBINATIONS_TOLD:
             break
     yield from told
+
+
+def _facts(ask: cluster_rules.AskFacts, shape: ScenarioShape) -> TopologyFacts | None:
+    try:
+        return ask(shape.cluster.topology)
+    except ScenarioError:
+        return None
 
 
 def _broken(

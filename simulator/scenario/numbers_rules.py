@@ -17,7 +17,7 @@ from simulator.scenario.learning_shape import FaultShape
 from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
-from simulator.scenario.training_making import precision, sequences
+from simulator.scenario.training_making import precision, scaling_rule, sequences
 from simulator.scenario.training_shape import TrainingShape
 from simulator.training.sharding import catalog as strategies
 from simulator.training.sharding.strategy import Updater
@@ -39,8 +39,8 @@ _COMPUTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "momentum", "sgd")
-# What a fault may say besides its step and what it is.
-_TRANSFER: Final = frozenset({"collective", "transfer", "rank"})
+# What a fault may say besides its step and what it is; of a transfer also whose, where workers send by themselves.
+_TRANSFER: Final = frozenset({"collective", "transfer"})
 _FITTING: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         **dict.fromkeys(("dropped", "doubled", "stale"), _TRANSFER),
@@ -49,7 +49,7 @@ _FITTING: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "stopped": frozenset({"rank"}),
     }
 )
-_ALL_KEYS: Final = _TRANSFER | {"element", "bit"}
+_ALL_KEYS: Final = _TRANSFER | {"element", "bit", "rank"}
 # Operations of all workers' steps that are planned at once; more take minutes.
 _MOST_WORKER_STEPS: Final = 20_000
 
@@ -123,7 +123,8 @@ def conflicts(
         yield _conflict("sharding.keep_below", told)
     if shape.optimizer not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
-    if strategies.find(sharding.strategy).updater is Updater.SERVERS and _scales(shape):
+    served = strategies.find(sharding.strategy).updater is Updater.SERVERS
+    if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
         told = "servers apply gradients without looking for overflows; write none, or precision: bf16"
         yield _conflict("loss_scaling", told, "training.sharding.strategy", "training.precision.params")
     yield from _dtypes(shape)
@@ -135,11 +136,6 @@ def conflicts(
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
     dotted = f"training.{name}"
     return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
-
-
-def _scales(shape: TrainingShape) -> bool:
-    rule = shape.loss_scaling.rule
-    return rule not in ("auto", "none") or (rule == "auto" and shape.precision.params == "float16")
 
 
 def _asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
@@ -180,10 +176,11 @@ def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
             yield _conflict(f"{place}.rank", told, "cluster.world_size")
         if fault.what == "stale" and fault.step == 0:
             yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
-        for key in sorted(_ALL_KEYS - _FITTING[fault.what]):
+        fitting = _FITTING[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
+        for key in sorted(_ALL_KEYS - fitting):
             if getattr(fault, key) != FaultShape.model_fields[key].default:
-                fits = ", ".join(sorted(_FITTING[fault.what]))
-                yield _conflict(f"{place}.{key}", f"says nothing of {fault.what!r}; keys for that are {fits}")
+                told = f"says nothing of {fault.what!r}; keys for that are {', '.join(sorted(fitting))}"
+                yield _conflict(f"{place}.{key}", told, "training.sharding.asynchronous")
 
 
 def _overflows(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:

@@ -183,6 +183,8 @@ class Scenario:
         The file as the user named it; "<dict>" for data from Python.
     base : Path
         Folder from which relative paths are read.
+    warnings : tuple of str
+        Keys that change no number in any of its points, one line each.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Scenario:
     plots: tuple[str, ...] = ()
     source: str = field(default="<dict>", compare=False)
     base: Path = field(default=Path(), compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

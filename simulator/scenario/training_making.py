@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator import dtypes
-from simulator.scenario.learning_shape import DROPOUT
+from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
 from simulator.scenario.training_records import (
     LearningSpec,
     LossScalingSpec,
@@ -144,11 +144,21 @@ def sequences(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
 
 
 def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
-    wanted = spec.loss_scaling
-    rule = wanted.rule
-    if rule == "auto":
-        rule = "dynamic" if spec.precision.params == "float16" else "none"
-    return None if rule == "none" else LossScaling(rule, wanted.start, wanted.interval, wanted.shared)
+    wanted, rule = spec.loss_scaling, scaling_rule(spec.loss_scaling, spec.precision)
+    return None if rule == "none" else LossScaling(cast(Any, rule), wanted.start, wanted.interval, wanted.shared)
+
+
+def scaling_rule(scaling: LossScalingSpec | LossScalingShape, dtypes: PrecisionSpec | PrecisionShape) -> str:
+    """The rule by which the loss is scaled, with "auto" filled in.
+
+    Examples
+    --------
+    >>> scaling_rule(LossScalingSpec(), PrecisionSpec(params="float16"))
+    'dynamic'
+    """
+    if scaling.rule == "auto":
+        return "dynamic" if dtypes.params == "float16" else "none"
+    return scaling.rule
 
 
 def ranks(parallelism: Parallelism, world_size: int) -> int:

@@ -46,6 +46,11 @@ def test_it_keeps_the_schema_as_written_and_as_resolved(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_it_says_nothing_in_vain(name: str) -> None:
+    assert load_scenario(name).warnings == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_loads_back_from_what_it_resolves_to(name: str) -> None:
     scenario = load_scenario(name)
     assert load_scenario(resolved(scenario)) == scenario

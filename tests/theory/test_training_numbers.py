@@ -26,7 +26,7 @@ from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
 from simulator.training.spec import Lesson, LossScaling, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
-from tests.training import EVERY_STRATEGY, Played, WITHOUT_SERVERS, play, step
+from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
 
 SHAPE = Transformer("golden", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
 

@@ -218,7 +218,7 @@ def test_a_simulation_of_many_points_is_refused() -> None:
 
 
 def test_payload_is_carried_while_arrays_are_small_or_when_asked() -> None:
-    from simulator.run import PAYLOAD_LIMIT
+    from simulator.scenario.payload import PAYLOAD_LIMIT
 
     assert PAYLOAD_LIMIT == 256 * 2**20
     assert played(2, size="1 MiB").results is not None

@@ -659,6 +659,10 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
             {"faults": [{"step": 1, "what": "stopped", "transfer": 3}]},
             "faults.0.transfer: says nothing of 'stopped'; keys for that are rank",
         ),
+        (
+            {"faults": [{"step": 1, "what": "doubled", "rank": 1}]},
+            "faults.0.rank: says nothing of 'doubled'; keys for that are collective, transfer",
+        ),
         ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: are of real training"),
         ({"sharding": "parameter_server", "precision": "fp16"}, "loss_scaling: servers apply gradients without"),
         ({"sharding": "parameter_server", "clip_norm": 1.0}, "clip_norm: got 1, but servers update before"),

@@ -46,5 +46,5 @@ def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: i
 
 
 def limits(**_: object) -> Shape:
-    """It grows with the world size, and servers find a port."""
-    return Shape(own_servers=True)
+    """It grows with the world size, servers find a port, and all go through the one switch."""
+    return Shape(own_servers=True, one_route=True)

@@ -1,0 +1,121 @@
+"""Keys of `training` without effect in a step as it is written, and what they would need.
+
+Rule: as in unused.py; one generator for each thing that may not be there: real numbers, a strategy's options, other
+ranks, scores in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from simulator.document import Key
+from simulator.scenario.training_making import precision, scaling_rule
+from simulator.scenario.training_shape import TrainingShape
+
+_BUCKETS: Final = ("ddp", "zero1", "zero2", "parameter_server")
+# Options of `sharding` that not every strategy has a use for, and which strategies have.
+_LISTENING: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("reshard_after_forward", "prefetch", "layers_per_unit", "keep_below"), ("zero3",)),
+        "bucket_size": _BUCKETS,
+        **dict.fromkeys(("servers", "servers_on"), ("parameter_server",)),
+    }
+)
+_ALONE: Final = "one rank sends nothing to another"
+# What only counts where ranks send each other something.
+_BETWEEN_RANKS: Final = (
+    ("training", "algorithm"),
+    ("training", "precision", "reduce"),
+    ("training", "loss_scaling", "shared"),
+    ("training", "sharding", "keep_below"),
+)
+# And what counts too where a rank copies to its host.
+_ON_LINKS: Final = (
+    ("training", "collectives"),
+    ("training", "sharding", "bucket_size"),
+    ("cluster", "link_factors"),
+    ("cluster", "jitter", "latency"),
+    ("cluster", "placement"),
+    ("cluster", "ecmp", "hash"),
+)
+
+
+def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
+    """Keys that change no number of this step, each with why."""
+    yield from _without_numbers(shape)
+    yield from _loss_scaling(shape)
+    yield from _sharding(shape)
+    yield from _attention(shape)
+    yield from _collectives(shape)
+    if shape.offload.what == "none":
+        yield ("training", "offload", "host_rate"), "nothing lies with the host; write offload: {what: optimizer}"
+    if world_size == 1:
+        yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
+        if shape.offload.what == "none":
+            yield from dict.fromkeys(_ON_LINKS, _ALONE).items()
+
+
+def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+    if shape.numerics:
+        if shape.optimizer != "momentum":
+            yield ("training", "learning", "momentum"), f"optimizer {shape.optimizer} has none; write momentum"
+        return
+    why = "counts only where a real model trains; write numerics: true"
+    for name in ("rate", "decay", "momentum", "tokens"):
+        yield ("training", "learning", name), why
+    yield ("training", "clip_norm"), f"{why} (the norm is always timed)"
+    if not shape.sharding.asynchronous:
+        yield ("training", "steps"), "one step is played; more need numerics: true, or servers that do not wait"
+
+
+def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+    rule, key = scaling_rule(shape.loss_scaling, shape.precision), ("training", "loss_scaling")
+    if shape.sharding.strategy == "parameter_server":
+        for name in ("rule", "start", "interval", "shared"):
+            yield (*key, name), "servers apply gradients without looking for overflows"
+        return
+    if rule == "none":
+        for name in ("start", "interval", "shared"):
+            yield (*key, name), "the loss is not scaled; write rule: dynamic, or precision: fp16"
+        return
+    if rule == "static":
+        yield (*key, "interval"), "a static scale does not grow"
+    if not shape.numerics:
+        for name in ("start", "interval"):
+            yield (*key, name), "counts only where a real model trains; write numerics: true"
+
+
+def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+    sharding = shape.sharding
+    for name, strategies in _LISTENING.items():
+        if sharding.strategy not in strategies:
+            yield ("training", "sharding", name), f"counts for {', '.join(strategies)}, not for {sharding.strategy}"
+    key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
+    if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
+        yield key, "'shard' counts with a shard_size and gradient_accumulation_steps above 1"
+    dtypes = precision(shape.precision)
+    # Whole gradients that are kept have a dtype of their own, which shows in a single micro-batch too.
+    if sharding.gradient_sync == "last" and once and dtypes.grads == dtypes.params:
+        yield key, "'last' counts with gradient_accumulation_steps above 1"
+
+
+def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+    if shape.attention == "standard":
+        yield ("training", "attention_generation"), "is of flash attention's kernels, but attention is standard"
+        return
+    policy = shape.activation_checkpointing
+    by_layer = policy if isinstance(policy, tuple) else ()
+    names = {entry[0] if isinstance(entry, tuple) else "full" for entry in by_layer}
+    if policy == "attention" or names == {"attention"}:
+        told = "'attention' makes scores again, and flash attention keeps none; write full, or attention: standard"
+        yield ("training", "activation_checkpointing"), told
+
+
+def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
+    if shape.sharding.strategy == "parameter_server":
+        for name in ("collectives", "algorithm"):
+            yield ("training", name), "workers send to servers and have no collectives"
+    elif shape.numerics:
+        yield ("training", "collectives"), "numerics: true plays all of them"

@@ -1,0 +1,271 @@
+"""Every key of the schema changes a number of every base scenario, or it is told that it does not.
+
+A new key is found here by itself, and asks for an example of another value.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.run import simulate
+from simulator.scenario.axes import place
+from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
+from simulator.scenario.schema import schema
+from simulator.scenario.shape import KINDS
+
+Data = dict[str, Any]
+
+TINY: Final = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+FAULT: Final = {"step": 0, "what": "bit_flip", "bit": 30}
+LOST: Final = {"step": 0, "what": "dropped"}
+# Memory so slow that adding up is what a collective waits for.
+SLOW_GPU: Final = {
+    "vector_flops": {"float32": "20 TFLOP/s"},
+    "hbm_bytes": "80 GB",
+    "hbm_bandwidth": "1 MB/s",
+    "sms": 100,
+    "host_bandwidth": "1 GB/s",
+}
+
+
+def _collective(topology: str = "star_100g", ranks: int = 4, **keys: Any) -> Data:
+    given = {"operation": "all_reduce", "algorithm": "ring", "size": "4012 B"} | keys
+    return {"name": "base", "cluster": {"topology": topology, "world_size": ranks}, "collective": given}
+
+
+def _training(topology: str = "star_100g", ranks: int = 4, **keys: Any) -> Data:
+    given = {"model": TINY, "seq_len": 8, "micro_batch_size": 2} | keys
+    return {"name": "base", "cluster": {"topology": topology, "world_size": ranks}, "training": given}
+
+
+def _tensors(fusion: Data) -> Data:
+    made = _collective(tensors=["400 B", "800 B", "40 B"], fusion=fusion)
+    del made["collective"]["size"]
+    return made
+
+
+_HALF: Final = {
+    "optimizer": "momentum",
+    "loss_scaling": {"rule": "dynamic", "interval": 2},
+    "faults": [{"step": 0, "what": "bit_flip", "bit": 14}],
+}
+_ASYNC: Final = {"strategy": "parameter_server", "asynchronous": True}
+BASES: Final[Mapping[str, Data]] = {
+    "ring": _collective(),
+    "no payload": _collective(payload=False),
+    "servers": _collective(algorithm="parameter_server"),
+    "buffer": _tensors({"buffer": "1 KiB", "cycle": "1 ms"}),
+    "buckets": _tensors({"buckets": "800 B"}),
+    "chain": _collective(operation="broadcast", algorithm="chain", root=1),
+    "exchange": _collective("torus_2d", 16, operation="all_to_all", algorithm="direct", size="4096 B"),
+    "boxes": _collective("dgx_a100", 16, algorithm="hierarchical", size="16 KiB", dtype="bfloat16"),
+    "hybrid": _training(sharding={"strategy": "zero3", "shard_size": 2}, gradient_accumulation_steps=2),
+    "ddp": _training(ranks=2, sharding="ddp", attention="standard", precision="fp16"),
+    "offload": _training("dgx_a100", ranks=2, sharding="zero2", offload="optimizer"),
+    "alone": _training(ranks=1, model=TINY | {"n_layer": 4}),
+    "pushed": _training(ranks=2, sharding="parameter_server"),
+    "uncoordinated": _training(ranks=2, steps=2, sharding=_ASYNC),
+    "real": _training(numerics=True, steps=2, precision="fp32", sharding="zero1", faults=[FAULT]),
+    "real half": _training(ranks=2, numerics=True, steps=3, precision="fp16", sharding="zero2", **_HALF),
+    "real servers": _training(ranks=2, numerics=True, steps=2, precision="fp32", sharding=_ASYNC, faults=[LOST]),
+    "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
+}
+
+# Other values of each key; those that a base has already are passed over, and the first that shows is enough.
+EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "seed": (5,),
+    "cluster.topology": ("h100_ethernet_100g",),
+    "cluster.world_size": (8,),
+    "cluster.gpu": ("h100_sxm", SLOW_GPU),
+    "cluster.stragglers": ({0: 1e-6},),
+    "cluster.link_factors": ({"gpu0->switch0": 0.1}, {"gpu1->switch0": 0.1}, {"gpu0->box0/port0": 0.01}),
+    "cluster.jitter.compute": (0.5,),
+    "cluster.jitter.latency": (0.5,),
+    "cluster.placement": ([0, 8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15], [1]),
+    "cluster.ecmp.hash": (3,),
+    "collective.operation": ("reduce_scatter", "scatter"),
+    "collective.algorithm": ("naive", "tree"),
+    "collective.size": ("8 KiB",),
+    "collective.dtype": ("bfloat16", "float32"),
+    "collective.reduction": ("max",),
+    "collective.accumulate": ("float32",),
+    "collective.payload": (False, True),
+    "collective.servers.count": (2,),
+    "collective.servers.on": ("workers",),
+    "collective.rank_order": ([0, 2, 1, 3],),
+    "collective.chunks": (3,),
+    "collective.root": (2,),
+    "collective.group": ([0, 1, 3],),
+    "collective.group_size": (4,),
+    "collective.tensors": (["400 B"] * 4,),
+    "collective.fusion.buffer": ("100 B",),
+    "collective.fusion.cycle": ("2 ms",),
+    "collective.fusion.buckets": ("2 KiB",),
+    "training.model": (TINY | {"n_embd": 32},),
+    "training.seq_len": (4,),
+    "training.micro_batch_size": (3,),
+    "training.gradient_accumulation_steps": (3,),
+    "training.parallelism.dp": (3,),
+    "training.parallelism.tp": (2,),
+    "training.parallelism.pp": (2,),
+    "training.parallelism.cp": (2,),
+    "training.parallelism.ep": (2,),
+    "training.sharding.strategy": ("ddp", "zero1"),
+    "training.sharding.reshard_after_forward": (False,),
+    "training.sharding.prefetch": (0,),
+    "training.sharding.bucket_size": ("1 KiB",),
+    "training.sharding.shard_size": (1, 2),
+    "training.sharding.layers_per_unit": (2,),
+    "training.sharding.keep_below": (20,),
+    "training.sharding.gradient_sync": ("shard", "last"),
+    "training.sharding.servers": (2,),
+    "training.sharding.servers_on": ("workers",),
+    "training.sharding.asynchronous": (True, False),
+    "training.sharding.staleness": (0,),
+    "training.precision.params": ("float64", "float32"),
+    "training.precision.grads": ("float32", "float64"),
+    "training.precision.reduce": ("bfloat16",),
+    "training.precision.master": (None, "float64"),
+    "training.precision.matmul": ("tf32",),
+    "training.activation_checkpointing.every": (2,),
+    "training.activation_checkpointing.full": ([0],),
+    "training.activation_checkpointing.attention": ([0],),
+    "training.activation_checkpointing.selective_op": ([0],),
+    "training.attention": ("standard", "flash"),
+    "training.attention_generation": (1,),
+    "training.optimizer": ("sgd",),
+    "training.collectives": ("closed_form", "played"),
+    "training.algorithm": ("ring", "tree"),
+    "training.compile": (True,),
+    "training.dropout": (0.3,),
+    "training.framework": ("bare",),
+    "training.allocator": ("expandable_segments",),
+    "training.offload.what": ("optimizer", "none"),
+    "training.offload.host_rate": ("1 GB/s",),
+    "training.loss_scaling.rule": ("dynamic", "none"),
+    "training.loss_scaling.start": (2.0,),
+    "training.loss_scaling.interval": (1,),
+    "training.loss_scaling.shared": (False,),
+    "training.clip_norm": (0.01,),
+    "training.numerics": (True, False),
+    "training.steps": (3, 4),
+    "training.learning.rate": (0.1,),
+    "training.learning.decay": (0.5,),
+    "training.learning.momentum": (0.1,),
+    "training.learning.tokens": (list(range(20)),),
+    "training.faults.[].step": (1,),
+    "training.faults.[].what": ("doubled",),
+    "training.faults.[].collective": ("gather parameters", "pull bucket 0 0"),
+    "training.faults.[].transfer": (1,),
+    "training.faults.[].element": (3,),
+    "training.faults.[].bit": (29,),
+    "training.faults.[].rank": (1,),
+}
+# Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
+WORDS: Final = ("name", "question", "plots", "engine")
+# A policy by layers is one value, and is told as one.
+POLICY: Final = "training.activation_checkpointing"
+# One value alone is taken yet.
+NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "tp", "pp", "cp", "ep"))
+# One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
+ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
+    "cluster.placement": ("alone", "boxes"),
+    "cluster.ecmp.hash": ("exchange", "ring", "alone"),
+    "cluster.link_factors": ("ring", "buffer", "chain", "boxes", "hybrid", "ddp", "alone", "pushed", "real"),
+    "training.allocator": ("large",),
+    # A model for real, and no more of them than it takes.
+    "training.numerics": ("ddp", "alone", "pushed", "real", "real servers"),
+    # Two ranks have one way to add up, whatever it is called.
+    "training.algorithm": ("real", "hybrid", "pushed", "uncoordinated", "alone"),
+}
+
+
+def _keys(node: Mapping[str, Any], within: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[str]:
+    """Dotted names of what a JSON schema describes and that has no keys of its own below."""
+    node = within[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+    for name, inner in node.get("properties", {}).items():
+        yield from list(_keys(inner, within, (*at, name))) or [".".join((*at, name))]
+    for form in node.get("anyOf", ()):
+        yield from _keys(form, within, at)
+    if isinstance(node.get("items"), dict):
+        yield from _keys(node["items"], within, (*at, "[]"))
+
+
+def keys() -> set[str]:
+    """Every key of a scenario file; axes name the same keys again."""
+    made = schema()
+    made["properties"] = {k: v for k, v in made["properties"].items() if k not in ("compare", "sweep")}
+    return set(_keys(made, made["$defs"]))
+
+
+def varied(base: Data, key: str, value: Any) -> Data:
+    """The base with another value of a key; of a fault's key, in the fault that it has."""
+    data = copy.deepcopy(base)
+    if "[]" in key:
+        outer, inner = key.split(".[].")
+        there = data["training"].get("faults", [{"step": 0, "what": "bit_flip"}])
+        key, value = outer, [{**there[0], inner: value}]
+    place(data, tuple(key.split(".")), value)
+    return data
+
+
+def numbers(scenario: Scenario) -> Any:
+    """All that a run tells, arrays included."""
+    run = simulate(replace(scenario, warnings=()), limit_memory=False)
+    return run.report.to_dict(), [result.tobytes() for result in run.results or ()]
+
+
+@cache
+def of_base(name: str) -> Any:
+    """The numbers of a base as it stands, which says nothing in vain."""
+    scenario = load_scenario(BASES[name])
+    assert scenario.warnings == ()
+    return numbers(scenario)
+
+
+def effect(base: str, key: str) -> str | None:
+    """What comes of other values: one "acts", or is "told" to be idle, or else all are "refused"; or None of these."""
+    found: set[str | None] = set()
+    for value in EXAMPLES[key]:
+        data = varied(BASES[base], key, value)
+        if data != BASES[base]:
+            found.add(_effect(base, key, data))
+        if found & {"acts", "told"}:
+            break
+    return next((word for word in ("acts", "told", "refused") if word in found), None)
+
+
+def _effect(base: str, key: str, data: Data) -> str | None:
+    try:
+        scenario = load_scenario(data)
+        changed = numbers(scenario) != of_base(base)
+    except ScenarioError:
+        return "refused"
+    warned = [line for line in scenario.warnings if line.partition(": ")[2].startswith((f"{key}:", f"{POLICY}:"))]
+    assert not (warned and changed), f"{base}: changes numbers, but {warned[0]}"
+    return "acts" if changed else "told" if warned else None
+
+
+def test_every_key_has_an_example() -> None:
+    missing = sorted(keys() - {*EXAMPLES, *WORDS})
+    assert not missing, f"add another value of {', '.join(missing)} to EXAMPLES in {__file__}"
+    assert {*EXAMPLES, *WORDS} == keys(), "an example of what is no key any more"
+
+
+@pytest.mark.parametrize("key", EXAMPLES)
+def test_a_key_changes_a_number_or_is_told_that_it_does_not(key: str) -> None:
+    kind = key.partition(".")[0]
+    wanted = ONLY_ON.get(key, [name for name in BASES if name != "large"])
+    bases = [name for name in wanted if kind in BASES[name] or kind not in KINDS]
+    found = {name: effect(name, key) for name in bases}
+    silent = [name for name, came in found.items() if came is None]
+    assert not silent, f"{key} changes nothing and is not told in {', '.join(silent)}"
+    assert key in NOT_BUILT or "acts" in found.values(), f"{key} acts nowhere"

@@ -1,0 +1,127 @@
+"""Keys that change no number are told once, where they stand, and only if no point of the scenario listens."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioWarning
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.resolve import resolved
+from simulator.sweeping import sweep
+from tests.commands import commands_in
+
+TINY = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+
+
+def training(cluster: dict[str, Any] | None = None, axes: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    where = {"topology": "star_100g", "world_size": 2} | (cluster or {})
+    return {"name": "demo", "cluster": where, "training": {"model": TINY, "seq_len": 8} | keys, **(axes or {})}
+
+
+def collective(cluster: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+    where = {"topology": "star_100g", "world_size": 4} | (cluster or {})
+    return {"name": "demo", "cluster": where, "collective": {"operation": "all_gather", "size": "4 KiB"} | keys}
+
+
+def told(data: dict[str, Any]) -> list[str]:
+    return [line.removeprefix("<dict>: ").partition(":")[0] for line in load_scenario(data).warnings]
+
+
+def test_real_trainings_keys_are_told_where_nothing_trains() -> None:
+    lesson = {"steps": 50, "clip_norm": 1.0, "learning": {"rate": 0.1, "decay": 0.5}}
+    assert told(training(**lesson)) == [
+        "training.clip_norm",
+        "training.learning.decay",
+        "training.learning.rate",
+        "training.steps",
+    ]
+    assert told(training(**lesson, numerics=True, precision="fp32")) == []
+
+
+def test_a_key_that_says_what_it_would_say_anyway_is_not_told() -> None:
+    scenario = load_scenario(training(steps=20, learning={"rate": 1e-3}, loss_scaling={"start": 65536.0}))
+    assert scenario.warnings == ()
+    assert load_scenario(resolved(scenario)).warnings == ()
+
+
+def test_a_gpus_speed_counts_where_a_collective_adds_up_on_gpus() -> None:
+    slow = {"gpu": "l4", "stragglers": {0: 0.5}, "jitter": {"compute": 0.1, "latency": 0.1}}
+    assert told(collective(slow)) == ["cluster.gpu", "cluster.jitter.compute", "cluster.stragglers"]
+    assert told(collective(slow, operation="all_reduce")) == ["cluster.jitter.compute"]
+    servers = {"operation": "all_reduce", "algorithm": "parameter_server"}
+    assert told(collective({"gpu": "l4"}, **servers)) == ["cluster.gpu"]
+    assert told(collective({"gpu": "l4"}, **servers, servers={"on": "workers"})) == []
+
+
+@pytest.mark.parametrize("policy", ["attention", {"attention": [0]}])
+def test_scores_that_flash_attention_never_kept_are_not_made_again(policy: Any) -> None:
+    assert told(training(activation_checkpointing=policy)) == ["training.activation_checkpointing"]
+    assert told(training(activation_checkpointing=policy, attention="standard")) == []
+
+
+def test_a_comparison_tells_what_none_of_its_points_listens_to() -> None:
+    options = {"strategy": "zero3", "prefetch": 2, "servers": 2}
+    compared = {"compare": {"training.sharding.strategy": ["zero3", "ddp"]}}
+    assert told(training(axes=compared, sharding=options)) == ["training.sharding.servers"]
+    assert told(training(axes={"compare": {"training.attention": ["flash", "standard"]}}, attention_generation=1)) == []
+    assert told(training(axes={"compare": {"training.numerics": [True, False]}}, precision="fp32", steps=3)) == []
+
+
+def test_one_idle_value_of_an_axis_is_told_though_others_act() -> None:
+    """A point that is played like another one, under another name, would be read as a finding."""
+    axis = {"compare": {"training.activation_checkpointing": ["none", "attention", "full"]}}
+    (line,) = load_scenario(training(axes=axis)).warnings
+    assert line.startswith(
+        "<dict>: compare.training.activation_checkpointing: changes no number here: 'attention' makes"
+    )
+
+
+def test_a_sweep_tells_once_and_plays_on() -> None:
+    with pytest.warns(ScenarioWarning, match=r"^<dict>: training\.steps: changes no number here") as caught:
+        table = sweep(training(steps=50), {"training.micro_batch_size": [1, 2, 3]})
+    assert len(caught) == 1
+    assert table["error"].isna().all()
+    assert [point.scenario.warnings for point in points(load_scenario(training(steps=50)))] == [()]
+
+
+def test_a_single_run_warns_who_called_it() -> None:
+    with pytest.warns(ScenarioWarning) as caught:
+        simulate(load_scenario(training(steps=50)))
+    assert [Path(warning.filename).name for warning in caught] == ["test_scenario_unused.py"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(load_scenario(training()))
+
+
+def test_the_command_line_tells_place_and_key_on_stderr_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator = commands_in(tmp_path, monkeypatch, capsys)
+    text = (tmp_path / "small.yaml").read_text().replace("world_size: 4\n", "world_size: 4\n  jitter: {compute: 0.1}\n")
+    (tmp_path / "vain.yaml").write_text(text)
+    told = "changes no number here: a collective has no kernels; latency is what may vary"
+    for command in ("run", "check"):
+        answer = simulator(command, "vain.yaml")
+        assert answer.code == 0
+        assert answer.faults[0] == f"warning: vain.yaml:6:12: cluster.jitter.compute: {told}"
+        assert answer.err.count("warning") == 1
+    answer = simulator("sweep", "small.yaml", "--set", "cluster.jitter.compute=0.1,0.2", "--jobs", "1")
+    assert answer.faults[0] == f"warning: --set cluster.jitter.compute=0.1,0.2: {told}"
+    assert simulator("run", "small.yaml", "--set", "collective.size=8 KiB").err.count("warning") == 0
+
+
+def test_a_table_of_sizes_tells_an_idle_option_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator = commands_in(tmp_path, monkeypatch, capsys)
+    sizes = ("--topology", "star_100g", "--world-size", 4, "--begin", "1K", "--end", "4K")
+    (line,) = simulator("collective", "all_gather", *sizes, "--gpu", "l4").faults
+    assert (
+        line == "warning: --gpu: changes no number here: all_gather adds nothing up, so that no GPU's own speed counts"
+    )
+    assert simulator("collective", "all_reduce", *sizes, "--gpu", "l4").faults == []
