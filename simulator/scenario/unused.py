@@ -115,15 +115,17 @@ def _without_kernels(
 
 def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> str:
     """Why no GPU reads and writes its memory to add up; empty where one may."""
-    from simulator.collectives.algorithm import REDUCING
+    from simulator.collectives import catalog
+    from simulator.collectives.algorithm import REDUCING, Auxiliary
 
     if shape.operation not in REDUCING:
         return f"{shape.operation} adds nothing up, so that no GPU's own speed counts"
-    if shape.algorithm == "parameter_server" and (shape.servers is None or shape.servers.on == "own"):
+    auxiliary = catalog.find(shape.algorithm).auxiliary if shape.algorithm in catalog.names() else Auxiliary.NONE
+    if auxiliary is Auxiliary.SERVERS and (shape.servers is None or shape.servers.on == "own"):
         return "servers of their own add up, so that no GPU's own speed counts"
     box = None if facts is None else facts.box_size
     in_one_box = box is not None and cluster.world_size <= box and cluster.placement is None
-    if shape.algorithm == "nvls" and in_one_box:
+    if auxiliary is Auxiliary.SWITCHES and in_one_box:
         return "the box's switch adds up, so that no GPU's own speed counts"
     return ""
 

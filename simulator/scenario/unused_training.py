@@ -6,23 +6,21 @@ ranks, scores in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Final
 
 from simulator.document import Key
+from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_making import precision, scaling_rule
 from simulator.scenario.training_shape import TrainingShape
+from simulator.training.sharding import catalog as strategies
+from simulator.training.sharding.strategy import Updater
 
-_BUCKETS: Final = ("ddp", "zero1", "zero2", "parameter_server")
-# Options of `sharding` that not every strategy has a use for, and which strategies have.
-_LISTENING: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        **dict.fromkeys(("reshard_after_forward", "prefetch", "layers_per_unit", "keep_below"), ("zero3",)),
-        "bucket_size": _BUCKETS,
-        **dict.fromkeys(("servers", "servers_on"), ("parameter_server",)),
-    }
-)
+# Options of `sharding` that strategies without a use for them leave alone; others would change what a strategy means,
+# and are refused (training_rules.py).
+_IDLE: Final = (
+    "reshard_after_forward", "prefetch", "layers_per_unit", "keep_below", "bucket_size", "servers", "servers_on",
+)  # fmt: skip
 _ALONE: Final = "one rank sends nothing to another"
 # What only counts where ranks send each other something.
 _BETWEEN_RANKS: Final = (
@@ -63,7 +61,7 @@ def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
             yield ("training", "learning", "momentum"), f"optimizer {shape.optimizer} has none; write momentum"
         return
     why = "counts only where a real model trains; write numerics: true"
-    for name in ("rate", "decay", "momentum", "tokens"):
+    for name in LearningShape.model_fields:
         yield ("training", "learning", name), why
     yield ("training", "clip_norm"), f"{why} (the norm is always timed)"
     if not shape.sharding.asynchronous:
@@ -72,7 +70,7 @@ def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 
 def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     rule, key = scaling_rule(shape.loss_scaling, shape.precision), ("training", "loss_scaling")
-    if shape.sharding.strategy == "parameter_server":
+    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("rule", "start", "interval", "shared"):
             yield (*key, name), "servers apply gradients without looking for overflows"
         return
@@ -89,9 +87,10 @@ def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 
 def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     sharding = shape.sharding
-    for name, strategies in _LISTENING.items():
-        if sharding.strategy not in strategies:
-            yield ("training", "sharding", name), f"counts for {', '.join(strategies)}, not for {sharding.strategy}"
+    for name in _IDLE:
+        able = strategies.listening(name)
+        if sharding.strategy not in able:
+            yield ("training", "sharding", name), f"counts for {', '.join(able)}, not for {sharding.strategy}"
     key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
     if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
         yield key, "'shard' counts with a shard_size and gradient_accumulation_steps above 1"
@@ -114,7 +113,7 @@ def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 
 
 def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
-    if shape.sharding.strategy == "parameter_server":
+    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
         for name in ("collectives", "algorithm"):
             yield ("training", name), "workers send to servers and have no collectives"
     elif shape.numerics:

@@ -9,8 +9,10 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from simulator.errors import ScenarioError
@@ -161,6 +163,12 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.learning.decay": (0.5,),
     "training.learning.momentum": (0.1,),
     "training.learning.tokens": (list(range(20)),),
+    "training.learning.betas": ([0.5, 0.9],),
+    "training.learning.eps": (0.1,),
+    "training.learning.warmup": (1, 2),
+    "training.learning.schedule": ("cosine",),
+    "training.learning.batches": (lambda: batches_file(),),
+    "training.learning.initial": (lambda: parameters_file(),),
     "training.faults.[].step": (1,),
     "training.faults.[].what": ("doubled",),
     "training.faults.[].collective": ("gather parameters", "pull bucket 0 0"),
@@ -188,6 +196,25 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+_FOLDER: Final = TemporaryDirectory()
+
+
+@cache
+def batches_file() -> str:
+    """Tokens for two steps of the base "real": four ranks with two sequences each."""
+    path = f"{_FOLDER.name}/batches.npy"
+    np.save(path, np.arange(2 * 8 * 9).reshape(2, 8, 9) % TINY["vocab_size"])
+    return path
+
+
+@cache
+def parameters_file() -> str:
+    """What the base "real" ends with."""
+    path, run = f"{_FOLDER.name}/initial.npz", simulate(load_scenario(BASES["real"]))
+    np.savez(path, **(run.parameters or {}))
+    return path
+
+
 def _keys(node: Mapping[str, Any], within: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[str]:
     """Dotted names of what a JSON schema describes and that has no keys of its own below."""
     node = within[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
@@ -213,14 +240,15 @@ def varied(base: Data, key: str, value: Any) -> Data:
         outer, inner = key.split(".[].")
         there = data["training"].get("faults", [{"step": 0, "what": "bit_flip"}])
         key, value = outer, [{**there[0], inner: value}]
-    place(data, tuple(key.split(".")), value)
+    place(data, tuple(key.split(".")), value() if callable(value) else value)
     return data
 
 
 def numbers(scenario: Scenario) -> Any:
     """All that a run tells, arrays included."""
     run = simulate(replace(scenario, warnings=()), limit_memory=False)
-    return run.report.to_dict(), [result.tobytes() for result in run.results or ()]
+    arrays = [*(run.results or ()), *(run.parameters or {}).values()]
+    return run.report.to_dict(), [array.tobytes() for array in arrays]
 
 
 @cache
