@@ -1,12 +1,13 @@
 """How the learning rate goes up and down while a model trains.
 
 Rule: a factor on the rate, from the number of updates alone. It counts what the optimizer counts, so a step that was
-skipped for an overflow does not count.
+skipped for an overflow does not count [2]_.
 
 References
 ----------
 .. [1] Hugging Face transformers, optimization.py: get_constant_schedule_with_warmup, get_linear_schedule_with_warmup,
    get_cosine_schedule_with_warmup, for PyTorch's LambdaLR.
+.. [2] Hugging Face accelerate, scheduler.py: AcceleratedScheduler.step.
 """
 
 from __future__ import annotations
