@@ -198,14 +198,10 @@ class Lesson:
         Of weights: beside the gradient with adam, as part of it with sgd and momentum.
     momentum : float
         Of the optimizer of that name.
-    betas : tuple of float
-        Adam's: how much of momentum and variance stays each step.
-    eps : float
-        Adam's, added to the root of the variance.
-    warmup : int
-        Steps in which the rate rises to `rate`.
-    schedule : {"constant", "linear", "cosine"}
-        How it falls from there; see `simulator.numerics.schedule`.
+    betas, eps : tuple of float, float
+        Adam's: how much of momentum and variance stays each step; what is added to the root of the variance.
+    warmup, schedule : int, {"constant", "linear", "cosine"}
+        Steps in which the rate rises, and how it falls from there; see `simulator.numerics.schedule`.
     dropout : float
     tokens : tuple of int, or None
         What to learn, one text; None: a seeded task.
