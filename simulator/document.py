@@ -66,6 +66,8 @@ class Document:
         Where a key, and where its value, begins; from 1. Empty for data that never was text.
     question : str
         The first comment of the file: the question that it answers.
+    faults : tuple of Fault
+        Of the text itself: keys that stand twice, tags; where who reads it tells them with its own.
     """
 
     source: str
@@ -73,6 +75,7 @@ class Document:
     keys: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     values: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     question: str = ""
+    faults: tuple[Fault, ...] = ()
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
         """Line and column of a value (or of its key); of the nearest parent where it is not in the text.
@@ -83,18 +86,9 @@ class Document:
             value, name = self.values.get(key[:end]), self.keys.get(key[:end])
             if value is None:
                 continue
-            below = name is not None and value[0] > name[0] and isinstance(self._at(key[:end]), dict | list)
+            below = name is not None and value[0] > name[0] and isinstance(at(self.data, key[:end]), dict | list)
             return name if name is not None and (of_key or below) else value
         return None, None
-
-    def _at(self, key: Key) -> Any:
-        data = self.data
-        for step in key:
-            try:
-                data = data[step]
-            except (KeyError, IndexError, TypeError):
-                return None
-        return data
 
     def fault(self, key: Key, message: str, *, of_key: bool = False) -> Fault:
         """Make a fault at a value, or at its key where the key itself is wrong."""
@@ -113,6 +107,22 @@ class Document:
         return tuple(fault.told(self.source) for fault in ordered)
 
 
+def at(data: Any, key: Key) -> Any:
+    """The value at a key path; None where there is none.
+
+    Examples
+    --------
+    >>> at({"a": [1, 2]}, ("a", 1)), at({"a": [1, 2]}, ("b", 1))
+    (2, None)
+    """
+    for step in key:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
 def _one_line(text: str) -> str:
     """A quoted key or a strange name may hold line breaks, and a value may be long; a fault must not."""
     short = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
@@ -123,8 +133,16 @@ def _one_line(text: str) -> str:
 _LONGEST: Final = 1000
 
 
-def load(path: Path | str, *, source: str | None = None) -> Document:
+def load(path: Path | str, *, source: str | None = None, keep_faults: bool = False) -> Document:
     """Read a file.
+
+    Parameters
+    ----------
+    path : path
+    source : str, optional
+        How it is called; its path otherwise.
+    keep_faults : bool
+        Whether keys that stand twice and the like are left to who reads the document, to be told with other faults.
 
     Raises
     ------
@@ -132,10 +150,10 @@ def load(path: Path | str, *, source: str | None = None) -> Document:
         Unreadable, not UTF-8, not YAML, a key twice: one line with line and column.
     """
     name = source or str(path)
-    return parse(read_text(path, source=name), name)
+    return parse(read_text(path, source=name), name, keep_faults=keep_faults)
 
 
-def parse(text: str, source: str = "<text>") -> Document:
+def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Document:
     """Read YAML text; see `load`.
 
     Examples
@@ -157,8 +175,10 @@ def parse(text: str, source: str = "<text>") -> Document:
         raise ScenarioError(f"{source}:1:1: the file is empty")
     builder = _Builder()
     data = builder.build(root, ())
-    document = Document(source, data, builder.keys, builder.values, _question(text))
-    document.refuse(builder.faults)
+    document = Document(source, data, builder.keys, builder.values, _question(text), tuple(builder.faults))
+    # A fault of the whole file leaves nothing of it that could be read.
+    if not keep_faults or any(fault.key == () for fault in builder.faults):
+        document.refuse(builder.faults)
     return document
 
 

@@ -118,25 +118,27 @@ def _exact(text: str, kind: Kind) -> Fraction:
         raise ValueError(f"got {text!r}; {_why_not(unit, kind)}")
     # Checked as a float first: as a fraction, 1e999999999 has a billion digits, and so has 1e-999999999.
     rough = float(number.replace("_", ""))
-    if rough == 0.0 and not re.search("[1-9]", re.split("[eE]", number)[0]):
-        return Fraction(0)
-    exact = Fraction(number.replace("_", "")) * units[unit] if within(abs(rough)) else None
-    if exact is not None and exact < 0:
+    if abs(rough) > MOST or (rough == 0.0 and re.search("[1-9]", re.split("[eE]", number)[0])):
+        raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
+    exact = Fraction(number.replace("_", "")) * units[unit]
+    if exact < 0:
         raise ValueError(f"got {text!r}; must not be negative")
-    if exact is None or not within(float(exact)):
+    if exact > MOST or not within(float(exact), kind):
         raise ValueError(f"got {text[:60]!r}; larger or smaller than anything that is simulated")
     return exact
 
 
-def within(quantity: float) -> bool:
-    """Whether a quantity in SI units is none at all or of a size that can be simulated.
+def within(quantity: float, kind: Kind | None = None) -> bool:
+    """Whether a quantity in SI units, or a factor where no kind is given, is of a size that can be simulated.
 
     Examples
     --------
-    >>> within(0.0), within(1e-320), within(10**400)
-    (True, False, False)
+    >>> within(0.0), within(1e-320), within(10**400), within(1e-320, "time")
+    (True, False, False, True)
     """
-    return quantity == 0 or LEAST <= quantity <= MOST
+    # Nothing is divided by times, bytes and work: they may be as small as they like.
+    least = LEAST if kind in (None, "bandwidth", "flop_rate") else 0.0
+    return quantity == 0 or least <= quantity <= MOST
 
 
 def _why_not(unit: str, kind: Kind) -> str:

@@ -19,8 +19,8 @@ def _a_text_is_parsed_once() -> Iterator[None]:
     """Thousands of clusters are built from a dozen files, whose YAML took a third of the tests' time."""
     parsed = lru_cache(maxsize=256)(document.parse)
 
-    def parse(text: str, source: str = "<text>") -> document.Document:
-        known = parsed(text, source)
+    def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> document.Document:
+        known = parsed(text, source, keep_faults=keep_faults)
         return replace(known, data=deepcopy(known.data))
 
     with pytest.MonkeyPatch.context() as patch:

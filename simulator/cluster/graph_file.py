@@ -132,7 +132,7 @@ def _quantity(
     document: Document, key: tuple[str | int, ...], value: Any, kind: units.Kind, faults: list[Fault]
 ) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        if units.within(value):
+        if units.within(value, kind):
             return float(value)
         faults.append(document.fault(key, f"got {value!r}; larger or smaller than anything that is simulated"))
         return 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
@@ -25,6 +25,7 @@ from simulator.scenario import (
     wording,
 )
 from simulator.scenario.conflict import Conflict
+from simulator.scenario.mending import Mended, mended
 from simulator.scenario.reading import shown
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
@@ -70,7 +71,8 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
         return parse_scenario(Document("<dict>", _plain(source, ())), Path(), overrides)
     path = registry.find("scenario", str(source))
     shipped = str(source) in registry.names("scenario")
-    return parse_scenario(document.load(path, source=_near(path) if shipped else str(source)), path.parent, overrides)
+    read = document.load(path, source=_near(path) if shipped else str(source), keep_faults=True)
+    return parse_scenario(read, path.parent, overrides)
 
 
 def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario:
@@ -84,15 +86,17 @@ def parse_scenario(read: Document, base: Path, wanted: Mapping[str, str] | None 
     if not isinstance(read.data, dict):
         told = f"got {shown(read.data)}; must be a mapping, such as '{wording.example(())}'"
         read.refuse([read.fault((), told)])
+    shape, found = _shape(read)
     unused = Unused()
-    try:
-        shape = _shape(read)
-        found = list(_conflicts(read, shape, base, unused))
-    except _FaultyError as error:
-        found = error.faults
-    read.refuse(overrides.renamed(found, done))
-    warnings = read.told(overrides.renamed(_in_vain(read, shape, unused), done))
-    return replace(making.scenario(shape, read.question, read.source, base), warnings=warnings)
+    valid = Mended(read.data, shape) if shape is not None and not found else mended(read.data, (f.key for f in found))
+    found += _kind(read)
+    if valid is not None:
+        found += _conflicts(read, valid, base, unused)
+    of_text = {fault.key for fault in read.faults}
+    read.refuse(overrides.renamed([*read.faults, *(fault for fault in found if fault.key not in of_text)], done))
+    sound = cast(ScenarioShape, shape)
+    warnings = read.told(overrides.renamed(_in_vain(read, sound, unused), done))
+    return replace(making.scenario(sound, read.question, read.source, base), warnings=warnings)
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
@@ -121,25 +125,16 @@ def check_name(name: str) -> None:
         read.refuse(wording.faults(error, read))
 
 
-class _FaultyError(Exception):
-    """Faults that end a check early; never leaves this file."""
-
-    def __init__(self, faults: list[Fault]) -> None:
-        super().__init__(faults)
-        self.faults = faults
-
-
-def _shape(read: Document) -> ScenarioShape:
-    found = list(_kind(read))
+def _shape(read: Document) -> tuple[ScenarioShape | None, list[Fault]]:
+    """What each key says by itself, and all that is wrong with it; None where that cannot be read."""
+    found: list[Fault] = []
     shape: ScenarioShape | None = None
     try:
         shape = ScenarioShape.model_validate(read.data)
     except ValidationError as error:
         found += wording.faults(error, read)
     found += axes.faults(read)
-    if found or shape is None:
-        raise _FaultyError(found)
-    return shape
+    return shape, found
 
 
 def _kind(read: Document) -> Iterator[Fault]:
@@ -166,13 +161,19 @@ def _in_vain(read: Document, shape: ScenarioShape, unused: Unused) -> Iterator[F
             yield read.fault((axis_of[axis], axis), told if axis == dotted else f"{dotted} {told}", of_key=True)
 
 
-def _conflicts(read: Document, shape: ScenarioShape, base: Path, unused: Unused) -> Iterator[Fault]:
-    ask, ask_training = cluster_rules.facts_of(base), training_rules.asks_of(base)
+def _conflicts(read: Document, valid: Mended, base: Path, unused: Unused) -> Iterator[Fault]:
+    shape, ask, ask_training = valid.shape, cluster_rules.facts_of(base), training_rules.asks_of(base)
     told: dict[Fault, None] = {}
     for settings in axes.combinations(shape.compare, shape.sweep):
-        point = ScenarioShape.model_validate(axes.applied(read.data, settings)) if settings else shape
+        try:
+            point = ScenarioShape.model_validate(axes.applied(valid.data, settings)) if settings else shape
+        except ValidationError:
+            if valid.doubtful:  # an axis below what was taken out
+                continue
+            raise
         for conflict in _broken(point, ask, ask_training, base):
-            told[_told(read, shape, conflict, settings)] = None
+            if not valid.doubts(conflict):
+                told[_told(read, shape, conflict, settings)] = None
         unused.look_at(point, _facts(ask, point))
         if len(told) >= _MOST_COMBINATIONS_TOLD:
             break
@@ -218,7 +219,7 @@ def _told(read: Document, shape: ScenarioShape, conflict: Conflict, settings: Ma
         return read.fault(conflict.key, conflict.message, of_key=conflict.of_key or conflict.key not in read.values)
     last = involved[-1]
     if conflict.involved == (last,) and conflict.key == tuple(last.split(".")):
-        at = getattr(shape, axis_of[last])[last].index(settings[last])
+        at = read.data[axis_of[last]][last].index(settings[last])
         return read.fault((axis_of[last], last, at), conflict.message)
     chosen = ", ".join(f"{a} {_brief(settings[a])}" for a in involved)
     dotted = ".".join(map(str, conflict.key))

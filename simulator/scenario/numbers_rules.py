@@ -112,11 +112,11 @@ def conflicts(
     if model is not None:
         unable = list(_model(model, shape.model))
         yield from unable
-        yield from _tokens(shape, model, ask)
         yield from _batches(shape, model, cluster, ask)
         yield from _overflows(shape, model)
         if not unable:
             yield from _initial(shape, model, ask)
+    yield from _tokens(shape, model, ask)
     sharding = shape.sharding
     if sharding.keep_below:
         told = f"got {sharding.keep_below}, of which numbers are not carried yet; leave it out"
@@ -225,7 +225,7 @@ def _schedule(shape: TrainingShape) -> Iterator[Conflict]:
         yield _conflict("learning.warmup", told, "training.steps")
 
 
-def _tokens(shape: TrainingShape, model: Transformer, ask: AskFiles) -> Iterator[Conflict]:
+def _tokens(shape: TrainingShape, model: Transformer | None, ask: AskFiles) -> Iterator[Conflict]:
     if shape.learning.tokens is None:
         return
     try:
@@ -237,7 +237,7 @@ def _tokens(shape: TrainingShape, model: Transformer, ask: AskFiles) -> Iterator
     if count <= shape.seq_len:
         told = f"has {count} tokens; a sequence and what follows it take {shape.seq_len + 1}"
         yield _conflict("learning.tokens", told, *involved)
-    if most >= model.vocab_size:
+    if model is not None and most >= model.vocab_size:
         told = f"has token {most}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
         yield _conflict("learning.tokens", told, *involved)
 

@@ -92,7 +92,7 @@ def whole(least: int, most: int | None = None) -> Read:
 def number(*, positive: bool, most: float) -> Read:
     """Read a plain number above 0 (or from 0 on), without a unit.
 
-    What is so near 0 that its inverse leaves what a float can hold is refused as units refuse it.
+    What must not be 0 is divided by, and must not be so near 0 that nothing can be; units refuse it likewise.
     """
 
     def reader(value: Any) -> float:
@@ -102,8 +102,8 @@ def number(*, positive: bool, most: float) -> Read:
             raise ValueError(f"got {shown(value)}; must be {'greater than 0' if positive else 'at least 0'}")
         if not value <= most:
             raise ValueError(f"got {shown(value)}; must be at most {most:g}")
-        if not units.within(value):
-            raise ValueError(f"got {shown(value)}; must be {'' if positive else '0 or '}at least {units.LEAST:g}")
+        if positive and not units.within(value):
+            raise ValueError(f"got {shown(value)}; must be at least {units.LEAST:g}")
         return float(value)
 
     lower = {"minimum": units.LEAST if positive else 0}

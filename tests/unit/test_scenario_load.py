@@ -186,7 +186,7 @@ def test_an_unknown_name_is_told_with_all_names_or_the_one_that_was_meant(key: s
 
 
 def test_missing_keys_show_how_they_are_written() -> None:
-    assert told({"cluster": {"topology": "star_100g"}, "collective": {"size": "1 B"}}) == [
+    assert told({"cluster": {"topology": "star_100g"}, "collective": {"size": "4 B"}}) == [
         "cluster.world_size: missing; write for example 'world_size: 8'",
         "collective.operation: missing; write for example 'operation: all_reduce'",
         "name: missing; write for example 'name: ring_of_eight'",

@@ -1,0 +1,149 @@
+"""Every fault of a file in one round: names, rules and shapes together, and nothing that is only a consequence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.scenario.load import load_scenario
+
+MANY = """\
+# How many faults?
+name: many
+name: again
+seed: -1
+cluster:
+  topology: star_100gg
+  world_size: 8.0
+  gpu: a100_sxm_80gbb
+  placement: [0, 1, 1]
+  stragglers: {3: 0}
+training:
+  model: gpt22
+  seq_len: 64
+  sharding: {stratgy: zero3, shard_size: 3}
+  precision: {params: float32, master: float32}
+  numerics: true
+  learning: {tokens: not_here.txt}
+compare: {training.optimizer: [adam, adm]}
+plots: [timeline, stepz]
+"""
+
+
+def lines(text: str, path: Path) -> list[str]:
+    """Line, column and key of each fault, in order."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    assert caught.value.exit_code == 2
+    found = [re.match(r".*\.yaml:(\d+:\d+): ([a-z_0-9.]+): ", line) for line in str(caught.value).splitlines()]
+    return [" ".join(match.groups()) for match in found if match]
+
+
+def test_every_fault_of_a_file_is_told_in_one_round(tmp_path: Path) -> None:
+    assert lines(MANY, tmp_path / "many.yaml") == [
+        "3:1 name",
+        "4:7 seed",
+        "6:13 cluster.topology",
+        "7:15 cluster.world_size",
+        "8:8 cluster.gpu",
+        "9:21 cluster.placement.2",
+        "10:19 cluster.stragglers.3",
+        "12:10 training.model",
+        "14:14 training.sharding.stratgy",
+        "15:40 training.precision.master",
+        "17:22 training.learning.tokens",
+        "18:38 compare.training.optimizer.1",
+        "19:19 plots.1",
+    ]
+
+
+def test_mending_them_one_by_one_brings_no_new_ones(tmp_path: Path) -> None:
+    """What is told in the first round is all that could be known by then."""
+    mended = {
+        "name: again\n": "", "seed: -1\n": "seed: 1\n", "star_100gg": "star_100g", "8.0": "3", "80gbb": "80gb",
+        "[0, 1, 1]": "[0, 1, 2]", "{3: 0}": "{2: 0.5}", "gpt22": "gpt2", "stratgy": "strategy",
+        ", master: float32": "", "  learning: {tokens: not_here.txt}\n": "  micro_batch_size: 1\n", "adm]": "sgd]",
+        "stepz": "loss", "model: gpt2": "model: {model_type: gpt2, n_layer: 1, n_embd: 8, n_head: 2, n_positions: 64, "
+        "vocab_size: 16}",
+    }  # fmt: skip
+    text, path = MANY, tmp_path / "many.yaml"
+    at_first = {line.split(" ")[1] for line in lines(text, path)}
+    for wrong, right in list(mended.items())[:-2]:
+        text = text.replace(wrong, right)
+        # The GPT-2 of the catalog is too large for numpy, which nobody could know before it was named.
+        assert {line.split(" ")[1] for line in lines(text, path)} <= at_first
+    for wrong, right in list(mended.items())[-2:]:
+        text = text.replace(wrong, right)
+    path.write_text(text, encoding="utf-8")
+    assert load_scenario(path).name == "many"
+
+
+CLUSTER: dict[str, Any] = {"topology": "star_100g", "world_size": 4}
+
+
+def told(**keys: Any) -> list[str]:
+    data = {"name": "x", "cluster": CLUSTER, "collective": {"operation": "all_reduce", "size": "1 MiB"}} | keys
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(data)
+    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("keys", "faults"),
+    [
+        # What a wrong value was meant to be is not known, so no rule that looks at it says anything.
+        ({"cluster": CLUSTER | {"world_size": "8", "placement": [0, 1]}}, ["cluster.world_size: got '8'"]),
+        ({"cluster": CLUSTER | {"world_sise": 2, "placement": [0, 1, 2, 4, 5]}},
+         ["cluster.placement: got 5 GPUs", "cluster.world_sise: unknown key"]),
+        ({"cluster": {"topology": "dgx_h100", "world_sise": 16}},
+         ["cluster.world_sise: unknown key", "cluster.world_size: missing"]),
+        ({"cluster": CLUSTER | {"topology": 3, "world_size": 100_000}}, ["cluster.topology: got 3"]),
+        # Of an axis each name is told, and nothing that hangs on the value that is not there.
+        ({"compare": {"cluster.topology": ["star_100g", "stra", 5]}},
+         ["compare.cluster.topology.1: got 'stra'", "compare.cluster.topology.2: got 5"]),
+        ({"compare": {"collective.algorithm": ["rng", "nvls"]}}, ["compare.collective.algorithm.0: got 'rng'"]),
+        ({"compare": {"cluster.gpu": [7]}, "seed": "x"}, ["compare.cluster.gpu.0: got 7", "seed: got 'x'"]),
+        ({"sweep": 7, "cluster": CLUSTER | {"gpu": "h1000"}}, ["cluster.gpu: got 'h1000'", "sweep: got 7"]),
+        # A mapping that is none leaves the others; its own keys are not missed.
+        ({"cluster": [], "collective": {"operation": "gather", "size": "4 B", "chunks": 3}},
+         ["cluster: got a list", "collective.chunks: "]),
+        ({"collective": None, "cluster": CLUSTER | {"gpu": "h1000"}}, ["cluster.gpu: got 'h1000'", "collective: "]),
+        ({"training": {"model": "gpt22", "seq_len": 64}}, ["training: stands beside", "training.model: got 'gpt22'"]),
+        ({"cluster": CLUSTER | {"ecmp": {}, "gpu": "h1000"}},
+         ["cluster.ecmp.hash: missing", "cluster.gpu: got 'h1000'"]),
+    ],
+)  # fmt: skip
+def test_what_follows_from_another_fault_is_not_told(keys: dict[str, Any], faults: list[str]) -> None:
+    found = sorted(told(**keys))
+    assert len(found) == len(faults), found
+    assert all(line.startswith(begin) for line, begin in zip(found, sorted(faults), strict=True)), found
+
+
+def test_a_fault_in_what_a_topology_names_has_its_file_and_line(tmp_path: Path) -> None:
+    """The GPU of a topology: a name that nothing carries, a file that is wrong, one written out that is wrong."""
+    star = "builder: star\noptions: {bandwidth: 1 GB/s, latency: 1 us}\n"
+    (tmp_path / "gpu.yaml").write_text("sms: x\n", encoding="utf-8")
+    cases = {
+        "gpu: h100_sxmm\n": ["3:6: gpu: got 'h100_sxmm'; one of "],
+        "gpu: gpu.yaml\n": [f"3:6: gpu: {tmp_path}/gpu.yaml:1:"] * 4,
+        "gpu:\n  sms: x\n": ["3:1: gpu.hbm_bytes", "3:1: gpu.hbm_bandwidth", "3:1: gpu.host", "4:8: gpu.sms.value: "],
+    }
+    for text, begins in cases.items():
+        (tmp_path / "own.yaml").write_text(star + text, encoding="utf-8")
+        (tmp_path / "x.yaml").write_text(
+            "name: x\nseed: -1\ncluster: {topology: own.yaml, world_size: 2}\n"
+            "collective: {operation: all_reduce, size: 1 MiB}\n",
+            encoding="utf-8",
+        )
+        with pytest.raises(ScenarioError) as caught:
+            load_scenario(tmp_path / "x.yaml")
+        first, *others = str(caught.value).splitlines()
+        assert first == f"{tmp_path}/x.yaml:2:7: seed: got -1; must be at least 0"
+        place = f"{tmp_path}/x.yaml:3:21: cluster.topology: {tmp_path}/own.yaml:"
+        assert len(others) == len(begins), others
+        assert all(any(line.startswith(place + begin) for line in others) for begin in begins), others
