@@ -6,7 +6,8 @@ unpacked. Like a post room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from simulator.collectives.inputs import result
 from simulator.dtypes import find
 from simulator.engine.payload import Payload, Tamper, carry, ended_order
 from simulator.learning.setting import Setting
-from simulator.learning.state import Parameters, Rank
+from simulator.learning.state import Parameters, Rank, Units
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat, unpacked
 from simulator.program import Act, Collective
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def moved(setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tamper) -> list[Array]:
@@ -40,8 +43,8 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
         return np.array([rank.squares] + [0.0] * (op.elements - 1))
     if act.what == "sum copies":
         # Ranks that have whole copies scatter nothing.
-        whole = act.units not in rank.scattered
-        part = packed(setting, rank, act.units, act.micro) if whole else rank.scattered.pop(act.units)
+        whole = setting.cut == 1
+        part = packed(setting, rank, act.units, act.micro) if whole else rank.scattered.pop(_scattered(setting, act))
         return np.pad(part, (0, op.elements - len(part)))
     place = op.group.index(rank.number)
     if act.what != "all_gather":
@@ -70,13 +73,12 @@ def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
     """Take what a collective gave."""
     if act.what in ("all_reduce", "reduce_scatter", "sum copies"):
         # With several copies a part is not whole before these are added up.
-        alone = act.what == "reduce_scatter" and setting.copies > 1
-        into = rank.scattered if alone else rank.summed
-        held = into.get(act.units)
+        if act.what == "reduce_scatter" and setting.copies > 1:
+            _add(rank.scattered, _scattered(setting, act), array)
+            return
         # As gradients are kept; what was padded for the collective alone is gone.
-        own = array if alone else array[: len(rank.parts[act.units])]
-        own = own.astype(find(setting.plan.step.precision.grads).numpy, copy=False)
-        into[act.units] = own if held is None else held + own
+        own = array[: len(rank.parts[act.units])]
+        _add(rank.summed, act.units, own.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
     elif act.what in ("all_gather", "pull"):
         spread(setting, rank, act.units, array)
     elif act.what == "flag":
@@ -85,6 +87,15 @@ def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
         rank.squares = float(array[0])
     elif act.what == "gather updated":
         _spread_all(setting, rank, array)
+
+
+def _scattered(setting: Setting, act: Act) -> tuple[Units, int]:
+    """Where a part is kept that waits for other copies: a fast rank scatters the next one before a slow one adds."""
+    return act.units, setting.scattered_in(act.micro)
+
+
+def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
+    into[key] = into[key] + array if key in into else array
 
 
 def spread(setting: Setting, rank: Rank, units: Sequence[str], array: Array) -> None:

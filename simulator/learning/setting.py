@@ -83,6 +83,10 @@ class Setting:
         whole = self.plan.strategy.keeps_whole_gradients(step.sharding)
         return micro // step.accumulation if whole else micro
 
+    def scattered_in(self, micro: int) -> int:
+        """By which micro-batch this rank's part is kept until copies are summed: one sum where they are summed once."""
+        return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro
+
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
         """Dropout's luck of a unit's pass; `begun` steps have been taken before what was played."""
         place = self.gpt.units.index(unit)

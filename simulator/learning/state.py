@@ -70,8 +70,9 @@ class Rank:
     states : dict of units to State
     summed : dict of units to array
         Gradients that all ranks have added up: whole, or this rank's part.
-    scattered : dict of units to array
-        This rank's part of gradients that its own group has added up, where there are several copies of the states.
+    scattered : dict of (units, micro-batch) to array
+        This rank's part of gradients that its own group has added up, where there are several copies of the states;
+        one sum for all micro-batches where copies are summed once.
     gradients : dict of (unit, micro-batch) to gradients
         Its own, not sent yet; one sum for all micro-batches where they are sent together.
     caches : dict of (unit, micro-batch) to what is kept for its backward pass
@@ -88,7 +89,7 @@ class Rank:
     parts: dict[Units, Array] = field(default_factory=dict)
     states: dict[Units, State] = field(default_factory=dict)
     summed: dict[Units, Array] = field(default_factory=dict)
-    scattered: dict[Units, Array] = field(default_factory=dict)
+    scattered: dict[tuple[Units, int], Array] = field(default_factory=dict)
     gradients: dict[tuple[str, int], Parameters] = field(default_factory=dict)
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
     flowing: dict[int, Array] = field(default_factory=dict)

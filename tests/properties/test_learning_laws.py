@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,77 @@ def test_any_combination_learns_what_one_rank_does(block: int) -> None:
         np.testing.assert_allclose(told.losses, expected, rtol=1e-6, err_msg=f"{seed}: {training} {cluster}")
         np.testing.assert_allclose(told.losses[0], expected[0], rtol=1e-12)
         assert (told.seen, told.stopped) == ({}, "")
+
+
+SLOW = {0: 0.5}
+PARTS_OF_FOUR = {"strategy": "zero3", "shard_size": 2}
+
+
+@pytest.mark.parametrize("sync", ["every", "shard", "last"])
+def test_a_slow_rank_mixes_up_no_micro_batches_of_copies(sync: str) -> None:
+    """Two copies of the states: fast ranks scatter the next micro-batch while the slow one's copy is awaited."""
+    facts: dict[str, Any] = {"micro_batch_size": 1, "gradient_accumulation_steps": 4}
+    told = {
+        name: learned(facts | {"precision": DOUBLE, "sharding": sharding}, {"world_size": 4, "stragglers": SLOW})
+        for name, sharding in (("ddp", "ddp"), ("copies", PARTS_OF_FOUR | {"gradient_sync": sync}))
+    }
+    np.testing.assert_allclose(told["copies"].losses, told["ddp"].losses, rtol=1e-9)
+    np.testing.assert_allclose(told["copies"].gradient_norms, told["ddp"].gradient_norms, rtol=1e-9)
+    assert told["copies"].seen == {}
+
+
+# How far apart losses of three steps may lie: float64 by rounding alone, which Adam makes larger where a gradient is
+# zero; the others by about the spacing of their numbers near 1, for each step and a little more.
+NEAR = {"fp64": 1e-6, "fp32": 1e-5, "fp16": 5e-3, "bf16": 2e-2}
+CROSSED: dict[str, tuple[Any, ...]] = {
+    "strategy": ("ddp", "zero1", "zero2", "zero3", "zero3", "zero3", "parameter_server"),
+    "gradient_accumulation_steps": (1, 2, 4),
+    "gradient_sync": ("every", "shard", "last"),
+    "stragglers": ({}, SLOW, {3: 0.3}, {0: 0.6, 2: 0.4}),
+    "precision": tuple(NEAR),
+    "shard_size": (1, 2, 4),
+    "layers_per_unit": (1, 2),
+    "bucket_size": ("2 KiB", "25 MiB"),
+}
+
+
+def crossed(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Choices that each are sound, put together at random, on four ranks."""
+    generator = np.random.default_rng([17, seed])
+    chosen = {key: values[int(generator.integers(len(values)))] for key, values in CROSSED.items()}
+    keys = ("gradient_sync", "shard_size", "layers_per_unit") if chosen["strategy"] == "zero3" else ("bucket_size",)
+    training = {key: chosen[key] for key in ("precision", "gradient_accumulation_steps")} | {"micro_batch_size": 1}
+    training["sharding"] = {key: chosen[key] for key in ("strategy", *keys)}
+    if chosen["strategy"] == "parameter_server":
+        training["loss_scaling"] = "none"  # servers do not look for overflows
+    return training, {"world_size": 4, "stragglers": chosen["stragglers"]}
+
+
+@cache
+def plain_ddp(accumulation: int) -> Learning:
+    facts = {"sharding": "ddp", "precision": DOUBLE, "micro_batch_size": 1}
+    return learned(facts | {"gradient_accumulation_steps": accumulation}, {"world_size": 4})
+
+
+def as_ddp_does(seed: int) -> None:
+    training, cluster = crossed(seed)
+    told, expected = learned(dict(training), cluster), plain_ddp(training["gradient_accumulation_steps"])
+    rtol, what = NEAR[training["precision"]], f"{seed}: {training} {cluster}"
+    np.testing.assert_allclose(told.losses, expected.losses, rtol=rtol, err_msg=what)
+    assert (told.seen, told.stopped) == ({}, "")
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_choices_that_are_sound_alone_are_sound_together(block: int) -> None:
+    for seed in range(block * 3, block * 3 + 3):
+        as_ddp_does(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(20))
+def test_choices_that_are_sound_alone_are_sound_together_many(block: int) -> None:
+    for seed in range(1000 + block * 100, 1100 + block * 100):
+        as_ddp_does(seed)
 
 
 def test_gradients_are_added_up_in_their_own_dtype() -> None:
