@@ -36,15 +36,16 @@ def moved(setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tampe
 def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
     """What a rank brings to a collective."""
     if act.what in ("all_reduce", "reduce_scatter", "push"):
-        return packed(setting, rank, act.units, act.micro, op.elements)
+        return _share(setting, rank, op, act)
     if act.what == "flag":
         return np.array([rank.overflowed] + [False] * (op.elements - 1))
     if act.what == "sum norm":
         return np.array([rank.squares] + [0.0] * (op.elements - 1))
     if act.what == "sum copies":
         # Ranks that have whole copies scatter nothing.
-        whole = setting.cut == 1
-        part = packed(setting, rank, act.units, act.micro) if whole else rank.scattered.pop(_scattered(setting, act))
+        if setting.cut == 1:
+            return _share(setting, rank, op, act)
+        part = rank.scattered.pop(_scattered(setting, act))
         return np.pad(part, (0, op.elements - len(part)))
     place = op.group.index(rank.number)
     if act.what != "all_gather":
@@ -56,6 +57,17 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
     buffer = np.zeros(op.elements, own.dtype)
     buffer[place * len(own) : (place + 1) * len(own)] = own
     return buffer
+
+
+def _share(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
+    """A rank's gradients as its share of their mean over all ranks.
+
+    Divided in the dtype in which they travel, as PyTorch does (DDP's buckets, its float16 hook, FSDP2's reduce): where
+    that has a wider range than gradients have, small ones are not lost.
+    """
+    own = packed(setting, rank, act.units, act.micro, op.elements).astype(find(op.dtype).numpy)
+    share: Array = own / own.dtype.type(setting.shares)
+    return share
 
 
 def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None) -> Array:

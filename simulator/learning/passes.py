@@ -1,7 +1,6 @@
 """A rank's own mathematics: forward, forward again, backward, unit by unit.
 
-Rule: works on one rank's arrays; nothing here knows that there are others, but for how many parts a gradient is the
-mean of.
+Rule: works on one rank's arrays; nothing here knows that there are others.
 """
 
 from __future__ import annotations
@@ -65,22 +64,29 @@ def again(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
 
 
 def backward(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
-    """Turn a unit's way back, and add its gradients to those that are there."""
+    """Turn a unit's way back, and add its gradients to those that are there.
+
+    The loss of a micro-batch is its share of the step's, as users of PyTorch write `scaler.scale(loss / accumulation)`.
+    """
     gpt, (unit,), micro = setting.gpt, act.units, act.micro
     dy = rank.flowing.pop(micro)
     cache = rank.caches.pop((unit, micro))
     if unit == gpt.units[-1]:
         cache, probabilities, targets = cache
-        gradient = layers.cross_entropy_backward(probabilities, targets, rank.scale.value)
+        factor = rank.scale.value / setting.plan.step.accumulation
+        gradient = layers.cross_entropy_backward(probabilities, targets, factor)
         dy = gpt.arithmetic.rounded(gradient).reshape(dy.shape)
     draw = setting.draw(rank.number, unit, micro, begun)
     dx, found = gpt.backward(unit, gpt.used(unit, rank.working), cache, dy, draw)
     if dx is not None:
         rank.flowing[micro] = dx
     kept = find(setting.plan.step.precision.grads).numpy
+    own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
     for name, gradient in found.items():
-        # A tied table has gradients from both ends; they are summed where it is at home.
-        home = unit if name in gpt.shapes(unit) else gpt.home(name)
-        own = rank.gradients.setdefault((home, setting.kept_in(micro)), {})
-        part = (gradient / gradient.dtype.type(setting.shares)).astype(kept)
+        if name not in gpt.shapes(unit):
+            rank.tied[micro, name] = gradient
+            continue
+        # A tied table has gradients from both ends; a micro-batch's are one before they are added to earlier ones'.
+        whole = gradient + rank.tied.pop((micro, name)) if (micro, name) in rank.tied else gradient
+        part = whole.astype(kept)
         own[name] = own[name] + part if name in own else part

@@ -73,9 +73,8 @@ class Setting:
 
     @property
     def shares(self) -> int:
-        """Of how many parts a gradient is the mean: of those of all ranks, or of one where each is applied alone."""
-        alone = self.plan.step.sharding.asynchronous
-        return self.plan.step.accumulation * (1 if alone else self.world_size)
+        """Of how many ranks' gradients a step takes the mean: of all, or of one where each is applied alone."""
+        return 1 if self.plan.step.sharding.asynchronous else self.world_size
 
     def kept_in(self, micro: int) -> int:
         """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""

@@ -75,6 +75,8 @@ class Rank:
         one sum for all micro-batches where copies are summed once.
     gradients : dict of (unit, micro-batch) to gradients
         Its own, not sent yet; one sum for all micro-batches where they are sent together.
+    tied : dict of (micro-batch, name) to array
+        Gradients of parameters of another unit, on their way to it.
     caches : dict of (unit, micro-batch) to what is kept for its backward pass
     flowing : dict of micro-batch to array
         Activations on the way up, their gradient on the way down.
@@ -91,6 +93,7 @@ class Rank:
     summed: dict[Units, Array] = field(default_factory=dict)
     scattered: dict[tuple[Units, int], Array] = field(default_factory=dict)
     gradients: dict[tuple[str, int], Parameters] = field(default_factory=dict)
+    tied: dict[tuple[int, str], Array] = field(default_factory=dict)
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
     flowing: dict[int, Array] = field(default_factory=dict)
     squares: float = 0.0

@@ -12,9 +12,8 @@ from simulator.learning import exchange, updating
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
-from simulator.learning.state import Rank, Told
+from simulator.learning.state import Rank
 from simulator.learning.training import Moment, Training
-from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import unpacked
@@ -24,11 +23,10 @@ from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
 from simulator.timeline import Span
-from simulator.training.spec import Lesson, LossScaling, Precision
+from simulator.training.spec import Lesson, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
+from tests.golden.half import SHAPE, half
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
-
-SHAPE = Transformer("golden", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
 
 
 def training(
@@ -374,22 +372,6 @@ def last_multiplied(factor: float) -> Any:
             multiplied(factor)(rank, unit, gradients, step)
 
     return spoil
-
-
-def half(strategy: str, scale: Scale | None = None) -> tuple[Training, list[Told]]:
-    """As fp16_A was made: infinity in one gradient of rank 2 at step 7."""
-    precision = Precision("float16", "float16", "float16", "float32", "float16")
-    made = step(strategy, SHAPE, precision=precision, seq_len=32, micro_batch_size=4, loss_scaling=LossScaling())
-    played, gpt = play(made, 4), gpt_of(made)
-    begun = {u: {name: golden("init")[name] for name in gpt.shapes(u)} for u in gpt.units}
-    training = start(Setting(gpt, played.plan, played.timeline), begun, scale or grad_scaler())
-
-    def spoil(rank: int, unit: str, gradients: dict[str, Array], step: int) -> None:
-        if rank == 2 and unit == "head":
-            gradients["head.weight"][3, 5] = np.inf
-
-    told = [training.step(tokens(n), spoil if n == 7 else None) for n in range(20)]
-    return training, told
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
