@@ -37,8 +37,8 @@ wheel: $(VENV)/test-installed
 
 # Fit the shipped machines again, and write the page that compares measured with simulated collectives, with its picture.
 measured: $(VENV)/test-installed
-	$(BIN)/python -m simulator.fit.shipped
-	$(BIN)/python -m simulator.fit.page
+	$(BIN)/python -m simulator.calibration.machines.shipped
+	$(BIN)/python -m simulator.calibration.machines.page
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ from benchmarks import events, lean_ring, scale
 from benchmarks.timing import best_of
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.events import execute
-from simulator.report import style
+from simulator.report.plots import style
 
 # Up to so many ranks each way is tried: beyond, it takes minutes.
 MOST = {"bare SimPy loop": 1024, "events engine": 1024, "every round by numpy": 16_384, "compiled engine": 131_072}

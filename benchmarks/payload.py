@@ -10,13 +10,13 @@ import numpy as np
 
 from benchmarks.events import program
 from benchmarks.timing import best_of
+from simulator.basics.dtypes import find
 from simulator.cluster.build import build
 from simulator.collectives import inputs
 from simulator.collectives.expected import Numbers, judge
-from simulator.dtypes import find
 from simulator.engine.events import execute
 from simulator.engine.payload import Payload, ended_order
-from simulator.timeline import Timeline
+from simulator.records.timeline import Timeline
 
 
 def engine(world_size: int, nbytes: int) -> tuple[float, float, float, float, int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulator.cluster.build import build as build_cluster
     from simulator.run import Run, simulate
     from simulator.scenario.load import load_scenario
-    from simulator.sweeping import sweep
+    from simulator.sweeps.sweep import sweep
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "build_cluster", "load_scenario", "simulate", "sweep"]
@@ -25,7 +25,7 @@ _HOMES = {
     "build_cluster": ("simulator.cluster.build", "build"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
     "simulate": ("simulator.run", "simulate"),
-    "sweep": ("simulator.sweeping", "sweep"),
+    "sweep": ("simulator.sweeps.sweep", "sweep"),
 }
 
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.units import format_bytes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import inputs
@@ -18,23 +20,21 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.collectives.reduction import Array
-from simulator.dtypes import find as find_dtype
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.engine.play import play, whose
 from simulator.errors import ScenarioError, ScenarioWarning, SimulationError
-from simulator.report.summary import CollectiveReport, summarize, with_link_use
-from simulator.report.training_summary import TrainingReport
+from simulator.playing.training import play_step
+from simulator.report.numbers.summary import CollectiveReport, summarize, with_link_use
+from simulator.report.numbers.training_summary import TrainingReport
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
 from simulator.scenario.training_making import to_step
-from simulator.training.sharding import catalog as strategies
-from simulator.training.step import StepPlan
-from simulator.training_run import play_step
-from simulator.units import format_bytes
+from simulator.step.plan import StepPlan
+from simulator.step.strategies import catalog as strategies
 
 if TYPE_CHECKING:
-    from simulator.timeline import Timeline
+    from simulator.records.timeline import Timeline
 
 # PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
 # (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 
-from simulator import document
+from simulator.basics import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.timeline import Timeline
+from simulator.records.timeline import Timeline
 
 
 def farthest(one: Timeline, other: Timeline) -> float:

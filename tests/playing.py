@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import inputs
@@ -26,9 +26,9 @@ from simulator.collectives.plan import Plan, Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, ended_order
-from simulator.program import Collective
-from simulator.timeline import Timeline
-from simulator.transfers import Transfers
+from simulator.records.program import Collective
+from simulator.records.timeline import Timeline
+from simulator.records.transfers import Transfers
 
 Array = npt.NDArray[Any]
 

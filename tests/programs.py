@@ -14,9 +14,9 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
-from simulator.program import Compute, Op, Program
-from simulator.training.spec import LossScaling, Precision
-from simulator.training.step import plan_step
+from simulator.records.program import Compute, Op, Program
+from simulator.step.plan import plan_step
+from simulator.step.spec import LossScaling, Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
 
 TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_2d": 9}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule import Schedule
-from simulator.transfers import Transfers
+from simulator.records.schedule import Schedule
+from simulator.records.transfers import Transfers
 
 Values = list[list[Any]]
 

@@ -35,10 +35,10 @@ def imported(tree: ast.AST) -> Iterator[str]:
         ("simpy", ("simulator/engine",)),
         (
             "matplotlib",
-            ("simulator/report", "simulator/fit", "simulator/pictures.py"),
+            ("simulator/report/plots", "simulator/calibration", "simulator/results"),
         ),
-        ("yaml", ("simulator/document.py", "simulator/yaml_dialect.py")),
-        ("distributed", ("simulator/points/dask_cluster.py",)),
+        ("yaml", ("simulator/basics/document.py", "simulator/basics/yaml_dialect.py")),
+        ("distributed", ("simulator/sweeps/dask_cluster.py",)),
     ],
 )
 def test_a_package_is_imported_only_where_it_is_at_home(package: str, homes: tuple[str, ...]) -> None:
@@ -66,7 +66,7 @@ def loaded_by(statement: str) -> set[str]:
 def test_importing_the_package_for_its_names_loads_nothing_heavy() -> None:
     heavy = {"numpy", "matplotlib", "pandas", "networkx", "simpy", "pydantic", "yaml", "scipy"}
     assert (
-        loaded_by("import simulator, simulator.errors, simulator.units, simulator.registry, simulator.dtypes") & heavy
+        loaded_by("import simulator, simulator.errors; from simulator.basics import units, registry, dtypes") & heavy
         == set()
     )
 
@@ -93,7 +93,7 @@ def test_an_algorithm_is_one_file_that_is_found_by_itself() -> None:
 
 def test_nobody_asks_for_a_strategy_by_its_name() -> None:
     """What differs between strategies stands in their records; comparing names is how one of them is forgotten."""
-    from simulator.training.sharding import catalog
+    from simulator.step.strategies import catalog
 
     asking = []
     for module in MODULES:
@@ -105,21 +105,21 @@ def test_nobody_asks_for_a_strategy_by_its_name() -> None:
 
 
 def test_a_strategy_is_one_file_that_is_found_by_itself() -> None:
-    from simulator.training.sharding import catalog
+    from simulator.step.strategies import catalog
 
-    folder = ROOT / "simulator" / "training" / "sharding"
+    folder = ROOT / "simulator" / "step" / "strategies"
     assert set(catalog.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
     assert [name for name in catalog.names() if catalog.find(name).name != name] == []
 
 
 def test_a_plot_is_one_file_that_is_found_by_itself() -> None:
-    from simulator.report import plot_catalog
+    from simulator.report.plots import catalog as plot_catalog
 
-    folder = ROOT / "simulator" / "report"
+    folder = ROOT / "simulator" / "report" / "plots"
     declaring = [m.stem for m in folder.glob("*.py") if "\nPLOT = " in m.read_text()]
     kinds = [(kind, name) for kind in ("collective", "training") for name in plot_catalog.names_of(kind)]
     assert len(set(kinds)) == len(kinds)
     assert len(declaring) == len({plot for kind in ("collective", "training") for plot in plot_catalog.of(kind)})
     # Who draws them brings what they need, and knows none by name.
-    pictures = (ROOT / "simulator" / "pictures.py").read_text()
+    pictures = (ROOT / "simulator" / "results" / "pictures.py").read_text()
     assert [name for name in plot_catalog.names() if f'"{name}"' in pictures] == []

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.points import cache as caching
-from simulator.points.cache import Cache
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeping import Place, play_points, sweep
+from simulator.sweeps import cache as caching
+from simulator.sweeps.cache import Cache
+from simulator.sweeps.sweep import Place, play_points, sweep
 from tests.commands import Command, commands_in
 from tests.interrupting import ROOT, contents
 
@@ -62,7 +62,7 @@ def test_what_is_kept_is_not_played_again_and_the_report_is_the_same_to_the_byte
     assert cli("run", "both.yaml", "--out", "plain").code == 0
     assert cli("run", "both.yaml", "--out", "first", "--cache", "kept").code == 0
     assert contents(tmp_path / "first") == contents(tmp_path / "plain")
-    monkeypatch.setattr("simulator.points.outcome.simulate", must_not_play)
+    monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
     assert cli("run", "both.yaml", "--out", "again", "--cache", "kept").code == 0
     left = contents(tmp_path / "again")
     assert set(left) == {"scenario.yaml", "report.json", "table.csv"}
@@ -73,7 +73,7 @@ def test_sweep_gives_the_same_table_from_a_cache(tmp_path: Path, monkeypatch: py
     scenario = load_scenario(project(tmp_path) / "own.yaml")
     axes = {"cluster.world_size": [2, 4], "seed": [0, 1]}
     first = sweep(scenario, axes, cache=tmp_path / "kept")
-    monkeypatch.setattr("simulator.points.outcome.simulate", must_not_play)
+    monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
     assert sweep(scenario, axes, cache=str(tmp_path / "kept")).equals(first)
     fewer = sweep(scenario, {"cluster.world_size": [4]}, cache=tmp_path / "kept")
     assert fewer["time_s"].tolist() == first["time_s"].tolist()[2:3]
@@ -93,7 +93,7 @@ def test_what_can_change_an_outcome_is_missed(tmp_path: Path, monkeypatch: pytes
     known.add(key(file))
     monkeypatch.setattr("simulator.__version__", "9.9")
     known.add(key(file))
-    monkeypatch.setattr("simulator.edition._digest", lambda: "other code")
+    monkeypatch.setattr("simulator.basics.edition._digest", lambda: "other code")
     known.add(key(file))
     assert len(known) == 6
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 import simulator
-from simulator import registry
+from simulator.basics import registry
 from simulator.cli.app import guarded
 from simulator.cli.settings import as_axes, as_typed
 from simulator.errors import SimulationError

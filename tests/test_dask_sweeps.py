@@ -14,12 +14,12 @@ import pytest
 from distributed import LocalCluster
 
 from simulator.errors import ScenarioError, SimulationError
-from simulator.points import dask_cluster
-from simulator.points.keeping import Keeper
-from simulator.points.outcome import Numbered
 from simulator.run import Run
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeping import Place, play_points, sweep
+from simulator.sweeps import dask_cluster
+from simulator.sweeps.keeping import Keeper
+from simulator.sweeps.outcome import Numbered
+from simulator.sweeps.sweep import Place, play_points, sweep
 from tests.commands import Command, commands_in
 from tests.interrupting import ROOT, contents, started
 

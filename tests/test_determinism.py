@@ -12,7 +12,7 @@ import pytest
 
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeping import play_points
+from simulator.sweeps.sweep import play_points
 
 ROOT = Path(__file__).parents[1]
 

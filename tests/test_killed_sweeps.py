@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import run_directory
 from simulator.errors import SimulationError
-from simulator.points import processes
-from simulator.points.notes import NAME, line, noted, noting
-from simulator.points.outcome import Keep, Numbered, Outcome
+from simulator.results import run_directory
 from simulator.run import Run
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeping import play_points
+from simulator.sweeps import processes
+from simulator.sweeps.notes import NAME, line, noted, noting
+from simulator.sweeps.outcome import Keep, Numbered, Outcome
+from simulator.sweeps.sweep import play_points
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import contents, running, started
 
@@ -126,7 +126,7 @@ def test_between_report_and_run_a_run_has_not_ended_but_nothing_is_played_again(
         patched.setattr(run_directory, "_circumstances", killed)
         assert cli("sweep", "both.yaml", "--out", "torn", "--jobs", 1).code == 130
     assert (tmp_path / "torn" / "report.json").is_file()
-    monkeypatch.setattr("simulator.sweeping.play_point", killed)
+    monkeypatch.setattr("simulator.sweeps.sweep.play_point", killed)
     assert cli("sweep", "both.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.points import dask_cluster
-from simulator.points.cache import Cache
-from simulator.points.keeping import Keeper
 from simulator.scenario.load import load_scenario, points
+from simulator.sweeps import dask_cluster
+from simulator.sweeps.cache import Cache
+from simulator.sweeps.keeping import Keeper
 from tests.commands import Command, commands_in
 from tests.interrupting import contents
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from simulator.conclusion import conclusion, scaling_points
-from simulator.pictures import draw
-from simulator.points.outcome import Outcome
+from simulator.results.conclusion import conclusion, scaling_points
+from simulator.results.pictures import draw
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeping import play_points
+from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.sweep import play_points
 
 LATENCY = 10e-6
 

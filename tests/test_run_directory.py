@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import simulator
-from simulator import run_directory
+from simulator.basics.whole_files import write_whole
 from simulator.errors import ScenarioError
-from simulator.points.keeping import Keeper, transfers_text
-from simulator.points.notes import noted, noting
-from simulator.points.outcome import Outcome
+from simulator.results import run_directory
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeping import play_points
-from simulator.whole_files import write_whole
+from simulator.sweeps.keeping import Keeper, transfers_text
+from simulator.sweeps.notes import noted, noting
+from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.sweep import play_points
 from tests.commands import RING, SMALL, Command, commands_in
 from tests.interrupting import contents, running, started
 
@@ -265,7 +265,7 @@ def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, mo
     def interrupted(*_: object) -> Outcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulator.sweeping.play_point", interrupted)
+    monkeypatch.setattr("simulator.sweeps.sweep.play_point", interrupted)
     answer = cli("run", "both.yaml", "--out", "here")
     assert answer.code == 130
     assert answer.faults[-1] == "interrupted: no point had ended, so nothing is left"

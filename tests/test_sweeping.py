@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.points.outcome import Outcome, play_alone, play_point
-from simulator.points.table import row
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeping import play_points, sweep, with_axes
+from simulator.sweeps.outcome import Outcome, play_alone, play_point
+from simulator.sweeps.sweep import play_points, sweep, with_axes
+from simulator.sweeps.table import row
 from tests.commands import Command, commands_in
 
 ALPHA, BETA = 10e-6, 12.5e9

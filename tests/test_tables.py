@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from simulator.points.outcome import Outcome
-from simulator.points.table import csv_text, frame, write_parquet
 from simulator.scenario.load import load_scenario
-from simulator.sweeping import sweep
+from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.sweep import sweep
+from simulator.sweeps.table import csv_text, frame, write_parquet
 from tests.commands import Command, commands_in
 
 AXES = ("--set", "cluster.world_size=2,4", "--set", "seed=0,1")
@@ -87,7 +87,9 @@ def test_an_extra_that_is_missing_is_told_before_anything_is_played(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], package: str, extra: str
 ) -> None:
     found = util.find_spec
-    monkeypatch.setattr("simulator.extras.find_spec", lambda name: None if name == package else found(name))
+    monkeypatch.setattr(
+        "simulator.basics.optional_packages.find_spec", lambda name: None if name == package else found(name)
+    )
     answer = cli("sweep", "both.yaml", "--out", "here", *option)
     told = f"{option[0]}: needs the package {package}; pip install 'cluster-training-simulator[{extra}]'\n"
     assert (answer.code, answer.err) == (2, told)

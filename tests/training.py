@@ -9,13 +9,13 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute
 from simulator.model.shape import Transformer
-from simulator.report.summary import with_link_use
-from simulator.report.training_summary import TrainingReport, summarize_step
-from simulator.timeline import Timeline
-from simulator.training.sharding import catalog as strategies
-from simulator.training.sharding.strategy import Updater
-from simulator.training.spec import Sharding, TrainingStep
-from simulator.training.step import StepPlan, plan_step
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.summary import with_link_use
+from simulator.report.numbers.training_summary import TrainingReport, summarize_step
+from simulator.step.plan import StepPlan, plan_step
+from simulator.step.spec import Sharding, TrainingStep
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 
 EVERY_STRATEGY = strategies.names()
 # Ranks that sum their gradients among themselves, and those of them that update a part each.

@@ -68,7 +68,7 @@ def run(
     """Play a scenario, compare and sweep multiplied out."""
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_ranks
-    from simulator.sweeping import Place
+    from simulator.sweeps.sweep import Place
 
     kept, place = as_ranks(ranks), Place(cache=cache)
     play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, place))
@@ -98,13 +98,13 @@ def sweep(
     """Play a scenario over further axes, on several processes or on a Dask cluster."""
     import os
 
-    from simulator.points.processes import warmed_up
+    from simulator.sweeps.processes import warmed_up
 
     jobs = jobs if jobs or scheduler else os.cpu_count() or 1
     crew = warmed_up(__name__) if jobs and jobs > 1 else None
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_ranks
-    from simulator.sweeping import Place
+    from simulator.sweeps.sweep import Place
 
     place = Place(jobs, scheduler, cache, crew)
     options = PlayOptions(out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, place, resume, axes=True)

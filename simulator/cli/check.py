@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
+from simulator.basics.units import format_bytes, format_time
 from simulator.cli.settings import as_overrides
 from simulator.cli.telling import tell_warnings
 from simulator.model.parameters import total
@@ -14,8 +15,7 @@ from simulator.scenario.load import load_scenario, points
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_making import to_step
-from simulator.training.step import StepPlan, plan_step
-from simulator.units import format_bytes, format_time
+from simulator.step.plan import StepPlan, plan_step
 
 # Measured with benchmarks/events.py on 2 cores, rounded up: per transfer about 1.2 us alone on its links and 110 B;
 # each point about 10 ms besides; payload about 8 ns a byte of all ranks' arrays, drawing, adding and checking.

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import typer
 
-from simulator import units
+from simulator.basics import units
+from simulator.basics.dtypes import find as find_dtype
 from simulator.cli.telling import tell_warnings
-from simulator.dtypes import find as find_dtype
 from simulator.errors import ScenarioError
-from simulator.report.nccl_table import NcclRow, write_table
+from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.errors import ScenarioError
-from simulator.input_files import MOST_DATA, read_json
-from simulator.points.outcome import Outcome, read_outcome
-from simulator.points.table import row
+from simulator.sweeps.outcome import Outcome, read_outcome
+from simulator.sweeps.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from simulator.fit import fit, to_yaml, told
-from simulator.whole_files import write_whole
+from simulator.basics.whole_files import write_whole
+from simulator.calibration.machines import fit, to_yaml, told
 
 
 def show(

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.errors import UnknownNameError
 
 
@@ -42,7 +42,7 @@ _COLUMNS: Final = ("dtype", "bits", "exponent", "fraction", "largest", "smallest
 
 
 def _dtypes() -> None:
-    from simulator.dtypes import DTYPES
+    from simulator.basics.dtypes import DTYPES
 
     rows = [_COLUMNS]
     for d in DTYPES.values():
@@ -73,8 +73,8 @@ def _operations() -> None:
 
 
 def _gpus() -> None:
+    from simulator.basics.units import format_bandwidth, format_bytes
     from simulator.cluster.gpu_file import load_gpu
-    from simulator.units import format_bandwidth, format_bytes
 
     rows = [("gpu", "bfloat16 or float16", "HBM", "HBM bandwidth", "scale-up, one direction")]
     for name in registry.names("gpu"):
@@ -106,7 +106,7 @@ def _models() -> None:
 
 
 def _scenarios() -> None:
-    from simulator import document
+    from simulator.basics import document
 
     _columns([(name, document.load(registry.find("scenario", name)).question) for name in registry.names("scenario")])
 

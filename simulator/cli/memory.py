@@ -16,7 +16,7 @@ from simulator.model.layer import Batch, layer_operations
 from simulator.model.load import load_model
 from simulator.model.parameters import modules, total
 from simulator.model.shape import Transformer
-from simulator.training.checkpointing import POLICIES, kept
+from simulator.step.checkpointing import POLICIES, kept
 
 GB = 1e9
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import typer
 
-from simulator import run_directory
+from simulator.basics.optional_packages import need
 from simulator.cli.interruption import exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.cli.telling import tell_warnings
 from simulator.errors import ScenarioError, SimulatorError
-from simulator.extras import need
-from simulator.points.keeping import Keeper
-from simulator.points.notes import noted_of, noting
-from simulator.points.outcome import Numbered, Outcome
+from simulator.results import run_directory
 from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeping import Place, play_points
+from simulator.sweeps.keeping import Keeper
+from simulator.sweeps.notes import noted_of, noting
+from simulator.sweeps.outcome import Numbered, Outcome
+from simulator.sweeps.sweep import Place, play_points
 
 # Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
 _FILE_WIDTH = 150
@@ -209,7 +209,7 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
 def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list[Path]:
     if not scenario.plots:
         return []
-    from simulator.pictures import draw
+    from simulator.results.pictures import draw
 
     try:
         return draw(folder, scenario, outcomes)
@@ -224,8 +224,8 @@ def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: l
         return
     from rich.console import Console
 
-    from simulator.conclusion import conclusion
-    from simulator.report.table import points_table
+    from simulator.report.tables.table import points_table
+    from simulator.results.conclusion import conclusion
 
     # Brackets and colons of a question are no markup of rich's.
     console = Console(markup=False, emoji=False)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import typer
 
-from simulator import run_directory
+from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.cli.play import progress
-from simulator.input_files import MOST_DATA, read_bytes
-from simulator.points.keeping import Keeper
-from simulator.points.outcome import Outcome
+from simulator.results import run_directory
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeping import play_points
+from simulator.sweeps.keeping import Keeper
+from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.sweep import play_points
 
 
 def rerun(folder: Path, out: Path | None) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.units import format_bandwidth, format_time
 from simulator.cluster.build import build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
-from simulator.units import format_bandwidth, format_time
 
 _DEFAULT_RANKS = 8
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -23,7 +23,7 @@ def show(topology: str, world_size: int | None, out: Path | None) -> None:
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
     cluster = build(topology, ranks)
-    from simulator.report.plot_topology import figure
+    from simulator.report.plots.topology import figure
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,14 +9,14 @@ from typing import Any
 
 import typer
 
+from simulator.calibration.training_runs import sheets
+from simulator.calibration.training_runs.checks import left_out, system, without_any
+from simulator.calibration.training_runs.fitting import Linear
+from simulator.calibration.training_runs.playing import Outcome, frameworks, play_rows
+from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.summary import by_group, is_fitted, worst
 from simulator.cli.play import progress
-from simulator.training.framework import Framework
-from simulator.validation import sheets
-from simulator.validation.checks import left_out, system, without_any
-from simulator.validation.fitting import Linear
-from simulator.validation.playing import Outcome, frameworks, play_rows
-from simulator.validation.rows import measured
-from simulator.validation.summary import by_group, is_fitted, worst
+from simulator.step.framework import Framework
 
 
 def show(table: str | None, jobs: int, *, as_json: bool) -> None:

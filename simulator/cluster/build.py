@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator import units
+from simulator.basics import units
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu

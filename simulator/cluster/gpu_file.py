@@ -12,12 +12,12 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, field_validator
 
-from simulator import dtypes, registry
+from simulator.basics import dtypes, registry
+from simulator.basics.document import Document, Fault, Key
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import AnySpeed, Memory, Number, Rate, Speed, Strict, Whole, figures
 from simulator.cluster.locate import opened
 from simulator.cluster.validation import check
-from simulator.document import Document, Fault, Key
 from simulator.errors import ScenarioError, UnknownNameError
 
 

@@ -12,11 +12,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from simulator import units
+from simulator.basics import units
+from simulator.basics.document import Document, Fault, load
+from simulator.basics.input_files import read_bytes, read_json
 from simulator.cluster.graph import Graph, empty, of_kind
-from simulator.document import Document, Fault, load
 from simulator.errors import ScenarioError, one_of
-from simulator.input_files import read_bytes, read_json
 
 _KINDS: Final = ("gpu", "host", "nic", "server", "switch")
 _ENDS: Final = ("gpu", "server")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator import registry
-from simulator.document import Document, load
+from simulator.basics import registry
+from simulator.basics.document import Document, load
 
 
 def opened(

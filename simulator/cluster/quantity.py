@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from simulator import units
+from simulator.basics import units
 
 
 def _reader(kind: units.Kind, *, positive: bool) -> Callable[[Any], float]:

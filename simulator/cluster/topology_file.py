@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from simulator.basics.document import Document, Fault, load
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
@@ -20,7 +21,6 @@ from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.locate import locate
 from simulator.cluster.quantity import Bandwidth, Count, Seconds, Size
 from simulator.cluster.validation import check
-from simulator.document import Document, Fault, load
 from simulator.errors import UnknownNameError
 
 Operation = Literal[

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
 
 OPERATIONS: Final = (
     "all_reduce",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from simulator.program import Collective
+from simulator.records.program import Collective
 
 
 def rate_caps(box_of: Mapping[int, int], op: Collective) -> Callable[[int, int], float]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 
 import simulator.collectives
+from simulator.basics.registry import declared
 from simulator.collectives.algorithm import OPERATIONS, Algorithm
 from simulator.errors import UnknownNameError
-from simulator.registry import declared
 
 __all__ = ["OPERATIONS", "find", "names", "operations", "pairs"]
 

@@ -11,7 +11,7 @@ from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, l
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
 
 # Enough pieces that the pipeline's filling costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
 # rule; the best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.units import format_time
+from simulator.basics.units import format_time
 
 
 @dataclass(frozen=True, slots=True)

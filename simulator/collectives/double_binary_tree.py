@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from simulator.collectives.algorithm import Algorithm, Request, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
 
 # Pieces in all; 32 a tree keep the filling of the pipeline below a tenth of the time for 32 ranks.
 PIECES = 64

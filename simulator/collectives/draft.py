@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.schedule import Ints, Repeat, Round
+from simulator.records.schedule import Ints, Repeat, Round
 
 Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 

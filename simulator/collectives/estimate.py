@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.chunks import chunk_sizes, transfer_elements
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import rate_caps
-from simulator.program import Collective
-from simulator.transfers import write_out
+from simulator.records.chunks import chunk_sizes, transfer_elements
+from simulator.records.program import Collective
+from simulator.records.transfers import write_out
 
 # Beyond this many transfers estimating would take seconds; such candidates are left out.
 _MOST = 20_000

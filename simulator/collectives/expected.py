@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simulator.chunks import chunk_sizes
+from simulator.basics.dtypes import Dtype
 from simulator.collectives.reduction import Array, accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
-from simulator.dtypes import Dtype
-from simulator.schedule import Schedule
-from simulator.transfers import Transfers
+from simulator.records.chunks import chunk_sizes
+from simulator.records.schedule import Schedule
+from simulator.records.transfers import Transfers
 
 # ("input", rank) | ("add", node, node) | ("total", node): a complete sum, divided and rounded for good |
 # ("rounded", node): a partial sum that travelled in the payload's dtype

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
 
 
 @dataclass(slots=True)

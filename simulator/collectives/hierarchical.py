@@ -18,7 +18,7 @@ from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, l
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_boxes
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Ints, Round, Schedule
+from simulator.records.schedule import Ints, Round, Schedule
 
 
 def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:

@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from simulator.chunks import chunk_sizes
+from simulator.basics.dtypes import Dtype
 from simulator.collectives.reduction import Array
 from simulator.collectives.verify import holders
-from simulator.dtypes import Dtype
-from simulator.schedule import Schedule
+from simulator.records.chunks import chunk_sizes
+from simulator.records.schedule import Schedule
 
 # Small enough that a few ranks' int8 can be added; more may overflow, which is counted.
 _INTEGERS: Final = 16

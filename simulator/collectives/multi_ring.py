@@ -23,14 +23,14 @@ from itertools import chain
 
 import numpy as np
 
-from simulator.chunks import split
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.example import in_boxes
 from simulator.collectives.hierarchical import as_ring, equal_boxes
 from simulator.collectives.idle import IdleNetwork, Link
 from simulator.collectives.uneven import advance_uneven
-from simulator.schedule import Schedule
+from simulator.records.chunks import split
+from simulator.records.schedule import Schedule
 
 
 def orders(request: Request) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Round, Schedule
+from simulator.records.schedule import Round, Schedule
 
 
 def all_reduce(request: Request) -> Schedule:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
 from simulator.collectives.example import at_switches
 from simulator.collectives.hierarchical import Stages, equal_boxes
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
 
 # Segments that keep the filling of the pipeline (asking, adding, handing out) below a tenth of the time on 8 GPUs.
 SEGMENTS = 8

@@ -20,7 +20,7 @@ import numpy as np
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.example import with_servers
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Round, Schedule
+from simulator.records.schedule import Round, Schedule
 
 
 @dataclass(frozen=True, slots=True)

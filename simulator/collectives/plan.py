@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
+from simulator.basics.dtypes import find as find_dtype
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
-from simulator.dtypes import find as find_dtype
 from simulator.errors import ScenarioError
-from simulator.program import Collective, Program
-from simulator.schedule import Schedule
+from simulator.records.program import Collective, Program
+from simulator.records.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.dtypes import Dtype
+from simulator.basics.dtypes import Dtype
 
 Array = npt.NDArray[Any]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Repeat, Round, Schedule
+from simulator.records.schedule import Repeat, Round, Schedule
 
 
 def all_reduce(request: Request) -> Schedule:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
 
 
 def reduce(request: Request) -> Schedule:

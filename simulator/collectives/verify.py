@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.errors import ScheduleError
-from simulator.schedule import Schedule
-from simulator.transfers import Transfers, write_out
+from simulator.records.schedule import Schedule
+from simulator.records.transfers import Transfers, write_out
 
 Held = list[list[int]]
 

@@ -13,7 +13,7 @@ from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import Block, Pool
 from simulator.errors import UnknownNameError
-from simulator.timeline import AllocatorEvent
+from simulator.records.timeline import AllocatorEvent
 
 # PyTorch's words: the setting expandable_segments, and what it is without.
 ALLOCATORS: Final[dict[str, Callable[[float], Allocator]]] = {

@@ -21,9 +21,9 @@ import simpy
 from simulator.engine.clock import NORMAL, Clock
 from simulator.engine.fabric import Fabric, Flow
 from simulator.engine.wiring import Wired
-from simulator.program import Collective
-from simulator.timeline import TransferLog
-from simulator.transfers import Transfers
+from simulator.records.program import Collective
+from simulator.records.timeline import TransferLog
+from simulator.records.transfers import Transfers
 
 _SHORT = 400_000
 _NONE = -1

@@ -24,8 +24,8 @@ from simulator.engine.recording import Moment, memory_over_time, of_ranks, timel
 from simulator.engine.timed_collective import TimedCollective
 from simulator.engine.wiring import Wired, Wiring, capacities, wire
 from simulator.errors import DeadlockError
-from simulator.program import Collective, Compute, Op, Program
-from simulator.timeline import Span, Timeline, TransferLog
+from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.timeline import Span, Timeline, TransferLog
 
 NAME: Final = "events"
 # By name of a collective its number among those that are played, and how it lies on the fabric.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.noise import counted, factors
-from simulator.program import Collective
+from simulator.records.program import Collective
 
 # Servers and switches draw their luck from numbers that no rank has.
 _BEHIND_RANKS: Final = 2**32

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.errors import OutOfMemoryError
-from simulator.program import Allocate
-from simulator.timeline import MemorySample
+from simulator.records.program import Allocate
+from simulator.records.timeline import MemorySample
 
 
 @dataclass(slots=True)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simulator.chunks import chunk_sizes
+from simulator.basics.dtypes import Dtype
 from simulator.collectives.reduction import Array, accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
-from simulator.dtypes import Dtype
-from simulator.program import Program
-from simulator.schedule import Schedule
-from simulator.timeline import Timeline
-from simulator.transfers import Transfers
+from simulator.records.chunks import chunk_sizes
+from simulator.records.program import Program
+from simulator.records.schedule import Schedule
+from simulator.records.timeline import Timeline
+from simulator.records.transfers import Transfers
 
 Tamper = Mapping[int, Callable[[Array], Array | None]]
 

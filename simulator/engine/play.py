@@ -17,8 +17,8 @@ from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, carry_all
 from simulator.errors import SimulationError
-from simulator.program import Program
-from simulator.timeline import Timeline
+from simulator.records.program import Program
+from simulator.records.timeline import Timeline
 
 Engine = Literal["auto", "events", "compiled"]
 # Operations that are kept of all ranks without being asked for; beyond, those of rank 0 and of the one that ends last.

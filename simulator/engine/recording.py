@@ -16,8 +16,8 @@ from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.memory import Hbm
 from simulator.engine.wiring import Wiring
 from simulator.errors import OutOfMemoryError
-from simulator.program import Allocate, Free, Program
-from simulator.timeline import Sent, Span, Timeline, TransferLog
+from simulator.records.program import Allocate, Free, Program
+from simulator.records.timeline import Sent, Span, Timeline, TransferLog
 
 # Time and place in its rank's program of an operation on memory.
 Moment = tuple[float, int]

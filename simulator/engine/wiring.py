@@ -21,8 +21,8 @@ from simulator.engine.cargo import Cargo
 from simulator.engine.path import Path
 from simulator.engine.useful_links import Laid, all_links, useful_links
 from simulator.engine.ways import Ways
-from simulator.program import Collective
-from simulator.transfers import Transfers
+from simulator.records.program import Collective
+from simulator.records.transfers import Transfers
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

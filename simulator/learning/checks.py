@@ -16,7 +16,7 @@ import numpy as np
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, Told
 from simulator.numerics.arithmetic import Array
-from simulator.program import Act
+from simulator.records.program import Act
 
 # Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.
 _LOSS, _NORM, _LAST, _FEWEST = 1.3, 3.0, 10, 3

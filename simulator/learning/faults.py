@@ -11,14 +11,14 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.dtypes import find
+from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, one_of
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Spoil
 from simulator.numerics.arithmetic import Array
-from simulator.program import Collective, Compute, Op, Program
-from simulator.training.spec import Fault
+from simulator.records.program import Collective, Compute, Op, Program
+from simulator.step.spec import Fault
 
 _SUMS = ("all_reduce", "reduce_scatter", "sum copies", "push")
 

@@ -23,10 +23,10 @@ from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
 from simulator.numerics.schedule import Schedule
-from simulator.report.training_summary import Learning
-from simulator.timeline import Timeline
-from simulator.training.spec import Fault, Lesson, LossScaling, TrainingStep
-from simulator.training.step import StepPlan
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.training_summary import Learning
+from simulator.step.plan import StepPlan
+from simulator.step.spec import Fault, Lesson, LossScaling, TrainingStep
 
 
 def gpt_of(step: TrainingStep) -> Gpt:

@@ -5,13 +5,13 @@ Rule: works on one rank's arrays; nothing here knows that there are others.
 
 from __future__ import annotations
 
-from simulator.dtypes import find
+from simulator.basics.dtypes import find
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.block import entry, trimmed
-from simulator.program import Act
+from simulator.records.program import Act
 
 
 def forward(setting: Setting, rank: Rank, act: Act, rows: Array, begun: int) -> float | None:

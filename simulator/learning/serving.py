@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from simulator.chunks import chunk_sizes
-from simulator.dtypes import find
+from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper, ended_order
 from simulator.learning.checks import Checks
 from simulator.learning.exchange import sent
@@ -24,8 +23,9 @@ from simulator.learning.updating import squares
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
-from simulator.program import Act, Collective
-from simulator.timeline import TransferLog
+from simulator.records.chunks import chunk_sizes
+from simulator.records.program import Act, Collective
+from simulator.records.timeline import TransferLog
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule
-from simulator.program import Compute
-from simulator.timeline import Timeline, TransferLog
-from simulator.training.checkpointing import policy_of
-from simulator.training.sharding.strategy import Updater
-from simulator.training.step import StepPlan
+from simulator.records.program import Compute
+from simulator.records.timeline import Timeline, TransferLog
+from simulator.step.checkpointing import policy_of
+from simulator.step.plan import StepPlan
+from simulator.step.strategies.strategy import Updater
 
 
 @dataclass(frozen=True, slots=True)

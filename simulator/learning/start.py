@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulator.dtypes import find
+from simulator.basics.dtypes import find
 from simulator.learning.serving import Serving
 from simulator.learning.setting import Setting, travelling_together
 from simulator.learning.state import Parameters, Rank
@@ -19,8 +19,8 @@ from simulator.numerics.flat import flat
 from simulator.numerics.optimizer import fresh
 from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
-from simulator.training.sharding.strategy import Gathering, Updater
-from simulator.training.step import StepPlan
+from simulator.step.plan import StepPlan
+from simulator.step.strategies.strategy import Gathering, Updater
 
 
 def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | None = None) -> Training:

@@ -21,7 +21,7 @@ from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, Told
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import unpacked
-from simulator.program import Act, Collective, Compute
+from simulator.records.program import Act, Collective, Compute
 
 T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from simulator.document import Document, Fault, Key
+from simulator.basics.document import Document, Fault, Key
 from simulator.errors import ScenarioError, one_of
 from simulator.model.shape import Transformer
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator import registry
-from simulator.document import Document, parse
+from simulator.basics import registry
+from simulator.basics.document import Document, parse
+from simulator.basics.input_files import read_text
 from simulator.errors import ScenarioError
-from simulator.input_files import read_text
 from simulator.model.huggingface import read_transformer
 from simulator.model.shape import Transformer
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from simulator.document import Document, Fault, Key
+from simulator.basics.document import Document, Fault, Key
 from simulator.scenario import wording
 from simulator.scenario.collective_rules import OPTIONS, takers
 from simulator.scenario.numbers_rules import OPTIONS as OF_OPTIMIZERS

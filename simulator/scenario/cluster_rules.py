@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.remembered import remembered

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.errors import one_of
 from simulator.scenario.conflict import Conflict, repeated
 from simulator.scenario.shape import ClusterShape, CollectiveShape

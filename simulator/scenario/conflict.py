@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simulator.document import Key
-from simulator.training.sharding import catalog as strategies
+from simulator.basics.document import Key
+from simulator.step.strategies import catalog as strategies
 
 
 @dataclass(frozen=True, slots=True)

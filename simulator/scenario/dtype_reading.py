@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.scenario import reading
 
 

@@ -11,8 +11,8 @@ from pydantic import Field, TypeAdapter
 
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Shape
-from simulator.training.checkpointing import POLICIES
-from simulator.training.spec import Checkpointing
+from simulator.step.checkpointing import POLICIES
+from simulator.step.spec import Checkpointing
 
 _OTHER_POLICIES: Final = {
     "selective": "write attention (Megatron's selective recomputation) or selective_op (torchtitan's)",

@@ -12,7 +12,7 @@ from pydantic import Field
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Shape
 from simulator.scenario.short_form import Short
-from simulator.training.spec import FaultKind, Lesson, LossScaling, ScheduleKind
+from simulator.step.spec import FaultKind, Lesson, LossScaling, ScheduleKind
 
 _RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
 SHORT_SCALINGS: Final = Short(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
-from simulator import document, registry, yaml_dialect
-from simulator.document import Document, Fault, Key
+from simulator.basics import document, registry, yaml_dialect
+from simulator.basics.document import Document, Fault, Key
 from simulator.errors import ScenarioError
 from simulator.scenario import (
     axes,

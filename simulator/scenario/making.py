@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from simulator.report import plot_catalog
+from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import collective_rules, training_making
 from simulator.scenario.records import (
     BucketFusion,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from simulator.document import Document, Key, at
+from simulator.basics.document import Document, Key, at
 from simulator.scenario import axes, wording
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.shape import KINDS, ScenarioShape, fields

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulator import document, registry
+from simulator.basics import document, registry
 from simulator.cluster.locate import locate
 from simulator.scenario.records import Scenario
 

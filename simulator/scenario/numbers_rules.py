@@ -19,8 +19,8 @@ from simulator.scenario.shape import ClusterShape
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_making import precision, scaling_rule, sequences
 from simulator.scenario.training_shape import TrainingShape
-from simulator.training.sharding import catalog as strategies
-from simulator.training.sharding.strategy import Updater
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer

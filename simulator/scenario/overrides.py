@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator import document
-from simulator.document import Document, Fault
+from simulator.basics import document
+from simulator.basics.document import Document, Fault
 from simulator.errors import ScenarioError, in_lines, one_of
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED

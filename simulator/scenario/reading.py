@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from simulator import units
+from simulator.basics import units
 from simulator.errors import UnknownNameError, one_of
 
 _LONGEST: Final = 60

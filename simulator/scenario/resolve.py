@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from simulator import units, yaml_dialect
+from simulator.basics import units, yaml_dialect
 from simulator.scenario.records import (
     BucketFusion,
     ClusterSpec,

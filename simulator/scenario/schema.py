@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.errors import one_of
-from simulator.report import plot_catalog
+from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape

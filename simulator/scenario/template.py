@@ -117,7 +117,7 @@ def template(name: str, question: str, kind: Literal["collective", "training"] =
     >>> print(template("demo", "Is a ring faster than a tree?").splitlines()[0])
     # Is a ring faster than a tree?
     """
-    from simulator import yaml_dialect
+    from simulator.basics import yaml_dialect
     from simulator.scenario.load import check_name
 
     check_name(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
 from simulator.scenario.training_records import (
     LearningSpec,
@@ -20,12 +20,12 @@ from simulator.scenario.training_records import (
     TrainingSpec,
 )
 from simulator.scenario.training_shape import PrecisionShape, TrainingShape
-from simulator.training.framework import BARE, load_framework
-from simulator.training.spec import Fault, Lesson, LossScaling, Sharding
+from simulator.step.framework import BARE, load_framework
+from simulator.step.spec import Fault, Lesson, LossScaling, Sharding
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
-    from simulator.training.spec import Precision, TrainingStep
+    from simulator.step.spec import Precision, TrainingStep
 
 
 def training(shape: TrainingShape) -> TrainingSpec:
@@ -86,7 +86,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     'float32'
     """
     from simulator.model.load import load_model
-    from simulator.training.spec import OPTIMIZERS, Offload, TrainingStep
+    from simulator.step.spec import OPTIMIZERS, Offload, TrainingStep
 
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
@@ -175,7 +175,7 @@ def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:
     >>> precision(PrecisionSpec(params="float32")).master is None
     True
     """
-    from simulator.training.spec import Precision
+    from simulator.step.spec import Precision
 
     narrow = dtypes.find(spec.params).bits < dtypes.find("float32").bits
     follow = "float32" if narrow else None

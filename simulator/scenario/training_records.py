@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from simulator.training.spec import Checkpointing, Fault, Lesson, LossScaling, Offload, ScheduleKind, Sharding
+from simulator.step.spec import Checkpointing, Fault, Lesson, LossScaling, Offload, ScheduleKind, Sharding
 
 
 @dataclass(frozen=True, slots=True)

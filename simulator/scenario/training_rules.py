@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator import dtypes, registry
-from simulator.document import Key
+from simulator.basics import dtypes, registry
+from simulator.basics.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numbers_rules
 from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
@@ -21,8 +21,8 @@ from simulator.scenario.remembered import remembered
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.training_making import precision
 from simulator.scenario.training_shape import TrainingShape
-from simulator.training.sharding import catalog as strategies
-from simulator.training.sharding.strategy import Updater
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.scenario import reading
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
 from simulator.scenario.field_types import Count, Shape
@@ -25,8 +25,8 @@ from simulator.scenario.learning_shape import (
     yes_no_or_probability,
 )
 from simulator.scenario.short_form import Short
-from simulator.training.sharding import catalog as strategies
-from simulator.training.spec import OPTIMIZERS, Offload
+from simulator.step.spec import OPTIMIZERS, Offload
+from simulator.step.strategies import catalog as strategies
 
 
 def frameworks() -> tuple[str, ...]:

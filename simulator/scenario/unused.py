@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.document import Key
+from simulator.basics.document import Key
 from simulator.scenario.making import size
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.shape import ClusterShape, CollectiveShape, ScenarioShape

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from simulator.document import Key
+from simulator.basics.document import Key
 from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_making import precision, scaling_rule
 from simulator.scenario.training_shape import TrainingShape
-from simulator.training.sharding import catalog as strategies
-from simulator.training.sharding.strategy import Updater
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 
 # Options of `sharding` that strategies without a use for them leave alone; others would change what a strategy means,
 # and are refused (training_rules.py).

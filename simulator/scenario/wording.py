@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.document import Document, Fault, Key
+from simulator.basics.document import Document, Fault, Key
 from simulator.errors import one_of
 from simulator.scenario.reading import shown
 from simulator.scenario.shape import fields

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import dtypes
-from simulator.chunks import chunk_sizes, transfer_elements
+from simulator.basics import dtypes
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED, Request
 from simulator.collectives.verify import verify
-from simulator.transfers import write_out
+from simulator.records.chunks import chunk_sizes, transfer_elements
+from simulator.records.transfers import write_out
 from tests.playing import (
     Array,
     boxes,

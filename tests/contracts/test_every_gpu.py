@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator import dtypes, registry
+from simulator.basics import dtypes, registry
 from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.link_file import load_link

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator import registry
-from simulator.document import parse
+from simulator.basics import registry
+from simulator.basics.document import parse
 from simulator.model.flops import model_flops_per_token
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.kernel import Matmul

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from simulator import document, registry
+from simulator.basics import document, registry
 from simulator.cluster.build import build
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.program import Program
+from simulator.records.program import Program
 from simulator.run import build_cluster, plan_scenario
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_making import to_step
-from simulator.training.step import plan_step
+from simulator.step.plan import plan_step
 from tests.engines import farthest
 
 NAMES = registry.names("scenario")

@@ -18,12 +18,12 @@ from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Adam
-from simulator.program import Collective, Compute
-from simulator.training.sharding import catalog
-from simulator.training.sharding.strategy import Gathering, Sending, State, Updater
-from simulator.training.spec import Precision
-from simulator.training.states import states
-from simulator.training.work import units
+from simulator.records.program import Collective, Compute
+from simulator.step.spec import Precision
+from simulator.step.states import states
+from simulator.step.strategies import catalog
+from simulator.step.strategies.strategy import Gathering, Sending, State, Updater
+from simulator.step.units import units
 from tests.training import Played, play, step
 
 RANKS = 4

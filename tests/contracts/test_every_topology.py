@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.cluster import builder
 from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu

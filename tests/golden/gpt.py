@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.gpt import Gpt
-from simulator.report.training_summary import Learning
+from simulator.report.numbers.training_summary import Learning
 from simulator.run import simulate
 from simulator.scenario.load import check_scenario
 

@@ -15,7 +15,7 @@ from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.scaling import Scale, grad_scaler
-from simulator.training.spec import LossScaling, Precision
+from simulator.step.spec import LossScaling, Precision
 from tests.golden.gpt import BATCH, STEPS, golden, tokens
 from tests.training import play, step
 

@@ -22,10 +22,10 @@ from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
 from simulator.errors import SimulationError
-from simulator.program import Compute, Program
-from simulator.report.link_use import link_uses
-from simulator.timeline import Timeline
-from simulator.training.step import plan_step
+from simulator.records.program import Compute, Program
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.link_use import link_uses
+from simulator.step.plan import plan_step
 from tests.engines import farthest
 from tests.programs import FAMILIES, drawn
 from tests.training import TINY, step

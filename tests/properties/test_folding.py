@@ -20,8 +20,8 @@ from simulator.engine.compiled.joint import Member, play_together
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.engine.wiring import capacities, wire
-from simulator.program import Compute, Op, Program
-from simulator.schedule import Round, Schedule
+from simulator.records.program import Compute, Op, Program
+from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
 
 CLOSE = 1e-9

@@ -16,8 +16,8 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING, Request
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.program import Allocate, Compute, Free, Op, Program
-from simulator.timeline import Timeline, TransferLog
+from simulator.records.program import Allocate, Compute, Free, Op, Program
+from simulator.records.timeline import Timeline, TransferLog
 from tests.playing import (
     WIDE_GPU,
     Played,

@@ -21,8 +21,8 @@ from simulator.collectives.algorithm import ROOTED, Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.program import Collective, Compute, Op, Program
-from simulator.schedule import Round, Schedule
+from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
 from tests.playing import WIDE_GPU
 from tests.programs import FAMILIES, Case, drawn, uneven

@@ -16,8 +16,8 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
 from simulator.collectives.verify import verify
 from simulator.errors import ScheduleError
-from simulator.schedule import Schedule
-from simulator.transfers import Transfers, write_out
+from simulator.records.schedule import Schedule
+from simulator.records.transfers import Transfers, write_out
 from tests.playing import equal_boxes, request_options
 from tests.replay import Row, columns_of, keeps_the_promise, rows_of, same_float_bits
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.model.parameters import total
 from simulator.model.shape import Transformer
-from simulator.training.spec import LossScaling, Offload
+from simulator.step.spec import LossScaling, Offload
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
 
 models = st.builds(

@@ -21,7 +21,7 @@ from simulator.numerics.counted_attention import Softmax, scored, scored_backwar
 from simulator.numerics.flash import flash, flash_backward, tiles
 from simulator.numerics.softmax import fused, online, three_pass
 from simulator.numerics.traffic import Traffic
-from simulator.training.attention_time import attention_bytes
+from simulator.step.kernels.attention_time import attention_bytes
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 

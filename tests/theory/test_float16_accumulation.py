@@ -18,7 +18,7 @@ from simulator.numerics import task
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Sgd
 from simulator.numerics.scaling import grad_scaler, static_scaler
-from simulator.training.spec import Precision
+from simulator.step.spec import Precision
 from tests.golden.gpt import golden, update_difference
 from tests.golden.half import half
 from tests.training import play, step

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import OutOfMemoryError
-from simulator.points.keeping import Keeper
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
+from simulator.sweeps.keeping import Keeper
 
 
 def test_a_step_that_fails_with_caching_fits_with_expandable_segments() -> None:

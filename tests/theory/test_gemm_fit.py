@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 import simulator
-from simulator.cluster.gpu_file import load_gpu
-from simulator.model.kernel import Matmul
-from simulator.report.plot_kernels import Panel, figure
-from simulator.training.fit_kernels import (
+from simulator.calibration.kernels import (
     BOUNDS,
     DTYPES,
     Measured,
@@ -23,8 +20,11 @@ from simulator.training.fit_kernels import (
     own_spread,
     possible,
 )
-from simulator.training.kernel_time import duration, kernel_model
-from simulator.training.matmul_time import MatmulConstants, matmul_times
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.kernel import Matmul
+from simulator.report.plots.kernels import Panel, figure
+from simulator.step.kernels.kernel_time import duration, kernel_model
+from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
 
 CATALOG = Path(simulator.__file__).parent / "catalog"
 # |ln(simulated / measured)|: middle row, and the row that 90 % stay below.

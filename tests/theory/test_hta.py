@@ -10,10 +10,10 @@ from simulator.cluster.build import build
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Request
 from simulator.engine.events import execute
-from simulator.program import Collective, Compute, Program
-from simulator.report import kineto
-from simulator.schedule import Schedule
-from simulator.timeline import Span, Timeline
+from simulator.records.program import Collective, Compute, Program
+from simulator.records.schedule import Schedule
+from simulator.records.timeline import Span, Timeline
+from simulator.report.traces import kineto
 
 # Raised inside the reader, by the pandas idioms that it uses; everything else stays an error.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::hta\.")

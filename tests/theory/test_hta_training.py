@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulator.model.shape import Transformer
-from simulator.report import kineto
-from simulator.report.intervals import length, outside
+from simulator.report.numbers.intervals import length, outside
+from simulator.report.traces import kineto
 from tests.training import play, step
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:::hta\.")

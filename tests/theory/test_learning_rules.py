@@ -18,7 +18,7 @@ from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd, fresh
 from simulator.numerics.optimizer import step as optimizer_step
-from simulator.training.spec import Lesson, Precision
+from simulator.step.spec import Lesson, Precision
 from tests.training import SHARDED, WITHOUT_SERVERS, play, step
 
 TIED = Transformer("tied", 2, 16, 2, 2, 8, 64, 32, 8, tied=True)
@@ -97,7 +97,7 @@ def test_copies_of_the_states_may_be_of_any_size(shard_size: int) -> None:
 
 
 def test_the_hosts_update_is_the_gpus() -> None:
-    from simulator.training.spec import Offload
+    from simulator.step.spec import Offload
 
     for strategy in SHARDED:
         here, there = begun(strategy), begun(strategy, offload=Offload())

@@ -7,17 +7,17 @@ from statistics import median
 
 import pytest
 
+from simulator.basics.document import parse
+from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
+from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.measured import measured_sweep, measured_sweeps
+from simulator.calibration.machines.records import FitRow, constants, large
+from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading, sections
+from simulator.calibration.machines.solve import FREE, Fading
+from simulator.calibration.machines.words import section
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
-from simulator.document import parse
-from simulator.fit.check import left_out, machine_rows, shipped_rows
-from simulator.fit.fitting import fit_sweep
-from simulator.fit.measured import measured_sweep, measured_sweeps
-from simulator.fit.records import FitRow, constants, large
-from simulator.fit.shipped import FITTED, RINGS, ring_fading, sections
-from simulator.fit.solve import FREE, Fading
-from simulator.fit.words import section
 
 
 def shipped(name: str) -> tuple[Cluster, MachineCollective]:

@@ -9,10 +9,10 @@ from functools import cache
 
 import pytest
 
-from simulator.validation.checks import left_out, system, without_each, without_facts
-from simulator.validation.playing import Outcome, frameworks, play_rows
-from simulator.validation.rows import measured
-from simulator.validation.summary import errors, is_fitted
+from simulator.calibration.training_runs.checks import left_out, system, without_each, without_facts
+from simulator.calibration.training_runs.playing import Outcome, frameworks, play_rows
+from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.summary import errors, is_fitted
 
 # One row of each kind that plays in well under a second.
 FEW = (104, 112, 117, 126, 131, 139, 143, 155, 177, 185, 199, 207, 216, 222)

@@ -13,9 +13,9 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
-from simulator.report.plot_breakdown import parts
-from simulator.training.spec import Offload, Precision, TrainingStep
-from simulator.training.step import plan_step
+from simulator.report.plots.breakdown import parts
+from simulator.step.plan import plan_step
+from simulator.step.spec import Offload, Precision, TrainingStep
 from tests.training import SHARDED, TINY, Played, play, step
 
 P = total(TINY)

@@ -14,10 +14,10 @@ from simulator.numerics.arithmetic import Array, arithmetic
 from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
-from simulator.points.keeping import Keeper
+from simulator.records.timeline import Span
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
-from simulator.timeline import Span
+from simulator.sweeps.keeping import Keeper
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
 SEED, WORKERS, STEPS, BATCH = 3, 3, 8, 2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.model.parameters import modules, total
-from simulator.training.spec import LossScaling, Offload, Precision
+from simulator.step.spec import LossScaling, Offload, Precision
 from tests.training import TINY, WITHOUT_SERVERS, play, sent, step
 
 P = total(TINY)

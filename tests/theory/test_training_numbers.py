@@ -20,10 +20,10 @@ from simulator.numerics.flat import unpacked
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
+from simulator.records.timeline import Span
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
-from simulator.timeline import Span
-from simulator.training.spec import Lesson, Precision
+from simulator.step.spec import Lesson, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
 from tests.golden.half import SHAPE, half
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step

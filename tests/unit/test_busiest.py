@@ -11,8 +11,8 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine import events
 from simulator.engine.compiled import engine
-from simulator.program import Collective, Op, Program
-from simulator.report.link_use import link_uses
+from simulator.records.program import Collective, Op, Program
+from simulator.report.numbers.link_use import link_uses
 from tests.playing import boxes, equal_boxes, planned, regular, star
 
 

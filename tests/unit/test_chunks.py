@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.chunks import run_elements
+from simulator.records.chunks import run_elements
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.document import Fault, load, parse, unknown_keys
+from simulator.basics.document import Fault, load, parse, unknown_keys
+from simulator.basics.yaml_dialect import dump
 from simulator.errors import ScenarioError
-from simulator.yaml_dialect import dump
 
 
 def refused(text: str) -> str:

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from simulator.dtypes import DTYPES, find
+from simulator.basics.dtypes import DTYPES, find
 from simulator.errors import UnknownNameError
 
 STORED = [name for name, dtype in DTYPES.items() if not dtype.compute_only]

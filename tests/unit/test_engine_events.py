@@ -13,7 +13,7 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.parameter_server import Party, pull
 from simulator.engine.events import execute
 from simulator.errors import DeadlockError, OutOfMemoryError
-from simulator.program import Allocate, Collective, Compute, Free, Op, Program
+from simulator.records.program import Allocate, Collective, Compute, Free, Op, Program
 from tests.playing import planned, star, time_of
 
 

@@ -8,7 +8,7 @@ from simulator.collectives.algorithm import Request
 from simulator.engine.clock import Clock
 from simulator.engine.events import execute
 from simulator.engine.kernels_run import Kernels
-from simulator.program import Compute, Program
+from simulator.records.program import Compute, Program
 from tests.playing import planned, star
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.calibration.machines import Fit, Sweep, fit, fit_sweep, read_sweep, to_yaml, told
+from simulator.calibration.machines.records import FitRow
+from simulator.calibration.machines.solve import Constants, Data, solve
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import load_topology
@@ -16,9 +19,6 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.fit import Fit, Sweep, fit, fit_sweep, read_sweep, to_yaml, told
-from simulator.fit.records import FitRow
-from simulator.fit.solve import Constants, Data, solve
 
 SIZES = [2**power for power in range(10, 31, 2)]
 GPU = "NVIDIA H100 80GB HBM3"

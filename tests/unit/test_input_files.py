@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from simulator import document
+from simulator.basics import document
+from simulator.basics.input_files import DEEPEST, MOST_DATA, MOST_TEXT, is_deep, parse_json, read_bytes, read_text
+from simulator.calibration.machines.sweep import read_sweep
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.topology_file import load_topology
 from simulator.errors import MOST_FAULTS, ScenarioError, in_lines
-from simulator.fit.sweep import read_sweep
-from simulator.input_files import DEEPEST, MOST_DATA, MOST_TEXT, is_deep, parse_json, read_bytes, read_text
 from simulator.model.load import load_model
 
 
@@ -134,6 +134,6 @@ def test_a_value_that_fills_the_file_is_not_told_in_full() -> None:
 
 def test_endless_yaml_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is one and each item; the reader looks a line ahead."""
-    monkeypatch.setattr("simulator.yaml_dialect.MOST_VALUES", 1000)
+    monkeypatch.setattr("simulator.basics.yaml_dialect.MOST_VALUES", 1000)
     with pytest.raises(ScenarioError, match=r"^f: not YAML that can be read: more than 1000 values, in line 200[01]$"):
         document.parse("- a\n" * 30_000, "f")

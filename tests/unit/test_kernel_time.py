@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import UnknownNameError
 from simulator.model.kernel import Attention, Elementwise, Matmul
-from simulator.training.attention_time import attention_bytes
-from simulator.training.kernel_time import communication_sms, duration, kernel_model
-from simulator.training.matmul_time import SLICES, STEP, TILES, MatmulConstants
+from simulator.step.kernels.attention_time import attention_bytes
+from simulator.step.kernels.kernel_time import communication_sms, duration, kernel_model
+from simulator.step.kernels.matmul_time import SLICES, STEP, TILES, MatmulConstants
 
 GPUS = registry.names("gpu")
 H100 = load_gpu("h100_sxm")

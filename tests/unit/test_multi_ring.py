@@ -8,13 +8,13 @@ from itertools import chain
 
 import pytest
 
-from simulator.chunks import chunk_sizes, split
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
 from simulator.collectives.multi_ring import orders
 from simulator.collectives.ring import ALGORITHM as RING
-from simulator.transfers import write_out
+from simulator.records.chunks import chunk_sizes, split
+from simulator.records.transfers import write_out
 from tests.playing import boxes, equal_boxes, planned, time_of
 
 

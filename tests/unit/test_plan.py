@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog

@@ -7,7 +7,7 @@ from bisect import bisect_left
 import numpy as np
 import pytest
 
-from simulator import dtypes
+from simulator.basics import dtypes
 from simulator.collectives.reduction import REDUCTIONS, accumulate_into, divide, exact, finished, overflowed, rounded
 from tests.playing import Array
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import registry
+from simulator.basics import registry
 from simulator.errors import ScenarioError, UnknownNameError
 
 

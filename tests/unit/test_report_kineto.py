@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from simulator.program import Collective
-from simulator.report import kineto
-from simulator.report.kineto_names import collective_args, kernel_name
-from simulator.schedule import Schedule
-from simulator.timeline import MemorySample, Span, Timeline
+from simulator.records.program import Collective
+from simulator.records.schedule import Schedule
+from simulator.records.timeline import MemorySample, Span, Timeline
+from simulator.report.traces import kineto
+from simulator.report.traces.kineto_names import collective_args, kernel_name
 
 
 def collective(operation: str, algorithm: str = "ring", group: tuple[int, ...] = (0, 1), **facts: Any) -> Collective:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from simulator.collectives.algorithm import OPERATIONS
-from simulator.report import plot_bandwidth
-from simulator.report.link_use import link_traffic, link_uses
-from simulator.schedule import Round, Schedule
-from simulator.timeline import LinkUse, Sent, Span, Timeline, TransferLog
-from simulator.transfers import write_out
+from simulator.records.schedule import Round, Schedule
+from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
+from simulator.records.transfers import write_out
+from simulator.report.numbers.link_use import link_traffic, link_uses
+from simulator.report.plots import bandwidth as plot_bandwidth
 
 Flow = tuple[float, float, float, int]  # bytes, enter, end, route
 

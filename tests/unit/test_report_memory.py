@@ -18,11 +18,13 @@ from matplotlib.text import Text
 
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
-from simulator.report import plot_memory, plot_memory_peaks, style
-from simulator.report.holders import held_at
-from simulator.report.memory_snapshot import reserved, snapshot, write
-from simulator.report.plot_memory_peaks import Peak
-from simulator.timeline import AllocatorEvent, MemorySample, Timeline
+from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
+from simulator.report.numbers.holders import held_at
+from simulator.report.plots import memory as plot_memory
+from simulator.report.plots import memory_peaks as plot_memory_peaks
+from simulator.report.plots import style
+from simulator.report.plots.memory_peaks import Peak
+from simulator.report.traces.memory_snapshot import reserved, snapshot, write
 
 MIB, GIB = 2**20, 2**30
 
@@ -368,7 +370,7 @@ def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> Non
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
     code = (
-        "import sys, simulator.report.plot_memory, simulator.report.plot_memory_peaks; "
+        "import sys, simulator.report.plots.memory, simulator.report.plots.memory_peaks; "
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

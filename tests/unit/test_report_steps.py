@@ -5,9 +5,9 @@ import pytest
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.verify import promised
-from simulator.report import plot_steps
-from simulator.report.plot_steps import origins_text, replay
-from simulator.schedule import Schedule
+from simulator.records.schedule import Schedule
+from simulator.report.plots import steps as plot_steps
+from simulator.report.plots.steps import origins_text, replay
 
 
 def plan(algorithm: str, operation: str, ranks: int) -> Schedule:

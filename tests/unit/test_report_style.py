@@ -11,9 +11,13 @@ from matplotlib.text import Text
 
 from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
-from simulator.report import plot_bandwidth, plot_scaling, plot_steps, plot_timeline, style
-from simulator.report.scaling import ScalingPoint
-from simulator.timeline import LinkUse, Span, Timeline
+from simulator.records.timeline import LinkUse, Span, Timeline
+from simulator.report.numbers.scaling import ScalingPoint
+from simulator.report.plots import bandwidth as plot_bandwidth
+from simulator.report.plots import scaling as plot_scaling
+from simulator.report.plots import steps as plot_steps
+from simulator.report.plots import style
+from simulator.report.plots import timeline as plot_timeline
 
 
 def test_the_user_s_own_settings_are_untouched_after_drawing() -> None:

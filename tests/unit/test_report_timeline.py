@@ -5,10 +5,10 @@ from matplotlib.figure import Figure
 
 from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
-from simulator.report import plot_timeline
-from simulator.report.plot_timeline import _Bar, merge
-from simulator.timeline import Span, Timeline, TransferLog
-from simulator.transfers import write_out
+from simulator.records.timeline import Span, Timeline, TransferLog
+from simulator.records.transfers import write_out
+from simulator.report.plots import timeline as plot_timeline
+from simulator.report.plots.timeline import _Bar, merge
 
 
 def lanes(drawn: Figure) -> list[str]:

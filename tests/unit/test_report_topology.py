@@ -6,8 +6,8 @@ from simulator.cluster import graph as graphs
 from simulator.cluster.cluster import Cluster, Gpu
 from simulator.cluster.graph import Graph
 from simulator.cluster.routing import Router
-from simulator.report import plot_topology
-from simulator.report.layout import places, selected
+from simulator.report.plots import topology as plot_topology
+from simulator.report.plots.layout import places, selected
 
 GPU = Gpu("plain", {}, 1, 1.0, 1, 0.0, 1.0)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from simulator import document, yaml_dialect
+from simulator.basics import document, yaml_dialect
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.report import plot_catalog
+from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.records import BucketFusion, BufferFusion, Jitter, Servers
 

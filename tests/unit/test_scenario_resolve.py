@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator import document
+from simulator.basics import document
+from simulator.basics.units import parse
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED
 from simulator.errors import ScenarioError
@@ -21,7 +22,6 @@ from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.resolve import resolved, time_text, to_yaml
 from simulator.scenario.schema import schema
 from simulator.scenario.template import template
-from simulator.units import parse
 
 SIZES = st.integers(0, 2**20).map(lambda n: f"{8 * n} B") | st.sampled_from(["256 MiB", "1.5 KiB", "80 GB", "1 TiB"])
 FACTORS = st.floats(1e-3, 10, allow_nan=False)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator import document, registry, yaml_dialect
-from simulator.document import parse
+from simulator.basics import document, registry, yaml_dialect
+from simulator.basics.document import parse
 from simulator.errors import ScenarioError
-from simulator.report import plot_catalog
+from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec
 from simulator.scenario.resolve import resolved, to_yaml
@@ -26,7 +26,7 @@ from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
 from simulator.scenario.training_making import to_step
 from simulator.scenario.training_records import Parallelism, PrecisionSpec
-from simulator.training.spec import OPTIMIZERS, Fault, Lesson, Precision, Sharding, TrainingStep
+from simulator.step.spec import OPTIMIZERS, Fault, Lesson, Precision, Sharding, TrainingStep
 from tests.training import WITHOUT_SERVERS
 
 BASE: dict[str, Any] = {

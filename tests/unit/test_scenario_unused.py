@@ -12,7 +12,7 @@ from simulator.errors import ScenarioWarning
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved
-from simulator.sweeping import sweep
+from simulator.sweeps.sweep import sweep
 from tests.commands import commands_in
 
 TINY = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 32}

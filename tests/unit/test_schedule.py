@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.chunks import chunk_sizes, split, transfer_elements
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.errors import SimulationError
-from simulator.schedule import Repeat, Round, Schedule
-from simulator.transfers import write_out
+from simulator.records.chunks import chunk_sizes, split, transfer_elements
+from simulator.records.schedule import Repeat, Round, Schedule
+from simulator.records.transfers import write_out
 from tests.playing import equal_boxes
 
 
@@ -61,7 +61,7 @@ def test_who_waits_for_the_same_shares_one_row(ranks: int) -> None:
 
 def test_more_waits_than_memory_holds_are_refused_when_somebody_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """5 ranks: 5 x 4 transfers wait for 4 others each. The transfers themselves are told."""
-    monkeypatch.setattr("simulator.transfers.MOST_PAIRS", 79)
+    monkeypatch.setattr("simulator.records.transfers.MOST_PAIRS", 79)
     columns = write_out(catalog.find("direct").plans["all_reduce"](Request("all_reduce", 5, 100)))
     assert len(columns) == 40
     with pytest.raises(SimulationError, match=r"direct over 5 ranks: transfers wait for 80 others .* fewer ranks"):

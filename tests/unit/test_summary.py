@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulator.report.summary import Bottleneck, bottleneck
-from simulator.report.table import points_table
+from simulator.records.timeline import LinkUse, Timeline
+from simulator.report.numbers.summary import Bottleneck, bottleneck
+from simulator.report.tables.table import points_table
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
-from simulator.timeline import LinkUse, Timeline
 
 LATENCY, BANDWIDTH = 10e-6, 12.5e9
 

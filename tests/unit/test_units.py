@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.units import Kind, format_bandwidth, format_bytes, format_time, parse, parse_bytes
+from simulator.basics.units import Kind, format_bandwidth, format_bytes, format_time, parse, parse_bytes
 
 
 @pytest.mark.parametrize(

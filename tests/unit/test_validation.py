@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator import registry
+from simulator.basics import registry
+from simulator.calibration.training_runs import kernel_checks
+from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
+from simulator.calibration.training_runs.constants import counted
+from simulator.calibration.training_runs.fitting import NEUTRAL, Linear, fit, kernel_time, linear, value, with_values
+from simulator.calibration.training_runs.playing import Outcome, frameworks, play_rows
+from simulator.calibration.training_runs.rows import BEST_MATMUL, Row, cluster_of, measured, step_of
+from simulator.calibration.training_runs.sheets import Sheet
+from simulator.calibration.training_runs.summary import by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
@@ -17,21 +25,19 @@ from simulator.model.head import head_operations, logits_memory
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.layer import Batch, Operation, layer_operations
 from simulator.model.load import load_model
-from simulator.report import plot_validation
-from simulator.training.as_run import eight_bit_casts, fused_loss, loss_buffers, second_maps, until_needed
-from simulator.training.framework import BARE, Framework, Sustained, load_framework
-from simulator.training.kernel_time import duration
-from simulator.training.spec import Precision, Sharding, Strategy, TrainingStep
-from simulator.training.work import Gauge, units
-from simulator.training_run import play_step
-from simulator.validation import kernel_checks
-from simulator.validation.checks import FACTS, left_out, with_fact, without_each
-from simulator.validation.constants import counted
-from simulator.validation.fitting import NEUTRAL, Linear, fit, kernel_time, linear, value, with_values
-from simulator.validation.playing import Outcome, frameworks, play_rows
-from simulator.validation.rows import BEST_MATMUL, Row, cluster_of, measured, step_of
-from simulator.validation.sheets import Sheet
-from simulator.validation.summary import by_group, errors, of_memory, worst
+from simulator.playing.training import play_step
+from simulator.report.plots import validation as plot_validation
+from simulator.step.framework import BARE, Framework, Sustained, load_framework
+from simulator.step.kernels.framework_operations import (
+    eight_bit_casts,
+    fused_loss,
+    loss_buffers,
+    second_maps,
+    until_needed,
+)
+from simulator.step.kernels.kernel_time import duration
+from simulator.step.spec import Precision, Sharding, Strategy, TrainingStep
+from simulator.step.units import Gauge, units
 
 H100 = load_gpu("h100_sxm")
 MPT = load_model("mpt_1b", 2048)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from simulator.cluster.routing import Router
 from simulator.engine.compiled.played import Played
 from simulator.engine.wiring import Wiring
-from simulator.timeline import LinkUse
+from simulator.records.timeline import LinkUse
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -24,8 +24,8 @@ from simulator.engine.compiled.template import Line, active, template
 from simulator.engine.compiled.walk import Walk, slowed
 from simulator.engine.jitter import Jitter
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
-from simulator.program import Collective, Compute, Program
-from simulator.timeline import Later, Span, Timeline, TransferLog
+from simulator.records.program import Collective, Compute, Program
+from simulator.records.timeline import Later, Span, Timeline, TransferLog
 
 NAME = "compiled"
 Floats = npt.NDArray[np.float64]

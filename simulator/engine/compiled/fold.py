@@ -21,7 +21,7 @@ from simulator.engine.compiled.sheet import Sheet, Written, members_of
 from simulator.engine.compiled.symmetry import Kinds, Part, entries, kinds
 from simulator.engine.jitter import Jitter
 from simulator.engine.ways import Ways
-from simulator.program import Collective
+from simulator.records.program import Collective
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import Laid, execute_part
 from simulator.engine.jitter import Jitter
-from simulator.program import Collective, Compute, Op, Program
+from simulator.records.program import Collective, Compute, Op, Program
 
 Floats = npt.NDArray[np.float64]
 

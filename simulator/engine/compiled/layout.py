@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.crowds import Crowds, crowds_of
 from simulator.engine.ways import Ways
-from simulator.schedule import Round
+from simulator.records.schedule import Round
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

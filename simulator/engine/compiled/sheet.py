@@ -18,7 +18,7 @@ from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.symmetry import Kinds, Part, entries
 from simulator.engine.path import Path
 from simulator.engine.ways import Ways
-from simulator.transfers import Transfers, before_on_channel
+from simulator.records.transfers import Transfers, before_on_channel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -26,7 +26,7 @@ from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.colours import Colours, bits, mixed, summed
 from simulator.engine.compiled.rows import Rows, rows_of
 from simulator.engine.ways import Ways
-from simulator.program import Collective
+from simulator.records.program import Collective
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -22,7 +22,7 @@ from simulator.engine.compiled.played import Played, Shape, Together, numbered, 
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
-from simulator.program import Collective, Program
+from simulator.records.program import Collective, Program
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

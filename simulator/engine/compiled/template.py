@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.compiled.declined import DeclinedError
-from simulator.program import Allocate, Collective, Compute, Free, Op, Program, SameForAll
+from simulator.records.program import Allocate, Collective, Compute, Free, Op, Program, SameForAll
 
 Floats = npt.NDArray[np.float64]
 _NONE: Final[Floats] = np.zeros(0)

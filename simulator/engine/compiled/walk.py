@@ -26,7 +26,7 @@ from simulator.engine.compiled.played import Together
 from simulator.engine.compiled.teams import Teams
 from simulator.engine.compiled.template import Line
 from simulator.engine.jitter import Jitter, kernel_factors
-from simulator.program import Collective, Compute
+from simulator.records.program import Collective, Compute
 
 Floats = npt.NDArray[np.float64]
 # What was assumed and what came of it may differ by rounding, over the time since the start.

@@ -1,0 +1,326 @@
+"""A YAML (or JSON) file as plain data in which every key still knows its line and column.
+
+Rule: text in, plain data and places out; nothing here knows what the keys mean. YAML is read as version 1.2 reads
+scalars: `on`, `off`, `yes` and `no` are words, 1e9 is a number, 12:30:45 is text, dates are text; a key that stands
+twice is a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from simulator.basics.input_files import DEEPEST, MOST_DIGITS, read_text
+from simulator.basics.yaml_dialect import MOST_VALUES, Loader
+from simulator.errors import ScenarioError, in_lines, one_of
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong in a file.
+
+    Attributes
+    ----------
+    key : tuple of str and int
+        Where: ("collective", "algorithm").
+    message : str
+        "got 'rng'; one of naive, ring; did you mean 'ring'?"
+    line, column : int or None
+        From 1; None where there is no text behind it (a dict from Python, --set).
+    source : str or None
+        Where the value came from, if not from the document itself ("--set seed=x").
+    """
+
+    key: Key
+    message: str
+    line: int | None = None
+    column: int | None = None
+    source: str | None = None
+
+    def told(self, source: str) -> str:
+        """Say it in one line, the place first."""
+        named = self.source or source
+        place = named if self.line is None else f"{named}:{self.line}:{self.column}"
+        dotted = ".".join(map(str, self.key))
+        return _one_line(f"{place}: {dotted}: {self.message}" if dotted else f"{place}: {self.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Plain data with the place of every key and value.
+
+    Attributes
+    ----------
+    source : str
+        The path as the user wrote it, or a word for where the data came from.
+    data : Any
+        dict, list, str, int, float, bool, None.
+    keys, values : mapping of key path to (line, column)
+        Where a key, and where its value, begins; from 1. Empty for data that never was text.
+    question : str
+        The first comment of the file: the question that it answers.
+    faults : tuple of Fault
+        Of the text itself: keys that stand twice, tags; where who reads it tells them with its own.
+    """
+
+    source: str
+    data: Any
+    keys: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
+    values: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
+    question: str = ""
+    faults: tuple[Fault, ...] = ()
+
+    def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
+        """Line and column of a value (or of its key); of the nearest parent where it is not in the text.
+
+        A mapping or list that begins below its key is told at the key: that is the line that people look for.
+        """
+        for end in range(len(key), -1, -1):
+            value, name = self.values.get(key[:end]), self.keys.get(key[:end])
+            if value is None:
+                continue
+            below = name is not None and value[0] > name[0] and isinstance(at(self.data, key[:end]), dict | list)
+            return name if name is not None and (of_key or below) else value
+        return None, None
+
+    def fault(self, key: Key, message: str, *, of_key: bool = False) -> Fault:
+        """Make a fault at a value, or at its key where the key itself is wrong."""
+        line, column = self.place(key, of_key=of_key)
+        return Fault(key, message, line, column)
+
+    def refuse(self, faults: Iterable[Fault]) -> None:
+        """Raise one ScenarioError that tells all faults, in the file's order; do nothing where there are none."""
+        lines = self.told(faults)
+        if lines:
+            raise ScenarioError(in_lines(lines))
+
+    def told(self, faults: Iterable[Fault]) -> tuple[str, ...]:
+        """Say all faults, one line each, in the file's order."""
+        ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
+        return tuple(fault.told(self.source) for fault in ordered)
+
+
+def at(data: Any, key: Key) -> Any:
+    """The value at a key path; None where there is none.
+
+    Examples
+    --------
+    >>> at({"a": [1, 2]}, ("a", 1)), at({"a": [1, 2]}, ("b", 1))
+    (2, None)
+    """
+    for step in key:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _one_line(text: str) -> str:
+    """A quoted key or a strange name may hold line breaks, and a value may be long; a fault must not."""
+    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
+
+
+# Letters of a line that tells a fault: a value that fills the file is not told in full.
+_LONGEST: Final = 1000
+
+
+def load(path: Path | str, *, source: str | None = None, keep_faults: bool = False) -> Document:
+    """Read a file.
+
+    Parameters
+    ----------
+    path : path
+    source : str, optional
+        How it is called; its path otherwise.
+    keep_faults : bool
+        Whether keys that stand twice and the like are left to who reads the document, to be told with other faults.
+
+    Raises
+    ------
+    ScenarioError
+        Unreadable, not UTF-8, not YAML, a key twice: one line with line and column.
+    """
+    name = source or str(path)
+    return parse(read_text(path, source=name), name, keep_faults=keep_faults)
+
+
+def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Document:
+    """Read YAML text; see `load`.
+
+    Examples
+    --------
+    >>> document = parse("# Why?\\nname: demo\\nsize: 1 MiB")
+    >>> document.question, document.data["size"], document.values[("size",)]
+    ('Why?', '1 MiB', (3, 7))
+    """
+    try:
+        root = yaml.compose(text, Loader=Loader)
+    except yaml.MarkedYAMLError as error:
+        raise ScenarioError(_one_line(_syntax(error, source))) from error
+    except yaml.reader.ReaderError as error:
+        raise ScenarioError(_unreadable(error, text, source)) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(str(error))
+        raise ScenarioError(f"{source}: not YAML that can be read: {reason}") from error
+    if root is None:
+        raise ScenarioError(f"{source}:1:1: the file is empty")
+    builder = _Builder()
+    data = builder.build(root, ())
+    document = Document(source, data, builder.keys, builder.values, _question(text), tuple(builder.faults))
+    # A fault of the whole file leaves nothing of it that could be read.
+    if not keep_faults or any(fault.key == () for fault in builder.faults):
+        document.refuse(builder.faults)
+    return document
+
+
+def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
+    began, met = error.context_mark, error.problem_mark
+    context, problem = error.context or "", error.problem or "cannot be read"
+    mark = met or began
+    # What was opened and never closed is met much later, often at the end of the file: point to where it was opened.
+    opened = any(word in context for word in ("quoted scalar", "flow", "simple key"))
+    if began and met and opened and met.line > began.line:
+        mark = began
+        problem = f"{problem} in line {met.line + 1}"
+    place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+    told = f" ({context})" if context else ""
+    return f"{place}: not YAML: {problem}{told}; check indentation, quotes and brackets"
+
+
+def _unreadable(error: yaml.reader.ReaderError, text: str, source: str) -> str:
+    before = text[: error.position]
+    line, column = before.count("\n") + 1, error.position - (before.rfind("\n") + 1) + 1
+    return f"{source}:{line}:{column}: not YAML: character #x{ord(text[error.position]):04x} is not allowed; remove it"
+
+
+def _question(text: str) -> str:
+    lines: list[str] = []
+    for line in text.removeprefix("\ufeff").splitlines():
+        if line.startswith("# yaml-language-server:"):
+            continue
+        if line.startswith("#"):
+            lines.append(line.lstrip("# ").rstrip())
+        elif line.strip() or lines:
+            break
+    return " ".join(" ".join(lines).split())
+
+
+def _place(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Turns YAML nodes into plain data and notes where everything stands."""
+
+    keys: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    values: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    count: int = 0
+
+    def build(self, node: yaml.Node, key: Key) -> Any:
+        self.values.setdefault(key, _place(node))
+        self.count += 1
+        if len(key) > DEEPEST or self.count > MOST_VALUES:
+            if self.count <= MOST_VALUES + 1:
+                deep = len(key) > DEEPEST
+                message = "nested too deeply" if deep else f"more than {MOST_VALUES} values; are there aliases?"
+                self.fault((), message, node)
+            # One such fault is enough, and what follows would only repeat it.
+            self.count = MOST_VALUES + 1
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, key)
+        if isinstance(node, yaml.SequenceNode):
+            return self.sequence(node, key)
+        return self.scalar(node, key)
+
+    def fault(self, key: Key, message: str, node: yaml.Node) -> None:
+        self.faults.append(Fault(key, message, *_place(node)))
+
+    def sequence(self, node: yaml.SequenceNode, key: Key) -> list[Any]:
+        found: list[Any] = []
+        for i, item in enumerate(node.value):
+            if self.count > MOST_VALUES:
+                break
+            found.append(self.build(item, (*key, i)))
+        return found
+
+    def mapping(self, node: yaml.MappingNode, key: Key) -> dict[str | int, Any]:
+        found: dict[str | int, Any] = {}
+        for name_node, value_node in node.value:
+            if self.count > MOST_VALUES:
+                break
+            if not isinstance(name_node, yaml.ScalarNode):
+                self.fault(key, "a key must be a word", name_node)
+                continue
+            name = _key_name(name_node, self.whole(name_node, key))
+            if name in found:
+                first = self.keys[(*key, name)]
+                self.fault((*key, name), f"stands twice, first in line {first[0]}; keep one", name_node)
+                continue
+            self.keys[(*key, name)] = _place(name_node)
+            found[name] = self.build(value_node, (*key, name))
+        return found
+
+    def whole(self, node: yaml.Node, key: Key) -> str:
+        r"""The text of a scalar, with characters in one piece that JSON wrote in two: "\ud83d\ude00"."""
+        text: str = node.value
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            try:
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                self.fault(key, "holds half a character, which no file can hold; remove it", node)
+                return ""
+        return text
+
+    def scalar(self, node: yaml.Node, key: Key) -> Any:
+        text = self.whole(node, key)
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        if tag == "bool" and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if tag == "null" and text.lower() in ("", "~", "null"):
+            return None
+        if tag == "int" and _is_whole(text):
+            return int(text)
+        if tag == "float" and re.fullmatch(r"[-+0-9.eE]+", text):
+            try:
+                return float(text)
+            except ValueError:
+                pass
+        if tag not in ("str", "int", "float", "bool", "null"):
+            self.fault(key, f"YAML tag {node.tag!r} is not read here; remove it", node)
+        return text
+
+
+def _is_whole(text: str) -> bool:
+    return len(text) <= MOST_DIGITS and re.fullmatch(r"[-+]?[0-9]+", text) is not None
+
+
+def _key_name(node: yaml.ScalarNode, text: str) -> str | int:
+    return int(text) if node.tag.endswith(":int") and _is_whole(text) else text
+
+
+def unknown_keys(document: Document, at: Key, allowed: Sequence[str]) -> list[Fault]:
+    """Find the keys of a mapping that nothing reads, each with "did you mean"."""
+    data: Any = document.data
+    for step in at:
+        data = data[step]
+    if not isinstance(data, dict):
+        return []
+    return [
+        document.fault((*at, name), f"unknown key; {one_of(allowed, name)}", of_key=True)
+        for name in data
+        if name not in allowed
+    ]

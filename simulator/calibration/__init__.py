@@ -1,0 +1,1 @@
+"""Constants held against measurements: machines' collectives, kernels, frameworks' training runs."""

@@ -1,0 +1,187 @@
+"""Fit the matmul constants of the H100 to the measured table, and tell how far off they are.
+
+Rule: reads the catalog, writes nothing; scipy is needed here alone. Like tailoring: the cut is fixed (matmul_time), a
+few lengths are taken, and some of the cloth is kept back to see whether it fits.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from simulator.step.kernels.kernel_model import KernelModel
+from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "gemm.csv"
+DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
+# The constants that the table tells, and where each may lie: seconds, exponents, B/s, passes.
+BOUNDS: Final = {
+    "launch": (1e-6, 7e-6),
+    "matmul_prologue": (0.0, 4e-6),
+    "matmul_bfloat16_overlap": (1.0, 8.0),
+    "matmul_tf32_overlap": (1.0, 8.0),
+    "matmul_tf32_operand_rate": (4e12, 60e12),
+    "matmul_float8_e4m3fn_copies": (0.0, 4.0),
+}
+# Each of them where a kernel has nothing of the kind; 30 and 1e30 stand for perfect hiding and an endless rate.
+NEUTRAL: Final = {
+    "launch": 0.0,
+    "matmul_prologue": 0.0,
+    "matmul_bfloat16_overlap": 30.0,
+    "matmul_tf32_overlap": 30.0,
+    "matmul_tf32_operand_rate": 1e30,
+    "matmul_float8_e4m3fn_copies": 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Rows of the table at one dtype.
+
+    Attributes
+    ----------
+    shapes : int array, shape (t, 4)
+        Columns batch, m, n, k.
+    seconds : float array, shape (t,)
+        [s]
+    """
+
+    shapes: npt.NDArray[np.int64]
+    seconds: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Measured:
+        """Some of the rows."""
+        return Measured(self.shapes[chosen], self.seconds[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Relative errors |ln(simulated / measured)|: the middle one, the one that 90 % stay below, the largest."""
+
+    median: float
+    most: float
+    largest: float
+
+
+def measured(dtype: str) -> Measured:
+    """Read the table at one dtype: "bfloat16", "tf32" or "float8_e4m3fn"."""
+    import numpy as np
+
+    with _TABLE.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    shapes = np.array([[int(row[c]) for c in ("batch", "m", "n", "k")] for row in rows], np.int64)
+    return Measured(shapes, np.array([float(row[dtype]) * 1e-6 for row in rows]))
+
+
+def possible(rows: Measured, constants: MatmulConstants, hbm_bandwidth: float) -> npt.NDArray[np.bool_]:
+    """Tell which rows respect the GPU's peak, and an HBM bandwidth [B/s] for all that is read and written."""
+    import numpy as np
+
+    batch, m, n, k = rows.shapes.T.astype(float)
+    moved = batch * (constants.itemsize * k * (m + n) + constants.output_itemsize * m * n)
+    flops = 2 * batch * m * n * k
+    slow_enough = (flops <= constants.peak_flops * rows.seconds) & (moved <= hbm_bandwidth * rows.seconds)
+    return np.asarray(slow_enough, np.bool_)
+
+
+def errors(constants: MatmulConstants, rows: Measured) -> npt.NDArray[np.float64]:
+    """ln(simulated / measured) of each row."""
+    import numpy as np
+
+    return np.asarray(np.log(matmul_times(constants, rows.shapes) / rows.seconds))
+
+
+def misfit(constants: MatmulConstants, rows: Measured) -> Misfit:
+    """Sum the errors up."""
+    return _summed(errors(constants, rows))
+
+
+def own_spread(rows: Measured) -> Misfit:
+    """How far (m, n, k) and (n, m, k), the same work transposed, lie apart in the table itself."""
+    import numpy as np
+
+    shapes: list[tuple[int, ...]] = [tuple(row) for row in rows.shapes.tolist()]
+    time = dict(zip(shapes, rows.seconds.tolist(), strict=True))
+    pairs = [(shape, (shape[0], shape[2], shape[1], shape[3])) for shape in shapes if shape[1] < shape[2]]
+    return _summed(np.log([time[one] / time[other] for one, other in pairs if other in time]))
+
+
+def fit(
+    tables: Mapping[str, Measured],
+    start: KernelModel,
+    *,
+    fixed: Mapping[str, float] | None = None,
+    seed: int = 3,
+    rounds: int = 120,
+) -> dict[str, float]:
+    """Find the constants that lie closest to the rows of several dtypes together.
+
+    Parameters
+    ----------
+    tables : mapping of str to Measured
+        By dtype.
+    start : KernelModel
+        Gives the data sheet's figures and the best matmuls found, which stay.
+    fixed : mapping of str to float, optional
+        Constants that stay at a value.
+    seed, rounds : int
+        Of the search (differential evolution, Storn & Price 1997).
+
+    Returns
+    -------
+    dict of str to float
+        The fixed ones too.
+
+    Notes
+    -----
+    Least is the sum over dtypes of median + 0.8 x 90 % quantile of |ln(simulated / measured)|: most shapes well,
+    few badly, and the few whose library picked an odd kernel do not pull the others along.
+    """
+    import numpy as np
+    from scipy.optimize import differential_evolution  # type: ignore[import-untyped]
+
+    held = dict(fixed or {})
+    used = ("launch", "matmul_prologue", *(f"matmul_{dtype}_" for dtype in tables))
+    free = [name for name in BOUNDS if name not in held and name.startswith(used)]
+
+    def loss(values: Sequence[float]) -> float:
+        model = start.changed(held | dict(zip(free, map(float, values), strict=True)))
+        found = (np.abs(errors(model.matmul(dtype), rows)) for dtype, rows in tables.items())
+        return sum(float(np.median(off) + 0.8 * np.quantile(off, 0.9)) for off in found)
+
+    limits = [BOUNDS[name] for name in free]
+    found = differential_evolution(loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6)
+    return held | dict(zip(free, map(float, found.x), strict=True))
+
+
+def left_out(
+    tables: Mapping[str, Measured], start: KernelModel, *, seed: int = 3, rounds: int = 120
+) -> dict[str, tuple[Misfit, Misfit]]:
+    """Fit on half of each table's shapes, drawn at random; the misfits on those, and on the others."""
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    halves = {dtype: draw.permutation(len(rows)) < len(rows) // 2 for dtype, rows in tables.items()}
+    seen = {dtype: tables[dtype].where(half) for dtype, half in halves.items()}
+    model = start.changed(fit(seen, start, seed=seed, rounds=rounds))
+    return {
+        dtype: (misfit(model.matmul(dtype), seen[dtype]), misfit(model.matmul(dtype), tables[dtype].where(~half)))
+        for dtype, half in halves.items()
+    }
+
+
+def _summed(off: npt.NDArray[np.float64]) -> Misfit:
+    import numpy as np
+
+    size = np.abs(off)
+    return Misfit(float(np.median(size)), float(np.quantile(size, 0.9)), float(size.max()))

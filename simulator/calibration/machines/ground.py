@@ -1,0 +1,152 @@
+"""The cluster that a sweep is played on: the one that was named, or a plain one with bandwidths from the sweep itself.
+
+Rule: what is assumed is said. Like choosing a test track.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from simulator.basics import registry
+from simulator.basics.units import format_bandwidth
+from simulator.calibration.machines.sweep import Sweep
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.errors import ScenarioError
+
+# How much faster than the fastest row an assumed link is: the fitted cap shall rule, not the link.
+_SPARE: Final = 1.25
+# How much faster links inside a box are, where cards between boxes are what rules.
+_PLENTY: Final = 4.0
+# A route through a switch, recalled for NVSwitch (1-2 us), and one to another box, measured with perftest on EDR.
+_LATENCY: Final = "0.5 us"
+_NIC_LATENCY: Final = "0.9 us"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a sweep is played.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    base : str or mapping
+        The topology as `build` takes it.
+    assumed : tuple of str
+    """
+
+    cluster: Cluster
+    base: str | Mapping[str, Any]
+    assumed: tuple[str, ...] = ()
+
+
+def ground(sweep: Sweep, topology: str | None) -> Ground:
+    """Build the cluster of a sweep.
+
+    Raises
+    ------
+    ScenarioError
+        Fewer GPUs than ranks; boxes that do not agree with the sweep's.
+    """
+    if topology is None:
+        return _assumed(sweep)
+    cluster = build(topology, sweep.world_size)
+    if sweep.boxes is not None and cluster.boxes and len(cluster.boxes) != sweep.boxes:
+        raise ScenarioError(
+            f"{sweep.source}: {sweep.world_size} ranks on {sweep.boxes} hosts, "
+            f"but {cluster.name} puts them into {len(cluster.boxes)}; give the topology that was measured"
+        )
+    placed = f"{len(cluster.boxes)} box(es), as {cluster.name} places {sweep.world_size} ranks"
+    return Ground(cluster, topology, () if sweep.boxes else (placed,))
+
+
+def _assumed(sweep: Sweep) -> Ground:
+    boxes = sweep.boxes or 1
+    if sweep.world_size % boxes:
+        raise ScenarioError(
+            f"{sweep.source}: {sweep.world_size} ranks on {boxes} hosts, not the same number on each; give a topology"
+        )
+    gpu = _gpu(sweep.gpu)
+    keys = _star(sweep) if boxes == 1 else _boxes(sweep, boxes)
+    keys["gpu"] = gpu or _any_gpu(sweep)
+    where = "one switch" if boxes == 1 else f"{boxes} boxes with a card for each GPU"
+    said = "" if sweep.boxes else ", because the sweep names no hosts"
+    links = keys["options"].get("nic_bandwidth", keys["options"].get("bandwidth"))
+    return Ground(
+        build(keys, sweep.world_size),
+        keys,
+        (
+            f"{where}{said}",
+            f"links of {links}, {_SPARE:g} times what the fastest row needs; name a topology for the real ones",
+            f"GPU {gpu}" if gpu else "a GPU whose memory never holds back, since no known one is named",
+        ),
+    )
+
+
+def _any_gpu(sweep: Sweep) -> dict[str, Any]:
+    """A GPU file's keys: reducing takes three times the arriving rate of its memory, and it has plenty."""
+    return {
+        "vector_flops": {"float32": "10 TFLOP/s"},
+        "hbm_bytes": "80 GB",
+        "hbm_bandwidth": _rate(20 * _fastest(sweep)),
+        "sms": 100,
+        "host_bandwidth": "32 GB/s",
+    }
+
+
+def _star(sweep: Sweep) -> dict[str, Any]:
+    return {
+        "name": "measured_star",
+        "builder": "star",
+        "options": {"bandwidth": _rate(_SPARE * _fastest(sweep)), "latency": _LATENCY},
+    }
+
+
+def _boxes(sweep: Sweep, boxes: int) -> dict[str, Any]:
+    size = sweep.world_size // boxes
+    card = _SPARE * _fastest(sweep)
+    if sweep.operation == "all_reduce":
+        # A rank's share of what leaves a box, where sums are made inside first: S / G in a ring of boxes.
+        card = _SPARE * max(nbytes / time for nbytes, time in sweep.rows) * 2 * (boxes - 1) / sweep.world_size
+    return {
+        "name": "measured_boxes",
+        "builder": "boxes",
+        "options": {
+            "gpus": size,
+            "inside": "nvswitch",
+            "link_bandwidth": _rate(_PLENTY * _fastest(sweep)),
+            "link_latency": _LATENCY,
+            "pcie_bandwidth": _rate(2 * card),
+            "pcie_latency": "0 s",
+            "nics": size,
+            "nic_bandwidth": _rate(card),
+            "nic_latency": _NIC_LATENCY,
+        },
+    }
+
+
+def _fastest(sweep: Sweep) -> float:
+    """Bytes per second through a rank's port in a ring or a direct exchange, in the fastest row."""
+    n = sweep.world_size
+    factor = 2 * (n - 1) / n if sweep.operation == "all_reduce" else 1.0
+    return max(size / time for size, time in sweep.rows) * factor
+
+
+def _rate(bandwidth: float) -> str:
+    return format_bandwidth(bandwidth)
+
+
+def _gpu(name: str) -> str | None:
+    """The shipped GPU that a sweep names: of one chip's the one whose words are all there, else an SXM module."""
+    said = name.lower().replace("-", " ").replace("_", " ")
+    known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in said.split()]
+    fitting = [gpu for gpu in known if all(word in said for word in gpu.split("_")[1:])]
+    modules = [gpu for gpu in known if "_sxm" in gpu]
+    return next(iter(fitting or modules or known), None)
+
+
+def with_machine(cluster: Cluster, operation: str, machine: MachineCollective) -> Cluster:
+    """The same cluster, running this operation in this way."""
+    return replace(cluster, collectives={operation: machine})

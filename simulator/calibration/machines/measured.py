@@ -1,0 +1,70 @@
+"""The project's own table of measured collectives: catalog/measured/collectives.csv.
+
+Rule: every row names its source. Like a museum's register.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulator.calibration.machines.header import operation_of
+from simulator.calibration.machines.sweep import Sweep
+from simulator.errors import UnknownNameError
+
+_FILE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "collectives.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One sweep of the table.
+
+    Attributes
+    ----------
+    name : str
+    topology : str
+        The shipped topology that it was measured on.
+    sweep : Sweep
+    """
+
+    name: str
+    topology: str
+    sweep: Sweep
+
+
+def measured_sweeps() -> dict[str, Measured]:
+    """Read the table: every sweep by name, in the table's order.
+
+    Examples
+    --------
+    >>> measured_sweeps()["8_a100"].topology
+    'dgx_a100'
+    """
+    by_name: dict[str, list[dict[str, str]]] = {}
+    with _FILE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            by_name.setdefault(row["sweep"], []).append(row)
+    return {name: _measured(name, rows) for name, rows in by_name.items()}
+
+
+def measured_sweep(name: str) -> Measured:
+    """One sweep of the table; UnknownNameError with "did you mean" otherwise."""
+    sweeps = measured_sweeps()
+    if name not in sweeps:
+        raise UnknownNameError("measured sweep", name, sweeps)
+    return sweeps[name]
+
+
+def _measured(name: str, rows: list[dict[str, str]]) -> Measured:
+    first = rows[0]
+    sweep = Sweep(
+        operation=operation_of(first["op"]) or first["op"],
+        world_size=int(first["ranks"]),
+        rows=tuple(sorted((int(row["size_bytes"]), float(row["time_us_oop"]) / 1e6) for row in rows)),
+        boxes=int(first["nodes"]),
+        gpu=first["gpu"],
+        source=first["source"],
+    )
+    return Measured(name, first["topology"], sweep)

@@ -1,0 +1,190 @@
+"""The page docs/measured.md and its figure: `python -m simulator.calibration.machines.page` writes both anew.
+
+Rule: every number on the page is computed here from the table and the shipped topologies; only words are written by
+hand. Like a balance sheet.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from simulator.basics.units import format_bytes, format_time
+from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
+from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.measured import Measured, measured_sweeps
+from simulator.calibration.machines.page_text import AFTER, BEFORE, RING, RING_WHY, WHY, XLA
+from simulator.calibration.machines.records import FitRow, constants, large
+from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading
+from simulator.calibration.machines.solve import FREE, Fading
+from simulator.calibration.machines.words import written
+from simulator.cluster.build import build
+from simulator.cluster.cluster import MachineCollective
+from simulator.report.plots import measured as plot_measured
+from simulator.report.plots import style
+
+_NAMES: Final = {
+    "8_a100": "8 A100",
+    "p4de_16_a100": "16 A100, p4de",
+    "8_h100": "8 H100",
+    "p5_16_h100": "16 H100, p5",
+    "8_b200": "8 B200",
+    "16_b200": "16 B200",
+}
+
+
+def write(folder: Path) -> None:
+    """Write measured.md and images/measured.{png,svg} into a docs folder."""
+    sweeps = measured_sweeps()
+    played = {name: _played(sweeps[name]) for name in FITTED}
+    rows = {name: found for name, (_, found) in played.items()}
+    drawn = plot_measured.figure([_panel(name, sweeps[name], rows[name]) for name in FITTED], _finding(rows))
+    style.save(drawn, folder / "images", "measured")
+    parts = [
+        BEFORE,
+        _constants({name: machine for name, (machine, _) in played.items()}),
+        "## How far off\n\n" + _errors(rows),
+        _worst(rows),
+        "![Bus bandwidth of six machines over array size, measured and simulated](images/measured.png)\n",
+        _left_out(sweeps),
+        _rings(sweeps),
+        _others(sweeps),
+        AFTER + _sources(sweeps),
+    ]
+    (folder / "measured.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _played(held: Measured) -> tuple[MachineCollective, tuple[FitRow, ...]]:
+    cluster = build(held.topology, held.sweep.world_size)
+    machine = cluster.collectives[held.sweep.operation]
+    return machine, machine_rows(cluster, held.sweep, machine)
+
+
+def _panel(name: str, held: Measured, rows: Sequence[FitRow]) -> plot_measured.Panel:
+    n = held.sweep.world_size
+    factor = 2 * (n - 1) / n
+    return plot_measured.Panel(
+        f"{_NAMES[name]}: {rows[-1].error:+.1%} at {format_bytes(rows[-1].size)}",
+        tuple(float(row.size) for row in rows),
+        tuple(factor * row.size / row.measured for row in rows),
+        tuple(factor * row.size / row.simulated for row in rows),
+    )
+
+
+def _finding(rows: Mapping[str, Sequence[FitRow]]) -> str:
+    middle = max(_median(found) for found in rows.values())
+    last = max(abs(found[-1].error) for found in rows.values())
+    return (
+        f"all_reduce on six machines: the simulated time is off by {middle:.1%} at most in the median from 1 MiB up, "
+        f"by {last:.1%} at most at the largest size"
+    )
+
+
+def _median(rows: Sequence[FitRow]) -> float:
+    return median(abs(row.error) for row in large(rows))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def _constants(machines: Mapping[str, MachineCollective]) -> str:
+    names = ("startup", "rate_cap", "cross_rate_cap", "half_size", "exponent", "chunks")
+    rows = []
+    for name, machine in machines.items():
+        text = written(machine)
+        figures = [text.get(key, "") for key in names]
+        rows.append([_NAMES[name], machine.algorithm, *figures, str(len(constants(machine)))])
+    return _table(["machine", "algorithm", *(f"`{name}`" for name in names), "constants"], rows)
+
+
+def _errors(rows: Mapping[str, Sequence[FitRow]]) -> str:
+    told = []
+    for name, found in rows.items():
+        small = [abs(row.error) for row in found if row.size < 2**20]
+        worst = max(large(found), key=lambda row: abs(row.error))
+        told.append([
+            _NAMES[name], str(len(large(found))), f"{_median(found):.1%}", f"{found[-1].error:+.1%}",
+            f"{worst.error:+.1%} at {format_bytes(worst.size)}", f"{median(small):.1%}" if small else "not measured",
+        ])  # fmt: skip
+    head = ["machine", "sizes from 1 MiB", "median", "largest size", "worst", "median below 1 MiB"]
+    return _table(head, told)
+
+
+def _worst(rows: Mapping[str, Sequence[FitRow]]) -> str:
+    told = [
+        [_NAMES[name], format_bytes(r.size), format_time(r.measured), format_time(r.simulated), f"{r.error:+.1%}"]
+        for name, found in rows.items()
+        for r in sorted(large(found), key=lambda row: -abs(row.error))[:2]
+    ]
+    return "The two worst rows of each:\n\n" + _table(["machine", "size", "measured", "simulated", "error"], told) + WHY
+
+
+def _left_out(sweeps: Mapping[str, Measured]) -> str:
+    told = []
+    for name in FITTED:
+        machine = build(sweeps[name].topology, sweeps[name].sweep.world_size).collectives["all_reduce"]
+        kept, between = left_out(sweeps[name].sweep, sweeps[name].topology, machine.algorithm)
+        told.append([
+            _NAMES[name], str(len(large(kept))), f"{_median(kept):.1%}", str(len(large(between))),
+            f"{_median(between):.1%}", f"{between[-1].error:+.1%} at {format_bytes(between[-1].size)}",
+        ])  # fmt: skip
+    head = ["machine", "sizes fitted", "their median", "sizes left out", "their median", "the largest left out"]
+    return (
+        "## Sizes that the fit did not see\n\nFitted to every other size (counted from the largest), played at the "
+        "sizes between, errors from 1 MiB up:\n\n" + _table(head, told)
+    )
+
+
+def _rings(sweeps: Mapping[str, Measured]) -> str:
+    """The operations that have one sweep: with how many constants, and how far off."""
+    told = []
+    for operation, name in RINGS.items():
+        held = sweeps[name]
+        machines = build(held.topology, held.sweep.world_size).collectives
+        cases = [(2, Fading(allowed=False)), (3, ring_fading(None)), (4, FREE)]
+        if operation != "all_gather":
+            cases.insert(0, (1, ring_fading(machines["all_gather"])))
+        for count, fading in cases:
+            fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
+            taken = constants(fit.machine) == constants(machines[operation])
+            text = written(fit.machine)
+            figures = [text.get(key, "") for key in ("startup", "rate_cap", "half_size", "exponent")]
+            errors = [abs(row.error) for row in fit.large]
+            told.append([
+                operation, f"**{count}**" if taken else str(count), *figures, f"{fit.median:.1%}",
+                f"{np.quantile(errors, 0.9):.1%}", f"{fit.at_largest:+.1%}",
+            ])  # fmt: skip
+    head = ["operation", "constants fitted", "`startup`", "`rate_cap`", "`half_size`", "`exponent`", "median",
+            "90 % below", "at 2 GiB"]  # fmt: skip
+    return RING + _table(head, told) + RING_WHY
+
+
+def _others(sweeps: Mapping[str, Measured]) -> str:
+    told = []
+    for name, held in sweeps.items():
+        if name in FITTED or name in RINGS.values():
+            continue
+        algorithm, rows = shipped_rows(held.sweep, held.topology)
+        signed = median(row.error for row in large(rows))
+        told.append([
+            held.sweep.operation, str(held.sweep.world_size), algorithm, f"{_median(rows):.0%}", f"{signed:+.0%}",
+            f"{rows[-1].error:+.0%}",
+        ])  # fmt: skip
+    head = ["operation", "H100", "algorithm", "median of the error's size", "median error", "at 2 GiB"]
+    return XLA + _table(head, told)
+
+
+def _sources(sweeps: Mapping[str, Measured]) -> str:
+    named = {held.sweep.source: None for held in sweeps.values()}
+    return "\n" + "".join(f"- {source}\n" for source in named)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))

@@ -1,0 +1,96 @@
+"""The words of docs/measured.md that are no numbers.
+
+Rule: nothing here is computed. Like the captions in a museum.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BEFORE: Final = """# Measured against simulated
+
+How near does a played all-reduce come to a real one? This page holds six measured sweeps of nccl-tests (float32, out
+of place) against the shipped topologies. The sweeps and their sources are in
+`simulator/catalog/measured/collectives.csv`. It is written by `python -m simulator.calibration.machines.page`; the
+constants in the topology files by `python -m simulator.calibration.machines.shipped`.
+
+A machine has at most five constants. The simulator plays the algorithm that the machine runs on its links, and
+
+- every rank first pays `startup` once;
+- each flow is held to `rate_cap` inside a box or `cross_rate_cap` between boxes, times 1 / (1 + (`half_size` /
+  S)^`exponent`) for an array of S bytes, S at least a packet of 4096;
+- where several rings run at once (`multi_ring`), those that leave a GPU for another one of its box share `rate_cap`;
+- over several boxes all-reduces are cut into `chunks` pieces (none smaller than 4 MiB), so that links inside and
+  between boxes work at once.
+
+Only one cap is fitted: one sweep tells one rate. It is the cap of those links that the largest array fills most. A ring
+cannot explain 483 GB/s of bus bandwidth over links of 450 GB/s (8 H100), nor 78 GB/s over cards of 50 GB/s a box (two
+p4de boxes): the first adds inside its switch (`nvls`), the second adds up inside its boxes first (`hierarchical`).
+"""
+
+WHY: Final = """
+Where it is far off, the measured time does something that no smooth curve does, most likely because the library changes
+its protocol or its algorithm from size to size: 8 A100 need 101 us for 1, for 2 and for 4 MiB; 16 H100 fall behind
+between 16 and 64 MiB and catch up beyond. The fit goes by the middle of the rows and lets such rows lie. Below 1 MiB
+hardly anything counts but the start-up; those rows have a quarter of the weight.
+"""
+
+RING: Final = """## Gathers and reduce-scatters
+
+A sharded training step lives by these two, and one box of 8 H100 is the only place where they were measured: a table
+that the compiler XLA ships. Its times contain the launch, so the start-ups here do too. The machine is taken to run a
+ring, as NCCL does. The rows over 8 GPUs were fitted with two constants (start-up and cap), with three (the cap fades
+with the root of the size) and with four, those of the reduce-scatter also with one, its cap, and the gather's start-up
+and half size; the topology files have the bold lines. Errors from 1 MiB up:
+
+"""
+
+RING_WHY: Final = """
+A cap that fades with the size is needed (two constants are off by 4 to 7 % in the middle, 5 to 6 % at the end), an
+exponent of its own is not, nor a second start-up and half size: four numbers for both operations. The 90 % are the
+sweep's own unrest: its reduce-scatter of 1 MiB takes 20 us, that of 512 KiB 41 us. Over 4 and 2 GPUs, held out, the
+same constants are too fast (table below); over 2 there is only one neighbour.
+
+Nobody's gathers over several boxes are known here. There `multi_ring` runs, one ring a GPU, each crossing to the next
+box over another card, with the constants of one box, what the network adds to the start-up of the all-reduce, and its
+cap between boxes where one was fitted: `source` says `not measured here`. dgx_a100 and aws_p4de take their all-reduce's
+constants, which is a ring over the same links; dgx_b200 takes twice the bytes in the time of dgx_h100.
+"""
+
+XLA: Final = """## Operations that the fit did not see
+
+The rest of XLA's table, over 2, 4 and 8 H100, none of it used for a constant. An operation without constants of its
+own takes the all-reduce's, which is the nearest thing that was measured. From 1 MiB up:
+
+"""
+
+AFTER: Final = """
+What to make of it: the two sources do not agree with each other, since XLA's own all-reduce on 8 GPUs is slower than
+the sweep that was fitted; that much of an error lies in the choice of a source. An all-to-all has no constants of its
+own: `auto` picks the direct exchange, whose seven flows share a GPU's port, so that a cap on each flow does not hold
+them back and the port is used to its rated 450 GB/s. Expect operations without constants of their own to be a fifth to
+a third too fast. Where one matters, measure it and run `simulator fit`: a topology file takes a section for each
+operation.
+
+## How far to trust it
+
+- Sizes between the measured ones, on the measured machine, from 1 MiB up: as the tables above say.
+- Below 1 MiB: tens of percent here and there; the library's protocols for small messages are not simulated.
+- The same boxes with fewer GPUs, or more boxes: the algorithm and the links are played, but the caps are those of the
+  measured number of GPUs. For 2 and 4 H100 the table above is all that is known; for more than two boxes nothing is.
+- `source` in a topology file says where constants come from, and says `not measured here` where they are taken from
+  another machine or operation: dgx_a100 and dgx_h100 over several boxes, aws_p4de in one box; gathers and
+  reduce-scatters everywhere but in one box of H100.
+- One sweep of each machine is known. Another cluster of the same make, library version or cabling can differ by more
+  than the errors on this page.
+
+## Your own machine
+
+    simulator fit sweep.txt --topology dgx_h100 --out my_machine.yaml
+
+`sweep.txt` is what an nccl-tests program printed (the list of ranks tells how many ranks and hosts there were), or a
+CSV file with a size and a time. Without `--topology` links are assumed that are a quarter faster than the fastest row
+needs. From Python: `simulator.calibration.machines.fit(path)`, `told` and `to_yaml`.
+
+## Sources
+"""

@@ -1,0 +1,107 @@
+"""How long a collective takes on a cluster, for any size and rate cap, from a few plays.
+
+Rule: played where it bends, straight lines between. A play is homogeneous: latencies are paid once, bytes are paid by
+rate, so time = L(pieces) + S g(cap, pieces), and g is known from plays of one large array. Like a tide table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.dtypes import find
+from simulator.calibration.machines.ground import with_machine
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.engine.events import execute
+from simulator.records.timeline import Timeline
+
+Floats = npt.NDArray[np.float64]
+Limit = Literal["inside", "across"]
+
+# Caps that are played, as parts of the fastest link: time bends where flows that share it stop being held back by each
+# other (a half, a third); below, where caps rule alone, it is straight in 1 / cap.
+_CAPS: Final = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 1 / 3, 0.2, 0.1)
+_LARGE: Final = 2**32
+_SMALL: Final = 2**12
+
+
+def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes: int, dtype: str) -> Timeline:
+    """Play one size with the events engine."""
+    elements = nbytes // find(dtype).itemsize
+    everyone = tuple(range(cluster.world_size))
+    task = Task(Request(operation, cluster.world_size, elements), machine.algorithm, everyone, dtype)
+    return execute(plan(with_machine(cluster, operation, machine), task).program, cluster)
+
+
+@dataclass(slots=True)
+class Response:
+    """Times of one algorithm, with the cap on flows inside boxes or across them.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    operation, algorithm, dtype : str
+    limit : {"inside", "across"}
+        Which cap is turned.
+    fastest : float
+        Bandwidth of the fastest link that the cap bounds [B/s].
+    """
+
+    cluster: Cluster
+    operation: str
+    algorithm: str
+    dtype: str
+    limit: Limit
+    fastest: float
+    _tables: dict[int | None, tuple[float, Floats]] = field(default_factory=dict)
+
+    def machine(self, cap: float, chunks: int | None = None) -> MachineCollective:
+        """The algorithm with this cap and nothing else."""
+        if self.limit == "inside":
+            return MachineCollective(self.algorithm, rate_cap=cap, chunks=chunks)
+        return MachineCollective(self.algorithm, cross_rate_cap=cap, chunks=chunks)
+
+    @property
+    def caps(self) -> Floats:
+        """The caps that are played, falling [B/s]."""
+        return self.fastest * np.array(_CAPS)
+
+    def table(self, pieces: int | None) -> tuple[float, Floats]:
+        """L [s], and g at each cap [s/B], for an array cut into this many pieces."""
+        if pieces not in self._tables:
+            latency = self._time(_SMALL, float("inf"), pieces)
+            times = [self._time(_LARGE, float(cap), pieces) for cap in self.caps]
+            self._tables[pieces] = latency, (np.array(times) - latency) / _LARGE
+        return self._tables[pieces]
+
+    def _time(self, nbytes: int, cap: float, pieces: int | None) -> float:
+        # The pieces are asked for outright: a small array would else not be cut.
+        machine = self.machine(cap)
+        elements = nbytes // find(self.dtype).itemsize
+        n = self.cluster.world_size
+        request = Request(self.operation, n, elements, chunks=pieces)
+        cluster = with_machine(self.cluster, self.operation, machine)
+        planned = plan(cluster, Task(request, self.algorithm, tuple(range(n)), self.dtype))
+        return execute(planned.program, cluster).end
+
+    def times(self, sizes: Floats, caps: Floats, chunks: int | None) -> Floats:
+        """Foresee the time of each size [B] with its own cap [B/s], without start-up [s]."""
+        found = np.empty_like(sizes)
+        bounds = [MachineCollective(self.algorithm, chunks=chunks).segments(size) for size in sizes]
+        for pieces in set(bounds):
+            mine = np.array([bound == pieces for bound in bounds])
+            latency, slopes = self.table(pieces)
+            found[mine] = latency + sizes[mine] * self._slope(caps[mine], slopes)
+        return found
+
+    def _slope(self, caps: Floats, slopes: Floats) -> Floats:
+        inverse, known = 1.0 / caps, 1.0 / self.caps
+        within = np.interp(inverse, known, slopes)
+        steep = (slopes[-1] - slopes[-2]) / (known[-1] - known[-2])
+        beyond = slopes[-1] + steep * (inverse - known[-1])
+        return np.asarray(np.where(inverse > known[-1], beyond, within))

@@ -1,0 +1,162 @@
+"""A sweep that somebody measured: its rows, and what the file says of the machine.
+
+Rule: what the file does not say is asked for, or worked out from its figures and said so. Like a form with blanks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulator.basics import dtypes
+from simulator.calibration.machines.header import MOST_RANKS, Header, read_header
+from simulator.collectives.algorithm import OPERATIONS
+from simulator.errors import ScenarioError, UnknownNameError
+from simulator.report.tables.nccl_table import NcclRow, read
+
+# Ratio of busbw to algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): above 1 only for all_reduce,
+# where it is 2 (n - 1) / n. Its two decimals tell n apart up to this.
+_MOST_TOLD_BY_RATIO: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Times of one operation over sizes on one machine.
+
+    Attributes
+    ----------
+    operation : str
+    world_size : int
+    boxes : int or None
+        Hosts; None where the file does not say.
+    dtype : str
+    rows : tuple of (int, float)
+        Size of the whole array [B] and time [s], by size.
+    gpu : str
+        As the file calls it; empty where it does not.
+    source : str
+        For the topology file's `source`.
+    assumed : tuple of str
+        What was worked out instead of read.
+    """
+
+    operation: str
+    world_size: int
+    rows: tuple[tuple[int, float], ...]
+    boxes: int | None = None
+    dtype: str = "float32"
+    gpu: str = ""
+    source: str = ""
+    assumed: tuple[str, ...] = ()
+
+
+def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> Sweep:
+    """Read an output of nccl-tests, or a CSV file with a size and a time.
+
+    Parameters
+    ----------
+    path : path
+    world_size : int, optional
+        Where the file does not say: it has neither a list of ranks nor a column `ranks`.
+    operation : str, optional
+        Where the file does not say.
+
+    Returns
+    -------
+    Sweep
+        With the out-of-place times.
+
+    Raises
+    ------
+    ScenarioError
+        Unreadable; several sweeps in one file; neither said nor given how many ranks or which operation.
+    """
+    if operation is not None and operation not in OPERATIONS:
+        raise UnknownNameError("operation", operation, OPERATIONS)
+    rows = read(path)
+    header = read_header(path)
+    assumed: list[str] = []
+    ranks = _world_size(path, header, world_size, operation or header.operation, rows, assumed)
+    what = operation or header.operation or _operation(path, ranks, rows, assumed)
+    times = _times(path, rows)
+    boxes = header.boxes
+    return Sweep(what, ranks, times, boxes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
+
+
+def _world_size(
+    path: Path | str,
+    header: Header,
+    given: int | None,
+    operation: str | None,
+    rows: Sequence[NcclRow],
+    assumed: list[str],
+) -> int:
+    if given is not None and header.world_size is not None and given != header.world_size:
+        raise ScenarioError(f"{path}: world_size: got {given}; the file says {header.world_size}; leave it out")
+    if given is not None and not 2 <= given <= MOST_RANKS:
+        bound = "at least 2" if given < 2 else f"at most {MOST_RANKS}"
+        raise ScenarioError(f"{path}: world_size: got {given}; must be {bound}")
+    found = given or header.world_size
+    if found is None and operation in (None, "all_reduce"):
+        found = _from_ratio(rows)
+        if found is not None:
+            assumed.append(f"{found} ranks, from busbw / algbw = {2 * (found - 1) / found:.4g} of an all_reduce")
+    if found is None:
+        raise ScenarioError(f"{path}: does not say how many ranks it was measured on; give world_size")
+    return found
+
+
+def _ratio(rows: Sequence[NcclRow]) -> float | None:
+    """Bus bandwidth over algorithm bandwidth, from the fastest row: there most digits count."""
+    fast = max(rows, key=lambda row: row.algbw or 0.0)
+    return fast.busbw / fast.algbw if fast.busbw and fast.algbw and fast.algbw >= 1e9 else None
+
+
+def _from_ratio(rows: Sequence[NcclRow]) -> int | None:
+    ratio = _ratio(rows)
+    if ratio is None or not 1.02 < ratio < 2.0:
+        return None
+    ranks = round(2.0 / (2.0 - ratio))
+    exact = abs(ratio - 2 * (ranks - 1) / ranks) < 2e-3 / ranks
+    return ranks if exact and ranks <= _MOST_TOLD_BY_RATIO else None
+
+
+def _operation(path: Path | str, ranks: int, rows: Sequence[NcclRow], assumed: list[str]) -> str:
+    ratio = _ratio(rows)
+    if ratio is not None and ranks > 2 and abs(ratio - 2 * (ranks - 1) / ranks) < 0.02:
+        assumed.append(f"operation all_reduce, from busbw / algbw = {ratio:.4g}")
+        return "all_reduce"
+    allowed = ", ".join(OPERATIONS)
+    raise ScenarioError(f"{path}: does not say which operation was measured; give operation: one of {allowed}")
+
+
+def _dtype(path: Path | str, rows: Sequence[NcclRow], assumed: list[str]) -> str:
+    names = {row.dtype for row in rows if row.dtype}
+    if len(names) != 1:
+        assumed.append("float32, because the file names no dtype or several")
+        return "float32"
+    # Only the size counts: unsigned types are played as their signed twins.
+    name = names.pop().replace("uint64", "int64").replace("uint32", "int32")
+    try:
+        return dtypes.find(name).name
+    except UnknownNameError as error:
+        raise ScenarioError(f"{path}: {error}") from error
+
+
+def _times(path: Path | str, rows: Sequence[NcclRow]) -> tuple[tuple[int, float], ...]:
+    """By size; several times of one size become their median."""
+    by_size: dict[int, list[float]] = {}
+    for row in rows:
+        if row.size > 0 and row.time > 0:
+            by_size.setdefault(row.size, []).append(row.time)
+    if len(by_size) < 2:
+        raise ScenarioError(f"{path}: got {len(by_size)} size with a time; a start-up and a rate need at least 2")
+    return tuple((size, _middle(times)) for size, times in sorted(by_size.items()))
+
+
+def _middle(times: list[float]) -> float:
+    ordered = sorted(times)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

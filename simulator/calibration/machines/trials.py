@@ -1,0 +1,105 @@
+"""The algorithms that a machine may run, each with its best constants on foreseen times.
+
+Rule: nothing is played at every size here. Like an audition before the concert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from simulator.calibration.machines.limits import bounds
+from simulator.calibration.machines.records import LARGE, FitRow, Tried, large
+from simulator.calibration.machines.response import Response
+from simulator.calibration.machines.solve import FREE, Constants, Data, Fading, solve
+from simulator.calibration.machines.sweep import Sweep
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import catalog
+from simulator.errors import ScenarioError
+
+# What communication libraries run, nearest first. The switch adds where it can; over boxes stages that overlap come
+# near to what NCCL's trees and rings do there.
+_PREFERRED: Final = ("nvls", "ring", "double_binary_tree", "direct", "tree", "chain", "halving_doubling")
+_OVER_BOXES: Final = ("nvls", "hierarchical", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
+# Into how many pieces arrays are tried to be cut, where boxes add up in stages that can overlap.
+_CUTS: Final = (8, 4, 16)
+# An algorithm that needs so much longer without a cap than was measured with the largest array is not it.
+_TOO_SLOW: Final = 1.1
+# Small rows count less than those of 1 MiB and more: they say little but the start-up.
+_SMALL_WEIGHT: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One algorithm with one number of pieces."""
+
+    response: Response
+    chunks: int | None
+    constants: Constants
+    tried: Tried
+    fading: Fading = FREE
+
+
+def trials(
+    cluster: Cluster, sweep: Sweep, algorithm: str | None, fading: Fading = FREE
+) -> tuple[list[Trial], list[Tried]]:
+    """Solve for every algorithm that can do it here, in the order of preference, and list those that are too slow.
+
+    Raises
+    ------
+    ScenarioError
+        The given algorithm does not have this operation, or cannot do it here.
+    """
+    found: list[Trial] = []
+    too_slow: list[Tried] = []
+    for name in _names(cluster, sweep, algorithm):
+        staged = sweep.operation == "all_reduce" and name in ("nvls", "hierarchical") and len(cluster.boxes) > 1
+        cuts: tuple[int | None, ...] = _CUTS if staged else (None,)
+        try:
+            limits = bounds(cluster, sweep, name, pieces=cuts[-1])
+        except ScenarioError:
+            if algorithm is not None:
+                raise
+            continue
+        if limits.time > _TOO_SLOW * sweep.rows[-1][1]:
+            too_slow.append(Tried(name, None, float("inf"), limits.time / sweep.rows[-1][1] - 1.0, float("inf")))
+            continue
+        response = Response(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
+        found += [_trial(response, sweep, chunks, fading) for chunks in cuts]
+    return found, too_slow
+
+
+def data(sweep: Sweep) -> Data:
+    """The sweep as arrays, with how much each row counts."""
+    sizes = np.array([size for size, _ in sweep.rows], np.float64)
+    times = np.array([time for _, time in sweep.rows])
+    weights = np.where((sizes >= LARGE) | (sizes.max() < LARGE), 1.0, _SMALL_WEIGHT)
+    return Data(sizes, times, weights)
+
+
+def judged(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...], loss: float) -> Tried:
+    """What is told of a trial."""
+    return Tried(algorithm, chunks, median(abs(row.error) for row in large(rows)), rows[-1].error, loss)
+
+
+def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
+    if algorithm is not None:
+        if sweep.operation not in catalog.find(algorithm).plans:
+            able = ", ".join(catalog.operations(algorithm))
+            raise ScenarioError(f"algorithm: got {algorithm!r}, which has no {sweep.operation}; it has {able}")
+        return [algorithm]
+    wanted = _PREFERRED if len(cluster.boxes) < 2 else _OVER_BOXES
+    return [name for name in wanted if sweep.operation in catalog.find(name).plans]
+
+
+def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading) -> Trial:
+    measured = data(sweep)
+    foreseen = partial(response.times, chunks=chunks)
+    constants, loss = solve(measured, foreseen, response.fastest, fading=fading)
+    times = constants.startup + response.times(measured.sizes, constants.caps(measured.sizes), chunks)
+    rows = tuple(FitRow(size, time, float(x), False) for (size, time), x in zip(sweep.rows, times, strict=True))
+    return Trial(response, chunks, constants, judged(response.algorithm, chunks, rows, loss), fading)

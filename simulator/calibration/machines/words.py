@@ -1,0 +1,146 @@
+"""A fit in words: a table for people, and YAML for a topology file.
+
+Rule: numbers are written so that they read back as they were played. Like a receipt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.basics.input_files import read_text
+from simulator.basics.units import format_bytes, format_time
+from simulator.calibration.machines.records import Fit, constants
+from simulator.cluster.cluster import MachineCollective
+from simulator.cluster.locate import locate
+from simulator.cluster.topology_file import MeasuredOperation, load_topology
+
+_UNITS: Final = {
+    "startup": ("us", 1e-6), "rate_cap": ("GB/s", 1e9), "cross_rate_cap": ("GB/s", 1e9), "half_size": ("MB", 1e6)
+}  # fmt: skip
+
+
+def told(fit: Fit) -> str:
+    """Tell a fit: what was taken, each size, and how far off.
+
+    Parameters
+    ----------
+    fit : Fit
+
+    Returns
+    -------
+    str
+        Lines; ends without a newline.
+    """
+    machine = fit.machine
+    held = ", ".join(f"{name} {text}" for name, text in written(machine).items())
+    boxes = "" if fit.boxes == 1 else f" in {fit.boxes} boxes"
+    lines = [f"{fit.operation} on {fit.world_size} ranks{boxes} of {fit.topology}: {machine.algorithm}"]
+    lines += [f"{len(fit.constants)} constants: {held}"]
+    lines += [f"assumed: {text}" for text in fit.assumed]
+    lines += ["", f"{'size':>10}  {'measured':>10}  {'simulated':>10}  {'error':>7}"]
+    for row in fit.rows:
+        mark = "" if row.played else "  (not played)"
+        lines.append(
+            f"{format_bytes(row.size):>10}  {format_time(row.measured):>10}  {format_time(row.simulated):>10}  "
+            f"{row.error:>+7.1%}{mark}"
+        )
+    lines += ["", f"{_range(fit)}: {summary(fit)}"]
+    lines += [f"also tried: {tried.told}" for tried in fit.tried[1:]]
+    return "\n".join(lines)
+
+
+def summary(fit: Fit) -> str:
+    """Median, largest and worst in one line."""
+    return (
+        f"median |error| {fit.median:.1%}, at the largest size {fit.at_largest:+.1%}, "
+        f"worst {fit.worst.error:+.1%} at {format_bytes(fit.worst.size)}"
+    )
+
+
+def _range(fit: Fit) -> str:
+    return "all sizes" if len(fit.large) == len(fit.rows) else "from 1 MiB up"
+
+
+def written(machine: MachineCollective) -> dict[str, str]:
+    """The constants of a machine as a topology file has them."""
+    return {name: _written(name, value) for name, value in constants(machine).items()}
+
+
+def _written(name: str, value: float) -> str:
+    if name not in _UNITS:
+        return f"{value:g}"
+    unit, factor = _UNITS[name]
+    # Four digits, written out: the units' reader takes them back to the last bit.
+    return f"{float(f'{value / factor:.4g}'):.10g} {unit}"
+
+
+def to_yaml(fit: Fit) -> str:
+    """Write the topology that a fit was played on, with the fitted section in it.
+
+    Returns
+    -------
+    str
+        A whole topology file: of a named topology its own text, comments kept, in which only what was fitted is new; of
+        an assumed one its keys. Of a graph file the `collectives` section alone.
+    """
+    one = MeasuredOperation(one_box=fit.machine) if fit.boxes == 1 else MeasuredOperation(boxes=fit.machine)
+    if isinstance(fit.base, Mapping):
+        said = "".join(f"# Assumed: {text}.\n" for text in fit.assumed)
+        return f"{said}{_mapping(fit.base)}{section({fit.operation: one})}"
+    path = locate("topology", fit.base)
+    if path.suffix in (".json", ".graphml"):
+        return section({fit.operation: one})
+    held = dict(load_topology(fit.base).collectives)
+    before = held.get(fit.operation, MeasuredOperation())
+    held[fit.operation] = MeasuredOperation(one.one_box or before.one_box, one.boxes or before.boxes)
+    return without_section(path) + section(held)
+
+
+def section(collectives: Mapping[str, MeasuredOperation]) -> str:
+    """The `collectives` section of a topology file.
+
+    Examples
+    --------
+    >>> print(section({"all_reduce": MeasuredOperation(one_box=MachineCollective("ring", 5e-6, 2e11))}).strip())
+    collectives:
+      all_reduce:
+        one_box:
+          algorithm: ring
+          startup: 5 us
+          rate_cap: 200 GB/s
+    """
+    lines = ["collectives:"]
+    for operation, both in collectives.items():
+        lines.append(f"  {operation}:")
+        for key, machine in (("one_box", both.one_box), ("boxes", both.boxes)):
+            if machine is None:
+                continue
+            lines += [f"    {key}:", f"      algorithm: {machine.algorithm}"]
+            lines += [f"      {name}: {text}" for name, text in written(machine).items()]
+            lines += [f"      source: {json.dumps(machine.source)}"] if machine.source else []
+    return "\n".join(lines) + "\n"
+
+
+def without_section(path: Path) -> str:
+    """A topology file's text without its `collectives`."""
+    kept: list[str] = []
+    inside = False
+    for line in read_text(path).splitlines():
+        if line and not line[0].isspace():
+            inside = line.startswith("collectives:")
+        if not inside:
+            kept.append(line)
+    return "\n".join(kept).rstrip() + "\n"
+
+
+def _mapping(keys: Mapping[str, Any], indent: str = "") -> str:
+    text = ""
+    for name, value in keys.items():
+        if isinstance(value, Mapping):
+            text += f"{indent}{name}:\n{_mapping(value, indent + '  ')}"
+        else:
+            text += f"{indent}{name}: {value}\n"
+    return text

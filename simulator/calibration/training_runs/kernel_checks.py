@@ -1,0 +1,78 @@
+"""Is each constant of the kernels needed? Each is taken away, and what was fitted beside it is fitted again.
+
+Rule: the matmul table tells by its own rows, training rows by the linear system of their fit; only what slows kernels
+beside communication is played again, since nothing else shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulator.calibration.kernels import DTYPES, Misfit, fit, measured, misfit
+from simulator.calibration.kernels import NEUTRAL as KERNELS
+from simulator.calibration.training_runs.fitting import fit as fit_rows
+from simulator.calibration.training_runs.fitting import kernel_time, linear
+from simulator.calibration.training_runs.playing import Outcome, play_rows
+from simulator.calibration.training_runs.rows import BEST_MATMUL, Changes, cluster_of
+from simulator.calibration.training_runs.summary import Errors, errors, is_fitted
+from simulator.cluster.gpu_file import load_gpu
+from simulator.step.framework import Framework
+from simulator.step.kernels.kernel_model import REFERENCE, KernelModel, kernel_model
+
+# Constants that no fit to the table finds, each where a kernel has nothing of the kind.
+_OTHERS: Final[Mapping[str, float]] = {BEST_MATMUL: 1.0, "hbm_efficiency": 1.0, "attention_2": 1.0}
+_BESIDE: Final = "communication_sms"
+# Of the search; enough for a difference that is seen, in seconds.
+_ROUNDS: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Errors without a constant: of the matmul table by dtype, of training rows."""
+
+    name: str
+    tables: Mapping[str, Misfit]
+    rows: Errors
+
+
+def without_kernel_constants(outcomes: Sequence[Outcome], framework: Framework, jobs: int = 2) -> Iterator[Without]:
+    """First with all constants, then without each."""
+    played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
+    yield _without("all constants", {}, played, framework)
+    for name, neutral in (*KERNELS.items(), *_OTHERS.items()):
+        yield _without(f"without {name}", {name: neutral}, played, framework)
+    alone = play_rows([o.row for o in played], {framework.name: framework}, jobs, changes=((_BESIDE, 0.0),))
+    yield Without(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
+
+
+def _without(name: str, gone: Mapping[str, float], played: Sequence[Outcome], framework: Framework) -> Without:
+    model = _model(gone)
+    again: dict[str, float] = {}
+    if gone and "attention_2" not in gone:
+        fixed = {key: value for key, value in gone.items() if key in KERNELS}
+        again = fit({dtype: measured(dtype) for dtype in DTYPES}, model, fixed=fixed, rounds=_ROUNDS)
+    changes = tuple({**gone, **again}.items())
+    moved = [replace(o, step_time=o.step_time + _longer(o, framework, changes)) for o in played]
+    return Without(name, _tables(model.changed(again)), _errors(name, moved, framework, changes))
+
+
+def _model(gone: Mapping[str, float]) -> KernelModel:
+    if not gone:
+        return kernel_model(load_gpu(REFERENCE))
+    return kernel_model(cluster_of(REFERENCE, 1, tuple(gone.items())).gpus[0])
+
+
+def _tables(model: KernelModel) -> dict[str, Misfit]:
+    return {dtype: misfit(model.matmul(dtype), measured(dtype)) for dtype in DTYPES}
+
+
+def _longer(outcome: Outcome, framework: Framework, changes: Changes) -> float:
+    """What other constants add to a step [s]."""
+    return kernel_time(outcome.row, framework, changes) - kernel_time(outcome.row, framework)
+
+
+def _errors(name: str, played: Sequence[Outcome], framework: Framework, changes: Changes) -> Errors:
+    held = linear(played, framework, changes=changes)
+    return errors(name, held.errors(fit_rows(held)))

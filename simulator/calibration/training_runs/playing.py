@@ -1,0 +1,128 @@
+"""Play measured rows, on several processes.
+
+Rule: a row and constants in, an outcome out; the same row gives the same outcome wherever it is played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, Row, cluster_of, step_of
+from simulator.engine.events import execute
+from simulator.report.numbers.training_summary import summarize_step
+from simulator.step.framework import Framework, load_framework
+from simulator.step.plan import plan_step
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A row and what was played.
+
+    Attributes
+    ----------
+    row : Row
+    step_time : float
+        [s]
+    peak : float
+        Of the rank that needs most, with what the framework holds beside tensors [B].
+    capacity : int
+        [B]
+    communication : float
+        Time in which nothing but communication went on, as a share of what was played.
+    """
+
+    row: Row
+    step_time: float
+    peak: float
+    capacity: int
+    communication: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs."""
+        return self.row.tokens_per_s * self.row.step_time / self.step_time
+
+    @property
+    def error(self) -> float:
+        """Of tokens/s: simulated / measured - 1."""
+        return self.row.step_time / self.step_time - 1.0
+
+    @property
+    def memory_error(self) -> float | None:
+        """Of peak memory; None where none was printed."""
+        return None if self.row.peak is None else self.peak / self.row.peak - 1.0
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits, as the measured run did."""
+        return self.peak <= self.capacity
+
+
+def frameworks() -> dict[str, Framework]:
+    """The frameworks of the measured rows, by name."""
+    return {name: load_framework(name) for name in ("llm_foundry", "torchtitan")}
+
+
+def play_row(row: Row, known: Mapping[str, Framework], changes: Changes = ()) -> Outcome:
+    """Play one row, with other constants of its GPU where some are changed.
+
+    Notes
+    -----
+    Of many micro-batches three are played; the others take as long as from the second to the third.
+    """
+    cluster = cluster_of(row.gpu, row.gpus, changes, row.topology)
+    framework = known[row.framework]
+    accumulation = min(row.accumulation, MOST_PLAYED)
+    step = step_of(row, framework, accumulation)
+    planned = plan_step(cluster, replace(step, collectives="closed_form"))
+    timeline = execute(planned.program, cluster, limit_memory=False)
+    rank = [span for span in timeline.spans if span.rank == 0]
+    begins = {span.name: span.start for span in rank if span.name.startswith("embedding forward")}
+    time = timeline.end
+    if row.accumulation > accumulation:
+        period = begins[f"embedding forward {accumulation - 1}"] - begins[f"embedding forward {accumulation - 2}"]
+        time += (row.accumulation - accumulation) * period
+    report = summarize_step(planned, cluster, timeline)
+    peak = report.peak_memory_bytes + framework.reserved
+    return Outcome(row, time, peak, cluster.gpus[0].hbm_bytes, report.exposed_comm_time_s / report.step_time_s)
+
+
+def play_rows(
+    rows: Sequence[Row],
+    known: Mapping[str, Framework] | None = None,
+    jobs: int = 2,
+    advance: Callable[[], None] | None = None,
+    changes: Changes = (),
+) -> tuple[Outcome, ...]:
+    """Play rows on so many processes, in their order.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    known : mapping of str to Framework, optional
+        Other constants than the shipped ones.
+    jobs : int
+    advance : function, optional
+        Called after each row.
+    changes : Changes
+        Constants of the GPUs with other values.
+    """
+    play = partial(play_row, known=known or frameworks(), changes=changes)
+    if jobs == 1 or len(rows) == 1:
+        return tuple(_told(map(play, rows), advance))
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return tuple(_told(pool.map(play, rows, chunksize=4), advance))
+
+
+def _told(outcomes: Iterable[Outcome], advance: Callable[[], None] | None) -> list[Outcome]:
+    found = []
+    for outcome in outcomes:
+        found.append(outcome)
+        if advance is not None:
+            advance()
+    return found

@@ -1,0 +1,111 @@
+"""How far off played rows are: by group, the worst of them with a reason, memory.
+
+Rule: counts and sorts; plays nothing. Like the marks at the end of a term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Final
+
+from simulator.calibration.training_runs.playing import Outcome
+from simulator.calibration.training_runs.rows import Row
+
+# Above this share of memory an allocator that keeps freed blocks begins to give them back and ask again.
+_NEARLY_FULL: Final = 0.8
+_LONG: Final = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Relative errors of a group, simulated / measured - 1.
+
+    Attributes
+    ----------
+    name : str
+    count : int
+    median, most : float
+        Of the errors' sizes: the middle one, and what 90 % stay below.
+    bias : float
+        Mean, signs kept.
+    middle : float
+        Median, signs kept.
+    """
+
+    name: str
+    count: int
+    median: float
+    most: float
+    bias: float
+    middle: float
+
+
+def errors(name: str, found: Iterable[float]) -> Errors:
+    """Summarise errors.
+
+    Examples
+    --------
+    >>> errors("three", [0.1, -0.2, 0.3]).median
+    0.2
+    """
+    signed = [float(error) for error in found]
+    if not signed:
+        raise ValueError(f"{name}: no error to summarise")
+    sizes = sorted(map(abs, signed))
+    last = min(len(sizes) - 1, int(0.9 * len(sizes)))
+    return Errors(name, len(sizes), median(sizes), sizes[last], fmean(signed), median(signed))
+
+
+def by_group(outcomes: Sequence[Outcome]) -> tuple[Errors, ...]:
+    """Errors of tokens/s for each group; first all of the fitted rows together, where they are among them."""
+    fitted = [o.error for o in outcomes if is_fitted(o.row)]
+    first = (errors("foundry, bf16, all", fitted),) if fitted else ()
+    names = dict.fromkeys(o.row.group for o in outcomes)
+    return (*first, *(errors(name, [o.error for o in outcomes if o.row.group == name]) for name in names))
+
+
+def is_fitted(row: Row) -> bool:
+    """Whether constants are fitted to the row: llm-foundry's in bfloat16."""
+    return row.table == "foundry" and not row.eight_bit
+
+
+def of_memory(outcomes: Sequence[Outcome], table: str) -> Errors | None:
+    """Errors of peak memory in a part of the table, where any was printed."""
+    found = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
+    return errors(table, found) if found else None
+
+
+def worst(outcomes: Sequence[Outcome], count: int = 10) -> tuple[tuple[Outcome, str], ...]:
+    """The rows that are farthest off, each with the likely reason."""
+    ordered = sorted(outcomes, key=lambda o: -abs(o.error))[:count]
+    rows = [o.row for o in outcomes]
+    return tuple((outcome, reason(outcome, rows)) for outcome in ordered)
+
+
+def reason(outcome: Outcome, rows: Sequence[Row]) -> str:
+    """What is known that the simulator does not play, or does not know; a guess where nothing is known."""
+    row = outcome.row
+    longer = [r for r in rows if _like(r, row) and r.seq_len > row.seq_len and r.tokens_per_s > row.tokens_per_s]
+    if outcome.error > 0 and longer:
+        seq = min(r.seq_len for r in longer)
+        return f"measured slower than sequence {seq}, which is more work a token; the source does not say why"
+    if outcome.error > 0 and outcome.peak > _NEARLY_FULL * outcome.capacity:
+        return "memory is nearly full: perhaps an allocator that gives blocks back and asks again, which is not played"
+    if row.table == "nanotron" and row.gpus > 8:
+        return "nanotron gathers and scatters after its passes, not beside them; a noisy cluster, says its source"
+    if row.eight_bit:
+        return "every cast to eight bits is played as a pass of its own; the library joins some with norms"
+    if row.table == "torchtitan" and row.gpus > 8:
+        return "the network of the measured machine is not stated"
+    if row.seq_len >= _LONG:
+        return "attention of long sequences; its kernels' year and version are not stated"
+    if row.gpus > 8:
+        return "communication over boxes; the measured network is not the played one"
+    return "kernels: shapes of this size lie off the middle of the constants"
+
+
+def _like(other: Row, row: Row) -> bool:
+    keys = ("table", "model", "gpu", "gpus", "matmul", "checkpointing", "compiled")
+    return all(getattr(other, key) == getattr(row, key) for key in keys)

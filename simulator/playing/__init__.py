@@ -1,0 +1,1 @@
+"""One point, played: a collective or a training step, from its plan to its report."""

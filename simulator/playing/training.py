@@ -1,0 +1,114 @@
+"""A training step on the way of a scenario: plan it, play it, summarise it; and where it does not fit, try what would.
+
+Rule: the training half of run.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from simulator.cluster.cluster import Cluster
+from simulator.engine.jitter import Jitter
+from simulator.engine.play import Engine, play, whose
+from simulator.engine.recording import of_ranks
+from simulator.errors import OutOfMemoryError, ScenarioError
+from simulator.learning.learn import learn
+from simulator.learning.state import Parameters
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.summary import with_link_use
+from simulator.report.numbers.training_summary import TrainingReport, summarize_step
+from simulator.step.alternatives import alternatives
+from simulator.step.plan import StepPlan, plan_step
+from simulator.step.spec import TrainingStep
+
+# Trying is playing: more than a few changes would make a user wait for an error.
+_MOST_TRIED = 6
+
+
+def play_step(
+    cluster: Cluster,
+    step: TrainingStep,
+    jitter: Jitter,
+    *,
+    limit_memory: bool,
+    engine: Engine = "auto",
+    keep: Collection[int] | None = None,
+) -> tuple[StepPlan, Timeline, TrainingReport, Parameters | None]:
+    """Play one step; where numbers are asked for, train on it.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    step : TrainingStep
+    jitter : Jitter
+    limit_memory : bool
+    engine : {"auto", "events", "compiled"}
+    keep : collection of int, optional
+        Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
+        large job those of rank 0.
+
+    Returns
+    -------
+    tuple
+        Plan, timeline, report, and the parameters of a real training after its last step.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If `limit_memory` and a rank needs more than it has; the message says which changes, each tried, would fit.
+    """
+    steady = jitter.compute == 0 and jitter.latency == 0
+    try:
+        planned = plan_step(cluster, step, steady=steady)
+    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+        raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
+    # Real training follows the order in which things ended, to the last bit, and on all ranks.
+    by = "events" if engine == "auto" and step.lesson is not None else engine
+    operations = cluster.world_size * len(planned.program.ranks[0])
+    large = whose(None, operations) is not None
+    # Numbers, and steps that nobody waits for, are told by what all ranks did.
+    whole = step.lesson is not None or step.rounds > 1
+    try:
+        timeline = play(
+            by,
+            planned.program,
+            cluster,
+            jitter=jitter,
+            limit_memory=limit_memory,
+            allocator=step.allocator,
+            keep=None if whole else whose(keep, operations),
+        )
+        timeline = with_link_use(timeline)
+    except OutOfMemoryError as error:
+        error.args = (f"{error.args[0]}; {_advice(cluster, step, large=large)}",)
+        raise
+    report, parameters = summarize_step(planned, cluster, timeline), None
+    if step.lesson is not None:
+        learned = learn(planned, cluster, timeline, jitter)
+        report, parameters = replace(report, learning=learned.told), learned.parameters
+    return planned, of_ranks(timeline, keep) if whole and keep is not None else timeline, report, parameters
+
+
+def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:
+    """Changes of one setting that fit, each played; where none does, what comes nearest."""
+    fitting: list[str] = []
+    lacking: list[tuple[int, str]] = []
+    for number, (told, changed) in enumerate(alternatives(step, cluster.world_size)):
+        if number == _MOST_TRIED:
+            break
+        # What a job of thousands needs hardly depends on when exactly its collectives end.
+        program = plan_step(cluster, replace(changed, collectives="closed_form") if large else changed).program
+        timeline = play("auto", program, cluster, limit_memory=False, allocator=changed.allocator, keep=(0,))
+        need = max(sample.nbytes for sample in timeline.memory)
+        if timeline.short_of_memory:
+            # Where the bytes would fit but not their fragments, what is reserved says what is missing.
+            lacking.append((max([need, *timeline.reserved.values()]), told))
+        else:
+            fitting.append(f"{told} (needs {need / 1e9:.3g} GB)")
+    if fitting:
+        return "tried, and fits: " + "; ".join(fitting[:3])
+    if lacking:
+        need, told = min(lacking)
+        return f"no single change that was tried fits; nearest: {told} (needs {need / 1e9:.3g} GB)"
+    return "nothing smaller is left to try on this GPU"

@@ -1,0 +1,262 @@
+"""A Program: what every rank does, stream by stream. Pure data.
+
+Rule: a program says what happens and in which order, never when. Like a rehearsal plan: each player's own list, with
+the points where players meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, overload
+
+from simulator.records.schedule import Schedule
+
+# The stream of what the host's processors do for a rank.
+HOST: Final = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What an operation of a training step does with numbers, for whoever carries them; times do not depend on it.
+
+    Attributes
+    ----------
+    what : str
+        "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "sum copies", "all_gather", "check" and
+        "flag" for overflow, "norm" and "sum norm", "update", "gather updated", "push", "serve", "pull".
+    units : tuple of str
+        Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
+    micro : int
+        Of which micro-batch; counted on where a program covers several steps.
+    """
+
+    what: str
+    units: tuple[str, ...] = ()
+    micro: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Kernels on the compute stream.
+
+    Attributes
+    ----------
+    name : str
+    duration : float
+        On this rank's GPU at its nominal speed [s]; stragglers and jitter stretch it.
+    flops, nbytes : float
+        What it computes [FLOP] and moves through HBM [B]; kept on the span.
+    slowed : float or None
+        Its duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None
+        where that makes no difference.
+    kind : str
+        For colours and sums: "forward", "backward", "recompute", "optimizer", ...
+    stream : str
+    after : tuple of str
+        Names of operations of the same rank, on other streams, that must have ended.
+    act : Act or None
+    on_gpu : bool
+        Whether a slow GPU makes it slow; not what processors, servers or copies over PCIe do meanwhile.
+    """
+
+    name: str
+    duration: float
+    flops: float = 0.0
+    nbytes: float = 0.0
+    slowed: float | None = None
+    kind: str = "compute"
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+    act: Act | None = None
+    on_gpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a group: every rank of the group has this same operation in its list.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the program; how the ranks find each other.
+    group : tuple of int
+        Ranks; the place in the group is the participant's number in the schedule.
+    extras : tuple of str
+        Vertices of the schedule's further participants (servers, reducing switches).
+    schedule : Schedule
+    elements : int
+        Elements of the whole array.
+    itemsize : int
+        Bytes of one element in memory, and on the wire where it is only copied [B].
+    reduce_itemsize : int
+        Bytes of one element on the wire where it is reduced: partial sums may travel wider [B].
+    dtype, reduction : str
+    accumulate : str
+        Dtype of partial sums.
+    startup : float
+        Paid by every rank once, before its first transfer [s].
+    rate_cap : float
+        Bound on the rate of each flow [B/s]; infinite where there is none.
+    cross_rate_cap : float
+        The same for flows that leave a box [B/s].
+    duration : float or None
+        Where its closed form is taken instead of its transfers: it ends so long after its last rank has reached it [s].
+    together : bool
+        Whether no rank starts before all have reached it, as where a coordinator lets them.
+    takes_sms : bool
+        Whether kernels beside it are slowed; not by copies to the host, for which GPUs have engines of their own.
+    stream : str
+    after : tuple of str
+        Names of operations of the same rank that must have ended.
+    why : str
+        Why this algorithm.
+    act : Act or None
+    """
+
+    name: str
+    group: tuple[int, ...]
+    schedule: Schedule
+    elements: int
+    itemsize: int
+    reduce_itemsize: int
+    dtype: str = "float32"
+    reduction: str = "sum"
+    accumulate: str = "float32"
+    extras: tuple[str, ...] = ()
+    startup: float = 0.0
+    rate_cap: float = float("inf")
+    cross_rate_cap: float = float("inf")
+    duration: float | None = None
+    together: bool = False
+    stream: str = "communication"
+    after: tuple[str, ...] = ()
+    why: str = ""
+    takes_sms: bool = True
+    act: Act | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array [B]."""
+        return self.elements * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Take HBM, under a label, until it is freed.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the rank's program; Free names it.
+    nbytes : int
+        [B]
+    category : str
+        For the sums: "parameters", "gradients", "activations", ...
+    """
+
+    name: str
+    nbytes: int
+    category: str = "other"
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Give back what an Allocate of the same rank took."""
+
+    allocation: str
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A name of its own, so that others can wait for it."""
+        return f"free {self.allocation}"
+
+
+Op = Compute | Collective | Allocate | Free
+
+
+class SameForAll(Sequence[tuple[Op, ...]]):
+    """Every rank's list where all do the same, each among its own groups: written once; a rank's own when asked for.
+
+    Parameters
+    ----------
+    ops : tuple of Op
+        Rank 0's.
+    size : int
+        Ranks.
+    own : callable (place, rank) -> Op
+        What a rank does at a place of the list.
+    teams : callable (place) -> tuple of Collective
+        The operation of each group that carries out the collective at a place.
+    """
+
+    __slots__ = ("_lists", "_own", "ops", "size", "teams")
+
+    def __init__(
+        self,
+        ops: tuple[Op, ...],
+        size: int,
+        own: Callable[[int, int], Op],
+        teams: Callable[[int], tuple[Collective, ...]],
+    ) -> None:
+        self.ops = ops
+        self.size = size
+        self.teams = teams
+        self._own = own
+        self._lists: dict[int, tuple[Op, ...]] = {}
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, rank: int) -> tuple[Op, ...]: ...
+    @overload
+    def __getitem__(self, rank: slice) -> tuple[tuple[Op, ...], ...]: ...
+    def __getitem__(self, rank: int | slice) -> tuple[Op, ...] | tuple[tuple[Op, ...], ...]:
+        if isinstance(rank, slice):
+            return tuple(self[r] for r in range(self.size)[rank])
+        number = range(self.size)[rank]
+        if number not in self._lists:
+            self._lists[number] = tuple(self._own(place, number) for place in range(len(self.ops)))
+        return self._lists[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What each rank does.
+
+    Attributes
+    ----------
+    ranks : sequence of tuple of Op
+        Rank r's operations. Those of one stream run one at a time in this order; those of different streams at once.
+    idle : frozenset of int
+        Ranks without any operation are allowed; named here for reports.
+    """
+
+    ranks: Sequence[tuple[Op, ...]]
+    idle: frozenset[int] = field(default=frozenset())
+
+    def collectives(self) -> dict[str, Collective]:
+        """Every collective once, by name, in order of first appearance."""
+        found: dict[str, Collective] = {}
+        for ops in self._different():
+            for op in ops:
+                if isinstance(op, Collective):
+                    found.setdefault(op.name, op)
+        return found
+
+    def _different(self) -> Iterator[Iterable[Op]]:
+        """Lists that hold every operation at least once; one that many ranks share is looked at once."""
+        if isinstance(self.ranks, SameForAll):
+            for place, op in enumerate(self.ranks.ops):
+                yield self.ranks.teams(place) if isinstance(op, Collective) else ()
+            return
+        seen = set()
+        for ops in self.ranks:
+            if id(ops) not in seen:
+                seen.add(id(ops))
+                yield ops

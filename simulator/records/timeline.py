@@ -1,0 +1,230 @@
+"""A Timeline: what happened and when. Flat records, the return value of an engine.
+
+Rule: a record of the past, without behaviour. Like a seismograph's paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.records.transfers import Transfers
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One operation of one rank, from when its stream reached it to its end.
+
+    Attributes
+    ----------
+    rank : int
+    stream, name, kind : str
+    start, end : float
+        [s]
+    nbytes : float
+        Of HBM for compute, of the whole array for a collective [B].
+    flops : float
+        [FLOP]
+    """
+
+    rank: int
+    stream: str
+    name: str
+    kind: str
+    start: float
+    end: float
+    nbytes: float = 0.0
+    flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLog:
+    """The transfers of one collective as they were played: columns, one row a transfer.
+
+    Attributes
+    ----------
+    collective : str
+        The operation's name.
+    transfers : Transfers
+        Who, to whom, which chunks.
+    nbytes : float array
+        On the wire [B].
+    enter, end : float array
+        When its bytes begin to flow and when the last is through [s].
+    route : int array
+        Row of `routes`.
+    routes : tuple of tuple of int
+        Links of each route, by number.
+    vertices : tuple of str
+        Vertex of each participant.
+    """
+
+    collective: str
+    transfers: Transfers
+    nbytes: Floats
+    enter: Floats
+    end: Floats
+    route: npt.NDArray[np.int32]
+    routes: tuple[tuple[int, ...], ...]
+    vertices: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.nbytes)
+
+
+class Later(Sequence[TransferLog]):
+    """Logs that are written when somebody asks for them: a program's transfers may be more than fit into memory."""
+
+    __slots__ = ("_made", "_makers")
+
+    def __init__(self, makers: Sequence[Callable[[], TransferLog]]) -> None:
+        self._makers = makers
+        self._made: dict[int, TransferLog] = {}
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    @overload
+    def __getitem__(self, number: int) -> TransferLog: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[TransferLog, ...]: ...
+    def __getitem__(self, number: int | slice) -> TransferLog | tuple[TransferLog, ...]:
+        if isinstance(number, slice):
+            return tuple(self[n] for n in range(len(self))[number])
+        place = range(len(self))[number]
+        if place not in self._made:
+            self._made[place] = self._makers[place]()
+        return self._made[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a collective sent in all: known without its log.
+
+    Attributes
+    ----------
+    collective : str
+    transfers : int
+    nbytes : float
+        On the wire, each transfer counted once [B].
+    """
+
+    collective: str
+    transfers: int
+    nbytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """HBM in use on a rank from this moment on, by category [B]."""
+
+    rank: int
+    time: float
+    nbytes: int
+    by_category: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorEvent:
+    """One thing that an allocator did.
+
+    Attributes
+    ----------
+    time : float
+        [s]
+    action : str
+        "alloc", "free", "oom" (an allocation that did not fit), "segment_alloc", "segment_free", or in expandable
+        segments "segment_map", "segment_unmap".
+    address : int
+        Of the first byte; for "oom" the bytes that the device has left [B].
+    size : int
+        As requested for alloc, free and oom; of the segment or pages for the others [B].
+    label : str
+        The allocation's name; for segments "small" or "large", after their pool.
+    stream : int
+    category : str
+        What the bytes are for: "parameters", "activations", ...
+    block_size : int
+        Of the block that holds the allocation, rounding included [B]; 0 where there is none.
+    """
+
+    time: float
+    action: str
+    address: int
+    size: int
+    label: str = ""
+    stream: int = 0
+    category: str = ""
+    block_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What one directed link carried.
+
+    Attributes
+    ----------
+    name : str
+        'src->dst'.
+    bandwidth : float
+        [B/s]
+    nbytes : float
+        [B]
+    busy : float
+        Time during which at least one flow was on it [s].
+    """
+
+    name: str
+    bandwidth: float
+    nbytes: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything that an engine recorded.
+
+    Attributes
+    ----------
+    engine : str
+        Which engine played it.
+    end : float
+        When the last operation ended [s].
+    spans : tuple of Span
+        Sorted by rank, stream, start; of all ranks, or of those that were asked for and the one that ends last.
+    logs : sequence of TransferLog
+        One a collective, in the program's order.
+    memory : tuple of MemorySample
+        Of all ranks, or of the ranks with spans and one of each kind that differs in what it holds.
+    links : tuple of LinkUse
+        Links that carried anything, by number.
+    link_names : mapping of link number to 'src->dst', for links on any route
+    link_bandwidths : mapping of link number to bandwidth, for the same links [B/s]
+    allocations : mapping of rank to tuple of AllocatorEvent
+        What each rank's allocator did, where one was at work.
+    reserved : mapping of rank to int
+        Most that each rank's allocator held from the device [B].
+    short_of_memory : tuple of int
+        Ranks that would have run out of memory, where the step was played on all the same.
+    sent : tuple of Sent
+        The collectives of the logs, counted.
+    """
+
+    engine: str
+    end: float
+    spans: tuple[Span, ...]
+    logs: Sequence[TransferLog] = ()
+    memory: tuple[MemorySample, ...] = ()
+    links: tuple[LinkUse, ...] = ()
+    link_names: dict[int, str] = field(default_factory=dict)
+    link_bandwidths: dict[int, float] = field(default_factory=dict)
+    allocations: dict[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
+    reserved: dict[int, int] = field(default_factory=dict)
+    short_of_memory: tuple[int, ...] = ()
+    sent: tuple[Sent, ...] = ()

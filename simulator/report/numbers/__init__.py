@@ -1,0 +1,1 @@
+"""A timeline in numbers: summaries, how links were used, who held memory."""

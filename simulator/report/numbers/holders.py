@@ -1,0 +1,69 @@
+"""Who holds a rank's memory at a moment: the allocations behind a peak, by name.
+
+Rule: reads the allocator's log, asks nobody. Like the list of guests who are in the house right now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from simulator.records.timeline import AllocatorEvent, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One allocation.
+
+    Attributes
+    ----------
+    name, category : str
+        As it was allocated: "layer 3 activations 0", "activations".
+    nbytes : int
+        [B]
+    since : float
+        When it was taken [s].
+    """
+
+    name: str
+    category: str
+    nbytes: int
+    since: float
+
+
+def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
+    """List what a rank holds at a moment, largest first.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Played with an allocator, as scenarios are.
+    time : float, optional
+        [s], after all that happens then; where it is left out, when the rank first holds most.
+    rank : int
+
+    Raises
+    ------
+    ValueError
+        The timeline has no allocations of this rank.
+    """
+    if rank not in timeline.allocations:
+        raise ValueError(f"got rank {rank}; allocations are known of {sorted(timeline.allocations) or 'none'}")
+    events = timeline.allocations[rank]
+    end = _fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
+    held: dict[str, Holder] = {}
+    for event in events[:end]:
+        if event.action == "alloc":
+            held[event.label] = Holder(event.label, event.category, event.size, event.time)
+        elif event.action == "free":
+            del held[event.label]
+    return tuple(sorted(held.values(), key=lambda holder: (-holder.nbytes, holder.name)))
+
+
+def _fullest(events: Sequence[AllocatorEvent]) -> int:
+    """How many events there are up to the one that first brings most bytes."""
+    sign = {"alloc": 1, "free": -1}
+    used = list(accumulate(sign.get(event.action, 0) * event.size for event in events))
+    return used.index(max(used)) + 1 if used else 0

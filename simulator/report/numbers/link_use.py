@@ -1,0 +1,202 @@
+"""What every link carried, and when: bytes per time bin and busy time, from the transfers of a Timeline.
+
+Rule: arithmetic on columns, never a loop over transfers. Like a water meter at each pipe, read once a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.records.timeline import LinkUse, Timeline, TransferLog
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# Transfers expanded over the links of their routes at once: bounds the memory, costs no time.
+_AT_ONCE: Final = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """Traffic of each link that carried anything.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        Link numbers, rising; row i of the arrays is link numbers[i].
+    names : tuple of str
+        'src->dst'.
+    bandwidths : float array, shape (links,)
+        [B/s]; nan where the timeline does not name the link.
+    edges : float array, shape (bins + 1,)
+        Borders of the time bins [s].
+    rates : float array, shape (links, bins)
+        Mean rate in each bin [B/s].
+    nbytes : float array, shape (links,)
+        [B]
+    busy : float array, shape (links,)
+        Time with at least one flow on the link [s].
+    """
+
+    numbers: tuple[int, ...]
+    names: tuple[str, ...]
+    bandwidths: Floats
+    edges: Floats
+    rates: Floats
+    nbytes: Floats
+    busy: Floats
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | None = None) -> LinkTraffic:
+    """Spread the bytes of every transfer evenly over its time, on each link of its route.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Its logs; one that kept none gives zero links.
+    bins : int
+        Equal parts of the time from 0 to the timeline's end, at least 1.
+    links : collection of str, optional
+        Only these, by name; all where it is left out.
+
+    Returns
+    -------
+    LinkTraffic
+        Exact per bin up to float rounding: a row's sum times the bin's length is the link's bytes.
+
+    Raises
+    ------
+    ValueError
+        If bins < 1.
+
+    Notes
+    -----
+    A flow that fills several bins adds its rate to a row of differences where its first whole bin begins, and takes it
+    away where the last one ends; one running sum then gives all bins of all flows.
+    """
+    if bins < 1:
+        raise ValueError(f"got {bins} bins; must be at least 1")
+    numbers = np.array([n for n in _links(timeline.logs) if links is None or _name(timeline, n) in links], np.int64)
+    end = max([timeline.end, *(float(log.end.max()) for log in timeline.logs if len(log))], default=0.0)
+    edges = np.linspace(0.0, end if end > 0.0 else 1.0, bins + 1)
+    carried = np.zeros((len(numbers), bins))
+    slope = np.zeros((len(numbers), bins + 1))
+    flows = np.zeros((len(numbers), bins + 1), np.int64)
+    nbytes = np.zeros(len(numbers))
+    intervals: list[tuple[Ints, Floats, Floats]] = []
+    for link, size, enter, ended in _flows(timeline.logs, numbers):
+        nbytes += np.bincount(link, size, len(numbers))
+        _spread(link, size, enter, ended, edges, carried, slope, flows)
+        intervals.append((link, enter, ended))
+    width = edges[1] - edges[0]
+    # Where no flow fills the bin its rate is zero exactly, not what rounding left of the differences.
+    whole = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
+    names = tuple(_name(timeline, n) for n in numbers.tolist())
+    return LinkTraffic(
+        numbers=tuple(numbers.tolist()),
+        names=names,
+        bandwidths=np.array([timeline.link_bandwidths.get(n, np.nan) for n in numbers.tolist()], dtype=np.float64),
+        edges=edges,
+        rates=np.maximum(carried / width + whole, 0.0),
+        nbytes=nbytes,
+        busy=_busy(intervals, len(numbers)),
+    )
+
+
+def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
+    """Bytes and busy time of every link that carried anything, by number.
+
+    Where the engine noted them itself, these; else added up from its transfers.
+    """
+    if timeline.links:
+        return timeline.links
+    found = link_traffic(timeline, 1)
+    columns = (found.names, found.bandwidths.tolist(), found.nbytes.tolist(), found.busy.tolist())
+    return tuple(LinkUse(*row) for row in zip(*columns, strict=True))
+
+
+def _name(timeline: Timeline, number: int) -> str:
+    return timeline.link_names.get(number, f"link {number}")
+
+
+def _links(logs: Sequence[TransferLog]) -> list[int]:
+    """Links on the routes of transfers that carry anything."""
+    found: set[int] = set()
+    for log in logs:
+        for route in np.unique(log.route[log.nbytes > 0]).tolist():
+            found.update(log.routes[route])
+    return sorted(found)
+
+
+def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
+    """Row of the link, bytes, enter and end of each transfer on each of its links, a batch at a time."""
+    for log in logs:
+        lengths = np.array([len(route) for route in log.routes], np.int64)
+        starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
+        every = np.array([link for route in log.routes for link in route], np.int64)
+        rows = np.where(np.isin(every, numbers), np.searchsorted(numbers, every), -1)
+        carrying = np.flatnonzero(log.nbytes > 0)
+        for begin in range(0, len(carrying), _AT_ONCE):
+            chosen = carrying[begin : begin + _AT_ONCE]
+            route = log.route[chosen]
+            hops = lengths[route]
+            transfer = np.repeat(chosen, hops)
+            within = np.arange(len(transfer)) - np.repeat(np.cumsum(hops) - hops, hops)
+            link = rows[np.repeat(starts[route], hops) + within]
+            kept = link >= 0
+            link, transfer = link[kept], transfer[kept]
+            yield link, log.nbytes[transfer], log.enter[transfer], log.end[transfer]
+
+
+def _spread(
+    link: Ints, size: Floats, enter: Floats, end: Floats, edges: Floats, carried: Floats, slope: Floats,
+    flows: npt.NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Add flows to the bins: the part bins into `carried`, the whole ones between into `slope` and `flows`."""
+    bins = len(edges) - 1
+    first = np.clip(np.searchsorted(edges, enter, "right") - 1, 0, bins - 1)
+    last = np.clip(np.searchsorted(edges, end, "left") - 1, first, bins - 1)
+    one = first == last
+    _add(carried, link[one], first[one], size[one])
+    link, size, enter, end, first, last = (column[~one] for column in (link, size, enter, end, first, last))
+    rate = size / (end - enter)
+    _add(carried, link, first, rate * (edges[first + 1] - enter))
+    _add(carried, link, last, rate * (end - edges[last]))
+    _add(slope, link, first + 1, rate)
+    _add(slope, link, last, -rate)
+    _add(flows, link, first + 1, np.ones(len(link), np.int64))
+    _add(flows, link, last, np.full(len(link), -1, np.int64))
+
+
+def _add(table: npt.NDArray[Any], row: Ints, column: Ints, value: npt.NDArray[Any]) -> None:
+    """table[row, column] += value, repeated places added up."""
+    total = np.bincount(row * table.shape[1] + column, value, table.size)
+    table += total.reshape(table.shape).astype(table.dtype)
+
+
+def _busy(intervals: Sequence[tuple[Ints, Floats, Floats]], links: int) -> Floats:
+    """Length of the union of each link's intervals."""
+    if not intervals:
+        return np.zeros(links)
+    link, enter, end = (np.concatenate(columns) for columns in zip(*intervals, strict=True))
+    order = np.lexsort((enter, link))
+    link, enter, end = link[order], enter[order], end[order]
+    # The running maximum of ends must start afresh at each link. Ends are replaced by their ranks, and each link's
+    # ranks lifted above those of the link before: whole numbers, so nothing is rounded.
+    by_end = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), np.int64)
+    rank[by_end] = np.arange(len(end))
+    highest = np.maximum.accumulate(rank + link * len(end)) - link * len(end)
+    so_far = np.full(len(end), -np.inf)
+    same = link[1:] == link[:-1]
+    so_far[1:][same] = end[by_end[highest[:-1][same]]]
+    fresh: Floats = np.maximum(end - np.maximum(enter, so_far), 0.0)
+    return np.bincount(link, fresh, links).astype(np.float64)

@@ -1,0 +1,300 @@
+"""Which algorithm wins where: crossings and the one sentence that says it.
+
+Rule: numbers in, words out; nothing is drawn here. Like the commentator of a race: who led, by how much, and where the
+lead changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Final, Literal
+
+from simulator.basics.units import format_bytes, format_time
+
+Axis = Literal["world_size", "nbytes"]
+Place = tuple[int, int]
+
+_AXES: Final[tuple[Axis, Axis]] = ("world_size", "nbytes")
+_SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+# Times closer than this are equal: the engine's own precision against the closed forms.
+_EQUAL: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPoint:
+    """One run of a sweep.
+
+    Attributes
+    ----------
+    algorithm : str
+        The algorithm, or any text that tells this line from the others.
+    world_size : int
+        Ranks.
+    nbytes : int
+        The array at one rank [B].
+    time : float
+        Simulated [s].
+    predicted : float or None
+        The closed form's time [s], where one is exact.
+    """
+
+    algorithm: str
+    world_size: int
+    nbytes: int
+    time: float
+    predicted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where one algorithm overtakes another, interpolated on logarithmic axes.
+
+    Attributes
+    ----------
+    before, after : str
+        Who is ahead below this place, and who above.
+    along : {"world_size", "nbytes"}
+        What grows.
+    fixed : int
+        The other of the two, which stays.
+    at : float
+        The place: ranks, or [B].
+    time : float
+        Of both, there [s].
+    leads : bool
+        Whether the two are the fastest of all there, so that the lead itself changes.
+    """
+
+    before: str
+    after: str
+    along: Axis
+    fixed: int
+    at: float
+    time: float
+    leads: bool
+
+    def told(self) -> str:
+        """Say where: '38 KiB (64 workers)' or '12 workers (64 KiB)'."""
+        fixed = _workers(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
+        return f"{self.place()} ({fixed})"
+
+    def place(self) -> str:
+        """Say where along its own axis, with as many digits as interpolation deserves."""
+        if self.along == "world_size":
+            return f"{self.at:.2g} workers" if self.at >= 10 else f"{self.at:.1f} workers"
+        unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
+        return f"{float(f'{self.at / factor:.2g}'):g} {unit}"
+
+
+def crossings(points: Iterable[ScalingPoint]) -> tuple[Crossing, ...]:
+    """Find where lines of two algorithms cross, at each fixed size and each fixed number of workers.
+
+    Returns
+    -------
+    tuple of Crossing
+        By axis, fixed value and place.
+
+    Raises
+    ------
+    ValueError
+        A time that is not positive, or the same setting twice.
+
+    Notes
+    -----
+    Between two neighbouring runs ln(t_a / t_b) is taken as linear in ln x; where it is zero, the lines cross.
+    """
+    table = by_place(points)
+    found: list[Crossing] = []
+    for along in _AXES:
+        for fixed, line in _lines(table, along).items():
+            names = list(dict.fromkeys(name for _, times in line for name in times))
+            for first, second in combinations(names, 2):
+                found += _pair(line, first, second, along, fixed)
+    return tuple(sorted(found, key=lambda c: (_AXES.index(c.along), c.fixed, c.at, c.before, c.after)))
+
+
+def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
+    """Times by algorithm, at each (world size, size)."""
+    table: dict[Place, dict[str, float]] = {}
+    for point in points:
+        if not 0.0 < point.time < math.inf:
+            raise ValueError(f"{point.algorithm}: got time {point.time!r} s; must be positive and finite")
+        times = table.setdefault((point.world_size, point.nbytes), {})
+        if point.algorithm in times:
+            place = told_place((point.world_size, point.nbytes))
+            raise ValueError(f"{point.algorithm} stands twice at {place}; give the lines different names")
+        times[point.algorithm] = point.time
+    return table
+
+
+def _lines(table: Mapping[Place, dict[str, float]], along: Axis) -> dict[int, list[tuple[int, dict[str, float]]]]:
+    lines: dict[int, list[tuple[int, dict[str, float]]]] = {}
+    for place in sorted(table):
+        moving, fixed = place if along == "world_size" else (place[1], place[0])
+        lines.setdefault(fixed, []).append((moving, table[place]))
+    return dict(sorted(lines.items()))
+
+
+def _pair(
+    line: Sequence[tuple[int, dict[str, float]]], first: str, second: str, along: Axis, fixed: int
+) -> list[Crossing]:
+    both = [(x, times) for x, times in line if first in times and second in times]
+    # Where both are equal nobody leads; such places lie between a lead and the next.
+    led = [(x, times) for x, times in both if not _equal(times[first], times[second])]
+    found: list[Crossing] = []
+    for (x0, left), (x1, right) in pairwise(led):
+        d0, d1 = math.log(left[first] / left[second]), math.log(right[first] / right[second])
+        if d0 * d1 > 0:
+            continue
+        tied = [(x, times) for x, times in both if x0 < x < x1]
+        share = d0 / (d0 - d1)
+        at = float(tied[0][0]) if tied else math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
+        time = tied[0][1][first] if tied else left[first] * (right[first] / left[first]) ** share
+        before, after = (first, second) if d0 < 0 else (second, first)
+        leads = _equal(left[before], min(left.values())) and _equal(right[after], min(right.values()))
+        found.append(Crossing(before, after, along, fixed, at, time, leads))
+    return found
+
+
+def _equal(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=_EQUAL)
+
+
+def finding(points: Iterable[ScalingPoint]) -> str:
+    """Say in one sentence which algorithm won where, and by how much.
+
+    Examples
+    --------
+    >>> finding([ScalingPoint("ring", 2, 1024, 1.0), ScalingPoint("naive", 2, 1024, 4.0)])
+    'ring beats naive by 4.0x (2 workers, 1 KiB)'
+    """
+    return _told(list(points), short=False)
+
+
+def headline(points: Iterable[ScalingPoint]) -> str:
+    """Say the same in fewer words, for a title."""
+    return _told(list(points), short=True)
+
+
+def _told(points: list[ScalingPoint], *, short: bool) -> str:
+    table = by_place(points)
+    if not table:
+        return "nothing was run"
+    names = list(dict.fromkeys(point.algorithm for point in points))
+    if len(names) == 1:
+        return _alone(names[0], table)
+    contested = {place: times for place, times in table.items() if len(times) > 1}
+    if not contested:
+        return "no two lines share a setting, so nothing can be compared"
+    unbeaten = [
+        name
+        for name in names
+        if all(name in times and _equal(times[name], min(times.values())) for times in contested.values())
+    ]
+    if len(unbeaten) == len(names):
+        who = _listed(names) if len(names) <= 12 else f"all {len(names)} settings"
+        return f"{who} take equal times {_where(contested)}"
+    if unbeaten:
+        others = [name for name in names if name not in unbeaten[1:]]
+        tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
+        return tied + _everywhere(unbeaten[0], others, contested, short=short)
+    return _shared_lead(names, contested, crossings(points), short=short)
+
+
+def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
+    ordered = sorted((times[name], place) for place, times in table.items())
+    (least, first), (most, last) = ordered[0], ordered[-1]
+    if first == last:
+        return f"{name} takes {format_time(least)} ({told_place(first)})"
+    return f"{name} takes {format_time(least)} ({told_place(first)}) to {format_time(most)} ({told_place(last)})"
+
+
+def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, float]], *, short: bool) -> str:
+    parts: list[str] = []
+    for other in names:
+        ratios = sorted((times[other] / times[name], place) for place, times in table.items() if other in times)
+        if other == name or not ratios:
+            continue
+        (least, near), (most, far) = ratios[0], ratios[-1]
+        ties = sum(_equal(ratio, 1.0) for ratio, _ in ratios)
+        if near == far:
+            parts.append(f"{other} by {_factor(most)} ({told_place(far)})")
+        elif short:
+            parts.append(f"{other} everywhere, by {_factor(least)} to {_factor(most)}")
+        elif ties == len(ratios):
+            parts.append(f"{other} nowhere: equal at all {ties}")
+        elif ties:
+            parts.append(f"{other} by up to {_factor(most)} ({told_place(far)}), equal at {ties} of {len(ratios)}")
+        else:
+            span = f"{_factor(least)} ({told_place(near)}) to {_factor(most)} ({told_place(far)})"
+            parts.append(f"{other} everywhere, by {span}")
+    if len(table) == 1:
+        return f"{name} beats {_listed(parts)}"
+    end = "no crossing" if len(names) == 2 else "the lead never changes"
+    return f"{name} beats {_listed(parts)}; {end}"
+
+
+def _shared_lead(
+    names: list[str], table: Mapping[Place, dict[str, float]], found: Sequence[Crossing], *, short: bool
+) -> str:
+    wins: dict[str, list[tuple[float, Place]]] = {name: [] for name in names}
+    ties = 0
+    for place, times in table.items():
+        (best, name), (second, _) = sorted((time, name) for name, time in times.items())[:2]
+        if _equal(best, second):
+            ties += 1
+        else:
+            wins[name].append((second / best, place))
+    order = sorted((name for name in names if wins[name]), key=lambda name: -len(wins[name]))
+    parts: list[str] = []
+    for name in order:
+        ratio, place = max(wins[name])
+        by = "" if short else f" by up to {_factor(ratio)} ({told_place(place)})"
+        won = len(wins[name])
+        parts.append(f"{name} {f'wins {won} of {len(table)} settings' if name == order[0] else won}{by}")
+    told = ", ".join([*parts, *([f"{ties} tied"] if ties else [])])
+    return f"{told}; {_changes([c for c in found if c.leads], 1 if short else 3)}"
+
+
+def _changes(found: Sequence[Crossing], most: int) -> str:
+    """Say who overtakes whom, and the range of places; along size where sizes differ, else along workers."""
+    along: Axis = "nbytes" if any(c.along == "nbytes" for c in found) else "world_size"
+    pairs: dict[tuple[str, str], list[Crossing]] = {}
+    for crossing in found:
+        if crossing.along == along:
+            pairs.setdefault((crossing.after, crossing.before), []).append(crossing)
+    if not pairs:
+        return "the lead never changes along one axis"
+    told: list[str] = []
+    for (after, before), places in sorted(pairs.items(), key=lambda item: -len(item[1]))[:most]:
+        first, last = places[0], places[-1]
+        until = "" if first is last else f" to {last.told()}"
+        told.append(f"{after} overtakes {before} at {first.told()}{until}")
+    more = f" (and {len(pairs) - most} more)" if len(pairs) > most else ""
+    return _listed(told) + more
+
+
+def told_place(place: Place) -> str:
+    """Say a setting: '2 workers, 256 MiB'."""
+    return f"{_workers(place[0])}, {format_bytes(place[1])}"
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
+
+
+def _where(table: Mapping[Place, object]) -> str:
+    return f"({told_place(next(iter(table)))})" if len(table) == 1 else "everywhere"
+
+
+def _factor(ratio: float) -> str:
+    if ratio >= 9.95:
+        return f"{ratio:.0f}x"
+    return f"{ratio:.1f}x" if ratio >= 1.095 else f"{ratio:.3g}x"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

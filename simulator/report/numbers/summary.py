@@ -1,0 +1,202 @@
+"""The numbers of a played collective: one record, and one sentence that says what held it up.
+
+Rule: reads the timeline and the plan, never asks a model or an engine. Report keys, and only they, carry units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from simulator.collectives.expected import Verdict
+from simulator.collectives.plan import Plan
+from simulator.records.program import Collective
+from simulator.records.timeline import Timeline, TransferLog
+from simulator.report.numbers.link_use import link_uses
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The link that its bandwidth keeps busy longest.
+
+    Attributes
+    ----------
+    link : str
+        'src->dst'.
+    bytes : float
+        Carried [B].
+    busy_fraction : float
+        Share of the time with at least one flow on it.
+    """
+
+    link: str
+    bytes: float
+    busy_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveReport:
+    """What came out of a collective.
+
+    Attributes
+    ----------
+    time_s : float
+        From the start to the end of the last rank [s].
+    algbw, busbw : float or None
+        Array size over time, and that times the operation's factor, as nccl-tests defines them [B/s]; None for no time.
+    transfers : int
+    wire_bytes : int
+        Each transfer counted once, however many links it crosses [B].
+    input_bytes_per_rank, result_bytes_per_rank : int
+        Of the rank that has most [B].
+    peak_buffer_bytes : int
+        Most that a rank holds of parts that wait to be added [B].
+    wrong : int or None
+        Elements unlike the replay in the played order; None without payload.
+    max_abs_error : float or None
+        From the exact result.
+    overflowed : int or None
+        Elements whose exact result the dtype cannot hold.
+    predicted_s : float or None
+        The closed form, where one is exact [s].
+    algorithm, why : str
+        What ran, and why that.
+    bottleneck : Bottleneck or None
+    because : str
+        One sentence: what held it up.
+    """
+
+    time_s: float
+    algbw: float | None
+    busbw: float | None
+    transfers: int
+    wire_bytes: int
+    input_bytes_per_rank: int
+    result_bytes_per_rank: int
+    peak_buffer_bytes: int
+    wrong: int | None
+    max_abs_error: float | None
+    overflowed: int | None
+    predicted_s: float | None
+    algorithm: str
+    why: str
+    bottleneck: Bottleneck | None
+    because: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def busbw_factor(operation: str, world_size: int) -> float:
+    """Bus bandwidth over algorithm bandwidth.
+
+    Source: nccl-tests, doc/PERFORMANCE.md.
+
+    Examples
+    --------
+    >>> busbw_factor("all_reduce", 8)
+    1.75
+    """
+    n = world_size
+    if operation == "all_reduce":
+        return 2 * (n - 1) / n
+    return 1.0 if operation in ("broadcast", "reduce") else (n - 1) / n
+
+
+def with_link_use(timeline: Timeline) -> Timeline:
+    """Add what each link carried and how long it was busy."""
+    return replace(timeline, links=link_uses(timeline))
+
+
+def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True) -> CollectiveReport:
+    """Put the numbers of a played collective together.
+
+    Parameters
+    ----------
+    plan : Plan
+    timeline : Timeline
+        With link use.
+    verdict : Verdict or None
+        None without payload.
+    exact_form : bool
+        Whether the plan's prediction holds for what was played: not with jitter.
+    """
+    ops = list(plan.program.collectives().values())
+    operation, world_size = ops[0].schedule.operation, len(ops[0].group)
+    nbytes, time = sum(op.nbytes for op in ops), timeline.end
+    algbw = nbytes / time if time > 0 else None
+    held = bottleneck(timeline)
+    return CollectiveReport(
+        time_s=time,
+        algbw=algbw,
+        busbw=algbw * busbw_factor(operation, world_size) if algbw is not None else None,
+        transfers=sum(sent.transfers for sent in timeline.sent),
+        wire_bytes=int(sum(sent.nbytes for sent in timeline.sent)),
+        input_bytes_per_rank=sum(_share(op, ("all_gather", "gather")) for op in ops),
+        result_bytes_per_rank=sum(_share(op, ("reduce_scatter", "scatter")) for op in ops),
+        peak_buffer_bytes=max(
+            (_peak_buffer(op, timeline.logs[n]) for n, op in enumerate(ops) if op.schedule.adds == "held"), default=0
+        ),
+        wrong=verdict.wrong if verdict else None,
+        max_abs_error=verdict.max_abs_error if verdict else None,
+        overflowed=verdict.overflowed if verdict else None,
+        predicted_s=plan.predicted if exact_form else None,
+        algorithm=plan.algorithm,
+        why=plan.why,
+        bottleneck=held,
+        because=_because(timeline, held, nbytes),
+    )
+
+
+def _share(op: Collective, parts: tuple[str, ...]) -> int:
+    """Bytes of the whole array, or of its largest part for operations that begin or end with parts."""
+    if op.schedule.operation not in parts:
+        return op.nbytes
+    return -(-op.elements // len(op.group)) * op.itemsize
+
+
+def bottleneck(timeline: Timeline) -> Bottleneck | None:
+    """The link whose bytes take longest at its bandwidth; of equal ones the first."""
+    if not timeline.links or timeline.end <= 0:
+        return None
+    busiest = max(timeline.links, key=lambda use: use.nbytes / use.bandwidth)
+    return Bottleneck(busiest.name, busiest.nbytes, min(busiest.busy / timeline.end, 1.0))
+
+
+def _because(timeline: Timeline, held: Bottleneck | None, nbytes: int) -> str:
+    if held is None:
+        return "only latency: no link carries any bytes"
+    bandwidth = next(use.bandwidth for use in timeline.links if use.name == held.link)
+    full = held.bytes / bandwidth / timeline.end
+    load = f"{held.link} carries {held.bytes / nbytes:.3g} S" if nbytes else held.link
+    if full >= 0.45:
+        return f"{load} and is busy {held.busy_fraction:.0%} of the time: its bandwidth holds the collective up"
+    return f"{load}, {full:.0%} of what it could: latencies and waiting hold the collective up, not bandwidth"
+
+
+def _peak_buffer(op: Collective, log: TransferLog) -> int:
+    """Most bytes that one rank buffers of a sum in rank order.
+
+    Each part counts from when it begins to arrive until the last for its chunk is in.
+    """
+    if not log.transfers.reduce.any():
+        return 0
+    transfers = log.transfers
+    rows = np.flatnonzero(transfers.reduce)
+    key = transfers.dst[rows].astype(np.int64) * op.schedule.chunks + transfers.first[rows]
+    _, group = np.unique(key, return_inverse=True)
+    last = np.full(int(group.max()) + 1, -np.inf)
+    np.maximum.at(last, group, log.end[rows])
+    peak = 0.0
+    for rank in np.unique(transfers.dst[rows]).tolist():
+        mine = transfers.dst[rows] == rank
+        begins, ends, size = log.enter[rows][mine], last[group[mine]], log.nbytes[rows][mine]
+        moments = np.concatenate([begins, ends])
+        change = np.concatenate([size, -size])
+        # At one moment what is freed goes before what comes.
+        order = np.lexsort((change, moments))
+        peak = max(peak, float(np.cumsum(change[order]).max()))
+    return int(peak)

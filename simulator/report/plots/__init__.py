@@ -1,0 +1,1 @@
+"""A timeline in pictures: one file a plot."""

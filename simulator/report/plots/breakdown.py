@@ -1,0 +1,104 @@
+"""Where a step's time goes: one bar a run, cut into kernels, recomputation, optimizer, bare communication and idling.
+
+Rule: draws reports' numbers, computes none.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.report.plots import style
+from simulator.report.plots.plot import Comparison, ComparisonPlot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PASSES: Final = "forward and backward"
+_IDLE: Final = "idle"
+# A part that no bar shows wider than this would only make the legend longer.
+_THINNEST: Final = 0.002
+# Letters on a line of a label: longer ones would leave the bars no room.
+_LABEL: Final = 40
+
+
+def parts(report: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of each part of a training report; they add up to the step.
+
+    Examples
+    --------
+    >>> parts({"compute_time_s": 5.0, "recompute_time_s": 1.0, "optimizer_time_s": 0.5, "bubble_time_s": 0.0,
+    ...        "exposed_comm_time_by_kind": {"all_gather": 0.25}})
+    {'forward and backward': 3.5, 'recompute': 1.0, 'optimizer': 0.5, 'bare all_gather': 0.25, 'idle': 0.0}
+    """
+    recompute, optimizer = report["recompute_time_s"], report["optimizer_time_s"]
+    bare = {f"bare {kind}": seconds for kind, seconds in report["exposed_comm_time_by_kind"].items()}
+    found = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
+    return found | bare | {_IDLE: report["bubble_time_s"]}
+
+
+def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
+    """Draw a bar for each run.
+
+    Parameters
+    ----------
+    rows : sequence of (label, training report)
+    """
+    bars = [parts(report) for _, report in rows]
+    longest = max(sum(bar.values()) for bar in bars)
+    names = _shown(bars, longest)
+    colours = _colours(names)
+    with style.applied():
+        drawn = style.new_figure(9.0, 1.7 + 0.42 * len(rows) + 0.2 * (len(names) // 4))
+        axes = drawn.subplots()
+        left = [0.0] * len(rows)
+        for name in names:
+            widths = [bar.get(name, 0.0) for bar in bars]
+            axes.barh(range(len(rows)), widths, left=left, color=colours[name], label=name, height=0.7)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        for i, (_, report) in enumerate(rows):
+            axes.text(left[i], i, f" {report['mfu']:.0%} MFU", va="center", fontsize=9)
+        axes.set_yticks(range(len(rows)), [textwrap.fill(label, _LABEL) for label, _ in rows])
+        axes.margins(y=0.02)
+        axes.invert_yaxis()
+        axes.set_xlim(0, longest * 1.12)
+        style.time_axis(axes, longest)
+        axes.set_ylabel("")
+        drawn.legend(loc="outside lower left", ncols=4, frameon=False)
+        style.set_title(drawn, finding(rows))
+    return drawn
+
+
+def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
+    """Parts that can be seen in some bar, passes first, idling last, what is bare by its size in between."""
+    widest: dict[str, float] = {}
+    for bar in bars:
+        for name, seconds in bar.items():
+            widest[name] = max(widest.get(name, 0.0), seconds)
+    seen = [name for name in widest if widest[name] > _THINNEST * longest]
+    kernels = [name for name in seen if name in (_PASSES, "recompute", "optimizer")]
+    bare = sorted((name for name in seen if name.startswith("bare ")), key=lambda name: -widest[name])
+    return [*kernels, *bare, *(name for name in seen if name == _IDLE)]
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    """A kind of communication has the colour that it has in timelines; idling is pale."""
+    plain = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names if name != _IDLE}
+    found = style.colours(plain.values())
+    return {name: found[told] for name, told in plain.items()} | {_IDLE: style.PALE}
+
+
+def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Say which run is fastest, and what its communication costs it."""
+    label, best = max(rows, key=lambda row: row[1]["tokens_per_s"])
+    bare = best["exposed_comm_time_s"] / best["step_time_s"]
+    name = f"{label}: " if len(rows) == 1 else f"{label} is fastest: "
+    return f"{name}{best['tokens_per_s']:,.0f} tokens/s, {bare:.0%} of its step communication that nothing hides"
+
+
+def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    return {"breakdown": figure(compared.rows)} if compared.rows else {}
+
+
+PLOT = ComparisonPlot("breakdown", of=("training",), figures=_of_steps)

@@ -1,0 +1,92 @@
+"""Simulated over measured time of every matmul of a table: a panel for each dtype.
+
+Rule: a point a shape, the line is agreement; what beats the GPU's peak or HBM is drawn apart. Like a target with all
+shots left in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from simulator.report.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One dtype.
+
+    Attributes
+    ----------
+    title : str
+    flops : tuple of float
+        Work of each matmul [FLOP].
+    measured, simulated : tuple of float
+        [s]
+    possible : tuple of bool
+        Whether the measured time respects the GPU's peak and HBM.
+    """
+
+    title: str
+    flops: tuple[float, ...]
+    measured: tuple[float, ...]
+    simulated: tuple[float, ...]
+    possible: tuple[bool, ...]
+
+
+def figure(panels: Sequence[Panel], finding: str) -> Figure:
+    """Draw the panels in one row, on common axes.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+    finding : str
+        The sentence above the figure.
+
+    Raises
+    ------
+    ValueError
+        No panel.
+    """
+    if not panels:
+        raise ValueError("no dtype to draw; give at least one panel")
+    with style.applied():
+        drawn = style.new_figure(3.7 * len(panels), 3.6)
+        row = drawn.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+        for axes, panel in zip(row, panels, strict=True):
+            _panel(axes, panel)
+        row[0].set_ylabel("simulated / measured time")
+        if any(not all(panel.possible) for panel in panels):
+            row[-1].legend(loc="lower right")
+        style.set_title(drawn, finding)
+    return drawn
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    for possible, colour, marker, label in ((True, style.BLUE, "o", ""), (False, style.VERMILION, "x", "above a roof")):
+        chosen = [i for i, fact in enumerate(panel.possible) if fact is possible]
+        axes.plot(
+            [panel.flops[i] / 1e9 for i in chosen],
+            [panel.simulated[i] / panel.measured[i] for i in chosen],
+            color=colour,
+            linestyle="none",
+            marker=marker,
+            markersize=3.0,
+            alpha=0.6,
+            label=label,
+        )
+    axes.axhline(1.0, color=style.BLACK, linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)
+    axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS])
+    axes.minorticks_off()
+    axes.grid(visible=True)
+    axes.set_title(panel.title, loc="left")
+    axes.set_xlabel("work (GFLOP)")

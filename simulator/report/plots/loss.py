@@ -1,0 +1,176 @@
+"""Loss against steps and against simulated time: what a real training inside the cluster learned, and when.
+
+Rule: draws reports' numbers, computes none. Crosses are steps that were skipped, a square is where a training stopped.
+Runs that take the same time have nothing to show against it: the second panel then tells how far each is from the
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from simulator.report.plots import style
+from simulator.report.plots.plot import Comparison, ComparisonPlot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = tuple[str, Mapping[str, Any]]
+Learned = tuple[str, Mapping[str, Any]]
+# Losses farther apart at the end than this share are worth a word, and lines of their own.
+_APART: Final = 0.005
+# Characters of all labels of a row of the legend together.
+_LEGEND: Final = 120
+# Below what float32 tells of a loss: the axis is linear there, so that runs without any difference stand at 0.
+_NOTHING: Final = 1e-8
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Draw two panels, a line for each run.
+
+    Parameters
+    ----------
+    rows : sequence of (label, training report with `learning`)
+    """
+    runs = [(label, _numbers(report["learning"])) for label, report in rows]
+    with style.applied():
+        drawn = style.new_figure(11.0, 4.6)
+        by_step, beside = drawn.subplots(1, 2, sharey=not _same_times(runs))
+        colours = style.colours([label for label, _ in runs])
+        for (label, learning), width in zip(runs, _widths(runs), strict=True):
+            _line(by_step, range(len(learning["losses"])), learning, colours[label], width, label)
+            if _same_times(runs):
+                _distance(beside, runs[0][1], learning, colours[label])
+            else:
+                _line(beside, learning["ended_s"], learning, colours[label], width, label)
+        _step_axis(by_step)
+        by_step.set_ylabel("loss (nats a token)")
+        if _same_times(runs):
+            _step_axis(beside)
+            beside.set_yscale("symlog", linthresh=_NOTHING)
+            beside.set_ylim(0)
+            beside.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
+        else:
+            style.time_axis(beside, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
+            beside.set_xlabel(f"simulated {beside.get_xlabel()}")
+        _legend(drawn, by_step, runs)
+        style.set_title(drawn, finding(rows))
+    return drawn
+
+
+def _step_axis(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("step, the first is 0")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _legend(drawn: Figure, axes: Axes, runs: Sequence[Learned]) -> None:
+    """Below both panels: the runs, and what marks on their lines say."""
+    from matplotlib.lines import Line2D
+
+    handles, labels = axes.get_legend_handles_labels()
+    for marker, happened in (("x", "skipped"), ("s", "stopped")):
+        if any(learning[happened] for _, learning in runs):
+            handles.append(Line2D([], [], color=style.BLACK, marker=marker, linestyle="none"))
+            labels.append(happened)
+    longest = max(len(label) for label, _ in runs) + 6
+    columns = min(len(runs), max(1, _LEGEND // longest))
+    drawn.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
+
+
+def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With what JSON has no number for as one that is none."""
+    return {**learning, "losses": [float("nan") if loss is None else loss for loss in learning["losses"]]}
+
+
+def _same_times(runs: Sequence[Learned]) -> bool:
+    """Whether several runs took the same time for each step, as far as they came."""
+    if len(runs) < 2:
+        return False
+    common = min(len(learning["ended_s"]) for _, learning in runs)
+    first = runs[0][1]["ended_s"][:common]
+    return all(np.allclose(learning["ended_s"][:common], first, rtol=1e-3) for _, learning in runs)
+
+
+def _widths(runs: Sequence[Learned]) -> list[float]:
+    """Runs that learn alike lie on each other: thinner lines above thicker ones show them all."""
+    last = [learning["losses"][-1] for _, learning in runs if learning["losses"] and not learning["stopped"]]
+    alike = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
+    more = min(1.6, 6.0 / len(runs)) if alike else 0.0
+    return [1.5 + more * (len(runs) - 1 - number) for number in range(len(runs))]
+
+
+def _line(
+    axes: Axes, along: Sequence[float], learning: Mapping[str, Any], colour: str, width: float, label: str
+) -> None:
+    losses, skipped = learning["losses"], list(learning["skipped"])
+    # A single step is no line.
+    axes.plot(along, losses, "o" if len(losses) == 1 else "-", color=colour, label=label, linewidth=width)
+    axes.plot([along[n] for n in skipped], [losses[n] for n in skipped], "x", color=style.BLACK, markersize=6)
+    if learning["stopped"] and losses:
+        axes.plot(along[-1:], losses[-1:], "s", color=colour, markersize=9, markeredgecolor=style.BLACK)
+
+
+def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str) -> None:
+    if learning["losses"] is first["losses"]:
+        return
+    common = min(len(first["losses"]), len(learning["losses"]))
+    apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
+    axes.plot(range(common), apart, color=colour, linewidth=1.5)
+
+
+def finding(rows: Sequence[Row]) -> str:
+    """Say how far runs lie apart at the end, and which is there first."""
+    known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
+    whole = [(label, learning) for label, learning in known if not learning["stopped"]]
+    cut = [(label, learning) for label, learning in known if learning["stopped"]]
+    ends = [f"{label} ends before step {len(learning['losses'])}" for label, learning in cut]
+    lost = [label for label, learning in whole if not np.isfinite(learning["losses"][-1])]
+    ends += [f"{label} ends in no number" for label in lost]
+    sound = [(label, learning) for label, learning in whole if label not in lost]
+    if not sound:
+        return "; ".join(ends) or "nothing was learned"
+    return "; ".join([*_sound(sound), *ends])
+
+
+def _sound(runs: Sequence[Learned]) -> list[str]:
+    first, best = min(runs, key=lambda run: run[1]["ended_s"][-1])
+    soon = best["ended_s"][-1]
+    steps = f"{len(best['losses'])} steps after {soon:.3g} s"
+    if len(runs) == 1:
+        return [f"{first} has done {steps}: loss {best['losses'][-1]:.4g}"]
+    last = [learning["losses"][-1] for _, learning in runs]
+    apart = max(last) - min(last)
+    when = [] if _same_times(runs) else [f"{first} has done {steps}, first of all"]
+    if apart <= _APART * min(last):
+        alike = "one loss to the last digit" if apart == 0 else f"losses within {apart:.1g} of each other"
+        return [f"{alike} at the end", *when]
+    low, high = runs[int(np.argmin(last))][0], runs[int(np.argmax(last))][0]
+    half = soon / 2
+    midway = [_at(learning, half) for _, learning in runs]
+    ahead = runs[int(np.argmin(midway))][0]
+    if ahead == low or not when:
+        return [f"{low} ends at a loss of {min(last):.3g}, {high} at {max(last):.3g}", *when]
+    return [
+        f"{ahead} is ahead at first ({min(midway):.3g} after {half:.3g} s)",
+        f"{low} ends lowest, at {min(last):.3g}",
+    ]
+
+
+def _at(learning: Mapping[str, Any], time: float) -> float:
+    """The last loss that was known then; the first where there was none yet."""
+    known = sum(end <= time for end in learning["ended_s"])
+    return float(learning["losses"][max(0, known - 1)])
+
+
+def _of_real_training(compared: Comparison) -> dict[str, Figure]:
+    learned = [row for row in compared.rows if row[1]["learning"]]
+    return {"loss": figure(learned)} if learned else {}
+
+
+PLOT = ComparisonPlot("loss", of=("training",), figures=_of_real_training)

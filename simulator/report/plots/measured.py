@@ -1,0 +1,93 @@
+"""Measured against simulated bus bandwidth over size: a panel for each machine.
+
+Rule: measured as points, simulated as a line, the error at the largest size in the panel's title. Like a map drawn over
+an aerial photograph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from simulator.basics.units import format_bytes
+from simulator.report.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLUMNS: Final = 3
+_TICKS: Final = (2**10, 2**20, 2**30)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One machine.
+
+    Attributes
+    ----------
+    title : str
+    sizes : tuple of float
+        [B]
+    measured, simulated : tuple of float
+        Bus bandwidth [B/s].
+    """
+
+    title: str
+    sizes: tuple[float, ...]
+    measured: tuple[float, ...]
+    simulated: tuple[float, ...]
+
+
+def figure(panels: Sequence[Panel], finding: str) -> Figure:
+    """Draw the panels, three to a row.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+    finding : str
+        The sentence above the figure.
+
+    Raises
+    ------
+    ValueError
+        No panel.
+    """
+    if not panels:
+        raise ValueError("no machine to draw; give at least one panel")
+    rows = -(-len(panels) // _COLUMNS)
+    columns = min(_COLUMNS, len(panels))
+    with style.applied():
+        drawn = style.new_figure(3.7 * columns, 0.8 + 2.6 * rows)
+        grid = drawn.subplots(rows, columns, squeeze=False)
+        places = [axes for row in grid for axes in row]
+        for axes, panel in zip(places, panels, strict=False):
+            _panel(axes, panel)
+        for axes in places[len(panels) :]:
+            axes.set_axis_off()
+        for row in grid:
+            row[0].set_ylabel("bus bandwidth (GB/s)")
+        places[0].legend(loc="upper left")
+        style.set_title(drawn, finding)
+    return drawn
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    axes.plot(panel.sizes, [rate / 1e9 for rate in panel.simulated], color=style.BLUE, label="simulated")
+    axes.plot(
+        panel.sizes,
+        [rate / 1e9 for rate in panel.measured],
+        color=style.VERMILION,
+        linestyle="none",
+        marker="o",
+        markersize=3.5,
+        label="measured",
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(_TICKS, [format_bytes(tick) for tick in _TICKS])
+    axes.set_xlim(min(panel.sizes) / 2, max(panel.sizes) * 2)
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=True)
+    axes.set_title(panel.title, loc="left")
+    axes.set_xlabel("array")

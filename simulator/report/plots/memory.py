@@ -1,0 +1,283 @@
+"""HBM of one rank over time, by category and against the capacity.
+
+Rule: memory is a staircase, so areas are steps and nothing is smoothed; the highest moment is never left out. Like the
+water marks on a quay wall: how high, when, and how much more before the street is wet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Final, Literal
+
+from simulator.basics.units import format_bytes, format_time
+from simulator.records.timeline import MemorySample
+from simulator.report.plots import style
+from simulator.report.plots.plot import CloseUp, CloseUpPlot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# Beyond these the smallest become one: more layers cannot be told apart.
+_MOST_CATEGORIES: Final = 8
+REST: Final = "all others"
+# More steps than pixels cannot be seen; each kept one stands for the highest of its bin.
+_MOST_STEPS: Final = 2000
+# Edges between layers, drawn white, would hide thin layers where more steps than these lie side by side.
+_MOST_EDGES: Final = 300
+# Where the capacity is further away than this, its line would press everything else flat.
+FARTHEST_LINE: Final = 4.0
+
+# The usual categories look alike in every figure.
+_COLOURS: Final = {
+    "parameters": style.BLUE,
+    "gradients": style.ORANGE,
+    "optimizer": style.GREEN,
+    "activations": style.VERMILION,
+    "recomputed activations": style.YELLOW,
+    "gathered": style.SKY,
+    "buffers": style.PURPLE,
+    "other": style.GREY,
+    REST: style.PALE,
+}
+
+
+def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
+    """Pick the sample with the most bytes, the first of several.
+
+    Raises
+    ------
+    ValueError
+        No samples, or samples of several ranks.
+    """
+    if not samples:
+        raise ValueError("no memory samples; a program without allocations has no memory to draw")
+    ranks = sorted({sample.rank for sample in samples})
+    if len(ranks) > 1:
+        raise ValueError(f"got samples of ranks {ranks[0]}, {ranks[1]}, ...; must be of one rank")
+    return max(samples, key=lambda sample: (sample.nbytes, -sample.time))
+
+
+def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> str:
+    """Say how high, when, made of what, and how far from the capacity.
+
+    Examples
+    --------
+    >>> gib = 2**30
+    >>> told = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
+    >>> finding([told], 8 * gib)
+    'rank 0 peaks at 6 GiB at 500 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free'
+    """
+    peak = peak_of(samples)
+    told = f"rank {peak.rank} peaks at {format_bytes(peak.nbytes)} at {format_time(peak.time)}"
+    if peak.nbytes:
+        name, most = max(peak.by_category, key=lambda item: item[1])
+        told += f", {most / peak.nbytes:.0%}".replace("%", " %") + f" of it {name}"
+    return told + distance(peak.nbytes, capacity)
+
+
+def distance(nbytes: float, capacity: float) -> str:
+    """Say how far from the capacity, as the end of a sentence; nothing where there is no limit."""
+    if not isfinite(capacity):
+        return ""
+    if nbytes > capacity:
+        return f"; that is {format_bytes(nbytes - capacity)} more than its {format_bytes(capacity)}"
+    left = capacity - nbytes
+    share = f"{100 * left / capacity:.2g}" if left < 0.99 * capacity else "more than 99"
+    return f"; {format_bytes(left)} of {format_bytes(capacity)} ({share} %) stays free"
+
+
+def over_time(
+    samples: Sequence[MemorySample],
+    capacity: float = float("inf"),
+    *,
+    reserved: Sequence[tuple[float, int]] = (),
+    end: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw one rank's memory over time, stacked by category, with the capacity as a line.
+
+    Parameters
+    ----------
+    samples : sequence of MemorySample
+        Of one rank, in order.
+    capacity : float
+        [B]; no line where it is infinite.
+    reserved : sequence of (float, int)
+        What an allocator holds from the device, from when on [s], [B]; what lies between it and the areas is cached or
+        lost in fragments.
+    end : float, optional
+        Until when the last sample holds [s]; its own time where left out.
+    title : str
+        Instead of the finding.
+
+    Raises
+    ------
+    ValueError
+        No samples, or of several ranks.
+    """
+    peak = peak_of(samples)
+    last = max(samples[-1].time, samples[-1].time if end is None else end)
+    names, layers, times = _layers(samples, last)
+    colour = palette(names)
+    with style.applied():
+        figure = style.new_figure(9.0, 4.6)
+        axes = figure.subplots()
+        bottom = [0.0] * len(times)
+        for name in names:
+            top = [low + value for low, value in zip(bottom, layers[name], strict=True)]
+            axes.fill_between(times, bottom, top, step="post", color=colour[name], linewidth=0, label=name)
+            if len(times) <= _MOST_EDGES:
+                axes.step(times, top, where="post", color="white", linewidth=0.5)
+            bottom = top
+        axes.set_xlim(min(0.0, times[0]), last if last > times[0] else times[0] + 1e-9)
+        style.time_axis(axes, last)
+        if reserved:
+            axes.step([*(time for time, _ in reserved), last], [*(n for _, n in reserved), reserved[-1][1]],
+                      where="post", color=style.BLACK, linewidth=1.2, label="reserved")  # fmt: skip
+        most = max([peak.nbytes, *(nbytes for _, nbytes in reserved)])
+        highest = _capacity_line(axes, capacity, most, left=2 * peak.time > times[0] + last)
+        axes.set_ylim(0, 1.12 * highest or 1.0)
+        bytes_axis(axes.yaxis, highest, "HBM in use")
+        _mark_peak(axes, peak)
+        handles, labels = axes.get_legend_handles_labels()
+        held = folded(dict(peak.by_category), names)
+        told = [f"{name}  {format_bytes(held[name])}" if name in held else name for name in labels]
+        axes.legend(handles[::-1], told[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), title="at the peak",
+                    alignment="left")  # fmt: skip
+        style.set_title(figure, title or finding(samples, capacity))
+    return figure
+
+
+def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dict[str, list[float]], list[float]]:
+    """Names from the bottom up, bytes of each at each time, times; the last step is drawn out to the end."""
+    kept = _thinned(samples, end)
+    kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
+    held = [dict(sample.by_category) for sample in kept]
+    every = sorted({name for by_category in held for name in by_category})
+    at_peak = dict(peak_of(samples).by_category)
+    names = largest(every, {name: max(h.get(name, 0) for h in held) for name in every})
+    shown = [folded(by_category, names) for by_category in held]
+    # What stays lies at the bottom, where its edge is flat; what comes and goes is piled on top.
+    least = {name: min(h[name] for h in shown) for name in names}
+    names.sort(key=lambda name: (name == REST, -least[name], -at_peak.get(name, 0), name))
+    return names, {name: [h[name] for h in shown] for name in names}, [sample.time for sample in kept]
+
+
+def _thinned(samples: Sequence[MemorySample], end: float) -> list[MemorySample]:
+    """At most one sample a bin of time, the highest, where there are more than can be seen."""
+    if len(samples) <= _MOST_STEPS:
+        return list(samples)
+    width = (end - samples[0].time) / _MOST_STEPS or 1.0
+    highest: dict[int, MemorySample] = {}
+    for sample in samples:
+        place = int((sample.time - samples[0].time) / width)
+        if place not in highest or sample.nbytes > highest[place].nbytes:
+            highest[place] = sample
+    # What is held at the end is told by the last sample, not by the highest of the last bin.
+    last = samples[-1]
+    return [*highest.values(), last] if list(highest.values())[-1] is not last else list(highest.values())
+
+
+def largest(names: Sequence[str], sizes: Mapping[str, float]) -> list[str]:
+    """The largest names, and one for the rest where they are too many."""
+    if len(names) <= _MOST_CATEGORIES:
+        return list(names)
+    return [*sorted(names, key=lambda name: (-sizes[name], name))[: _MOST_CATEGORIES - 1], REST]
+
+
+def folded(held: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """Bytes of each name, of the rest together."""
+    found = {name: held.get(name, 0) for name in names}
+    if REST in found:
+        found[REST] += sum(nbytes for name, nbytes in held.items() if name not in found)
+    return found
+
+
+def palette(names: Sequence[str]) -> dict[str, str]:
+    """Colours of categories, the usual ones always alike.
+
+    Examples
+    --------
+    >>> palette(["keys", "parameters"])
+    {'parameters': '#0072B2', 'keys': '#E69F00'}
+    """
+    found = {name: _COLOURS[name] for name in names if name in _COLOURS}
+    free = [colour for colour in (*style.PALETTE, style.GREY) if colour not in found.values()]
+    return found | dict(zip([name for name in names if name not in found], free, strict=False))
+
+
+def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:
+    """Draw the capacity where it is near enough, its words away from the peak's; returns what to show up to [B]."""
+    place = 0.005 if left else 0.995
+    side: Literal["left", "right"] = "left" if left else "right"
+    if not isfinite(capacity):
+        return highest
+    if capacity > FARTHEST_LINE * highest:
+        axes.text(place, 0.985, f"capacity {format_bytes(capacity)}, far above", transform=axes.transAxes, ha=side,
+                  va="top", color=style.GREY, fontsize=8.5,
+                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
+        return highest
+    axes.axhline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
+    axes.annotate(f"capacity {format_bytes(capacity)}", (place, capacity), xycoords=("axes fraction", "data"),
+                  xytext=(0, 3), textcoords="offset points", ha=side, va="bottom", fontsize=8.5,
+                  bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0})  # fmt: skip
+    return max(highest, capacity)
+
+
+def bytes_axis(axis: Axis, highest: float, label: str) -> None:
+    """Label an axis of bytes in the binary unit that fits the highest value [B]."""
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    unit, factor = byte_unit(highest)
+    axis.set_major_locator(MultipleLocator(tick_step(highest / factor) * factor))
+    axis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / factor:g}"))
+    axis.set_label_text(f"{label} ({unit})")
+    axis.grid(visible=True)
+
+
+def byte_unit(nbytes: float) -> tuple[str, int]:
+    """The binary unit that fits, and its bytes.
+
+    Examples
+    --------
+    >>> byte_unit(3 * 2**30)
+    ('GiB', 1073741824)
+    """
+    units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    return next(((unit, factor) for unit, factor in units if nbytes >= factor), ("B", 1))
+
+
+def tick_step(highest: float) -> float:
+    """Distance of ticks: the power of two that gives at most eight.
+
+    Examples
+    --------
+    >>> tick_step(80.0), tick_step(3.0)
+    (16.0, 0.5)
+    """
+    step = 2.0**-10
+    while highest / step > 8:
+        step *= 2
+    return step
+
+
+def _mark_peak(axes: Axes, peak: MemorySample) -> None:
+    left, right = axes.get_xlim()
+    place = (peak.time - left) / (right - left)
+    side: Literal["left", "center", "right"] = "left" if place < 0.1 else "right" if place > 0.9 else "center"
+    axes.plot([peak.time], [peak.nbytes], marker="v", markersize=7, color=style.BLACK, markeredgecolor="white",
+              linestyle="none", clip_on=False)  # fmt: skip
+    axes.annotate(f"peak {format_bytes(peak.nbytes)}", (peak.time, peak.nbytes), xytext=(0, 7), fontsize=8.5,
+                  textcoords="offset points", ha=side, va="bottom", fontweight="bold",
+                  bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0})  # fmt: skip
+
+
+def _of_point(close_up: CloseUp) -> Figure:
+    samples = [sample for sample in close_up.timeline.memory if sample.rank == 0]
+    return over_time(samples, close_up.capacity, end=close_up.timeline.end)
+
+
+PLOT = CloseUpPlot("memory", of=("training",), figure=_of_point)

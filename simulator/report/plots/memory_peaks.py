@@ -1,0 +1,150 @@
+"""What several runs hold at their highest moments, side by side: a bar a run, by category.
+
+Rule: bars share one axis from 0 and the order of their categories, so equal things lie where they can be compared.
+Like suitcases of the same trip on one scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from simulator.basics.units import format_bytes
+from simulator.report.plots import style
+from simulator.report.plots.memory import FARTHEST_LINE, REST, byte_unit, bytes_axis, distance, folded, largest, palette
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# A part narrower than this share of the axis has no room for its number.
+_WIDE_ENOUGH: Final = 0.07
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What one run holds at its highest moment.
+
+    Attributes
+    ----------
+    label : str
+        The run: "zero3".
+    by_category : tuple of (str, int)
+        [B]
+    """
+
+    label: str
+    by_category: tuple[tuple[str, int], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """All categories together [B]."""
+        return sum(nbytes for _, nbytes in self.by_category)
+
+
+def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
+    """Say which runs hold most and least, by how much they differ, and which do not fit.
+
+    Raises
+    ------
+    ValueError
+        No runs.
+
+    Examples
+    --------
+    >>> gib = 2**30
+    >>> finding([Peak("ddp", (("optimizer", 12 * gib),)), Peak("zero3", (("optimizer", 3 * gib),))], 8 * gib)
+    "ddp peaks at 12 GiB, 4.0 times zero3's 3 GiB; ddp does not fit into 8 GiB"
+    """
+    if not peaks:
+        raise ValueError("no runs to compare; give the peak of at least one")
+    low = min(peaks, key=lambda peak: peak.nbytes)
+    high = max(peaks, key=lambda peak: peak.nbytes)
+    if low.nbytes == high.nbytes:
+        who = f"all {len(peaks)} runs peak" if len(peaks) > 1 else f"{low.label} peaks"
+        return f"{who} at {format_bytes(low.nbytes)}{distance(low.nbytes, capacity)}"
+    times = f"{high.nbytes / low.nbytes:.1f} times {low.label}'s" if low.nbytes else f"against {low.label}'s"
+    return (
+        f"{high.label} peaks at {format_bytes(high.nbytes)}, {times} {format_bytes(low.nbytes)}"
+        f"{_who_fits(peaks, capacity)}"
+    )
+
+
+def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
+    if not isfinite(capacity):
+        return ""
+    over = [peak.label for peak in peaks if peak.nbytes > capacity]
+    if not over:
+        return f"; all fit into {format_bytes(capacity)}"
+    if len(over) == len(peaks):
+        return f"; none fits into {format_bytes(capacity)}"
+    told = f"{', '.join(over[:-1])} and {over[-1]} do" if len(over) > 1 else f"{over[0]} does"
+    return f"; {told} not fit into {format_bytes(capacity)}"
+
+
+def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
+    """Draw a bar for each run, parted by category, with the capacity as a line.
+
+    Parameters
+    ----------
+    peaks : sequence of Peak
+        In the order of the bars, from the top.
+    capacity : float
+        [B]; no line where it is infinite, or so far away that all else would be pressed flat.
+    title : str
+        Instead of the finding.
+
+    Raises
+    ------
+    ValueError
+        No runs.
+    """
+    told = title or finding(peaks, capacity)
+    held = [dict(peak.by_category) for peak in peaks]
+    most = {name: max(h.get(name, 0) for h in held) for h in held for name in h}
+    names = sorted(largest(sorted(most), most), key=lambda name: (name == REST, -most.get(name, 0), name))
+    bars = [folded(h, names) for h in held]
+    most_held = max(peak.nbytes for peak in peaks)
+    near = capacity <= FARTHEST_LINE * most_held
+    highest = max(most_held, capacity) if near else most_held
+    with style.applied():
+        figure = style.new_figure(9.0, 1.7 + 0.5 * len(peaks))
+        axes = figure.subplots()
+        axes.set_xlim(0, 1.22 * highest or 1.0)
+        bytes_axis(axes.xaxis, highest, "HBM at the peak")
+        _bars(axes, bars, names, highest)
+        for place, peak in enumerate(peaks):
+            over = peak.nbytes > capacity
+            axes.annotate(format_bytes(peak.nbytes) + (", over" if over else ""), (peak.nbytes, place),
+                          xytext=(4, 0), textcoords="offset points", ha="left", va="center", fontweight="bold",
+                          fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
+        axes.set_yticks(range(len(peaks)), [peak.label for peak in peaks])
+        axes.set_ylim(len(peaks) - 0.45, -0.75 if near else -0.55)
+        if near:
+            _capacity_line(axes, capacity)
+        figure.legend(loc="outside lower left", ncols=min(len(names), 5))
+        style.set_title(figure, told)
+    return figure
+
+
+def _bars(axes: Axes, bars: Sequence[Mapping[str, int]], names: Sequence[str], highest: float) -> None:
+    colour = palette(names)
+    factor = byte_unit(highest)[1]
+    start = [0.0] * len(bars)
+    for name in names:
+        widths = [bar[name] for bar in bars]
+        axes.barh(range(len(bars)), widths, left=start, height=0.62, color=colour[name], edgecolor="white",
+                  linewidth=0.8, label=name)  # fmt: skip
+        for place, width in enumerate(widths):
+            if width >= _WIDE_ENOUGH * highest:
+                axes.text(start[place] + width / 2, place, f"{width / factor:.3g}", ha="center", va="center",
+                          color=style.text_on(colour[name]), fontsize=8.5)  # fmt: skip
+        start = [begin + width for begin, width in zip(start, widths, strict=True)]
+
+
+def _capacity_line(axes: Axes, capacity: float) -> None:
+    axes.axvline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
+    axes.annotate(f"capacity {format_bytes(capacity)}", (capacity, 1.0), xycoords=("data", "axes fraction"),
+                  xytext=(-4, -2), textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip

@@ -1,0 +1,109 @@
+"""What a plot's file declares: its name in scenario files, of what it is drawn, what it needs, and its figures.
+
+Rule: three kinds of need, three classes. A plot that needs something else adds a class here, and says in
+`pictures.py` where that comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from simulator.records.schedule import Schedule
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.scaling import ScalingPoint
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All points of a scenario that were played.
+
+    Attributes
+    ----------
+    rows : sequence of (label, report)
+        Each report as plain data, as report.json has it.
+    times : sequence of ScalingPoint
+        Of collectives: time by algorithm, workers and size.
+    throughputs : sequence of (label, ranks, tokens/s, MFU)
+        Of training steps on clusters of several sizes; empty where there is one size.
+    """
+
+    rows: Sequence[tuple[str, Mapping[str, Any]]]
+    times: Sequence[ScalingPoint] = ()
+    throughputs: Sequence[tuple[str, int, float, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CloseUp:
+    """One point, played again to be looked at.
+
+    Attributes
+    ----------
+    timeline : Timeline
+    capacity : float
+        HBM of a GPU [B].
+    groups : mapping of a collective's name to ranks, or None
+        Where lanes are to name them.
+    """
+
+    timeline: Timeline
+    capacity: float
+    groups: Mapping[str, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A plot of some kinds of scenario.
+
+    Attributes
+    ----------
+    name : str
+        In scenario files (`plots: [...]`).
+    of : tuple of str
+        "collective", "training".
+    """
+
+    name: str
+    of: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPlot(Plot):
+    """A plot of all points together.
+
+    Attributes
+    ----------
+    figures : function (Comparison) -> mapping of file name to figure
+        Empty where there is nothing to compare.
+    """
+
+    figures: Callable[[Comparison], Mapping[str, Figure]]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseUpPlot(Plot):
+    """A plot of one played point.
+
+    Attributes
+    ----------
+    figure : function (CloseUp) -> figure or None
+        None where there is nothing to see, or too much.
+    """
+
+    figure: Callable[[CloseUp], Figure | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePlot(Plot):
+    """A plot of a schedule, without a clock.
+
+    Attributes
+    ----------
+    figure : function (Schedule) -> figure or None
+    """
+
+    figure: Callable[[Schedule], Figure | None]

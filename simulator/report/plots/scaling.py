@@ -1,0 +1,199 @@
+"""Time against workers and against size: what was simulated beside what the closed form says.
+
+Rule: points are runs, lines are formulas, both axes are logarithmic. Like a race seen from above: the gap between two
+lines is the factor between two algorithms, at any scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.basics.units import format_bytes, format_time
+from simulator.report.numbers.scaling import Axis, Crossing, ScalingPoint, crossings, finding, headline
+from simulator.report.plots import style
+from simulator.report.plots.plot import Comparison, ComparisonPlot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Crossing", "ScalingPoint", "crossings", "figures", "finding", "headline", "time_against_size",
+           "time_against_workers"]  # fmt: skip
+
+_MOST_PANELS: Final = 6
+_MOST_TICKS: Final = 7
+
+
+def figures(points: Sequence[ScalingPoint]) -> dict[str, Figure]:
+    """Draw the figures that a sweep has enough runs for, by name.
+
+    Returns
+    -------
+    dict of str to Figure
+        "time_against_workers" where world sizes differ, "time_against_size" where sizes differ; where neither does,
+        the first alone.
+    """
+    found: dict[str, Figure] = {}
+    sizes = {point.nbytes for point in points}
+    workers = {point.world_size for point in points}
+    if len(workers) > 1 or len(sizes) <= 1:
+        found["time_against_workers"] = time_against_workers(points)
+    if len(sizes) > 1:
+        found["time_against_size"] = time_against_size(points)
+    return found
+
+
+def time_against_workers(points: Sequence[ScalingPoint]) -> Figure:
+    """Draw time [s] against workers, a panel for each size (six of them where there are more).
+
+    Raises
+    ------
+    ValueError
+        No points, the same setting twice, or a time that is not positive.
+    """
+    return _draw(points, "world_size")
+
+
+def time_against_size(points: Sequence[ScalingPoint]) -> Figure:
+    """Draw time [s] against size [B], a panel for each number of workers; see `time_against_workers`."""
+    return _draw(points, "nbytes")
+
+
+def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
+    if not points:
+        raise ValueError("got no points; a scaling figure needs at least one run")
+    fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
+    every = sorted({getattr(point, fixed_name) for point in points})
+    shown = spread(every, _MOST_PANELS)
+    met = crossings(points)
+    names = list(dict.fromkeys(point.algorithm for point in points))
+    palette = style.colours(names)
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    with style.applied():
+        figure = style.new_figure(max(6.4, 4.2 * columns), 1.9 + 3.1 * rows)
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for number, axes in enumerate(grid.flat):
+            if number >= len(shown):
+                axes.set_visible(False)
+                continue
+            value = shown[number]
+            here = [point for point in points if getattr(point, fixed_name) == value]
+            _panel(axes, here, along, names, palette)
+            axes.set_title(_fixed_text(fixed_name, value), loc="left")
+            _mark(axes, [c for c in met if c.along == along and c.fixed == value], len(_both(here)) > 1)
+            below = number + columns >= len(shown)
+            if below:
+                axes.set_xlabel("workers" if along == "world_size" else "size of the array at one rank")
+                axes.tick_params(axis="x", labelbottom=True)
+            if number % columns == 0:
+                axes.set_ylabel("time of one operation")
+        _ticks(grid[0][0], sorted({getattr(point, along) for point in points}), along)
+        note = f" ({len(shown)} of {len(every)} panels shown)" if len(shown) < len(every) else ""
+        style.set_title(figure, headline(points) + note)
+        _legend(figure, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in met))
+    return figure
+
+
+def spread(values: Sequence[Any], most: int) -> list[Any]:
+    """Pick at most so many values, evenly, the first and the last among them.
+
+    Examples
+    --------
+    >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
+    [1, 4, 7]
+    """
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def _both(points: Sequence[ScalingPoint]) -> set[str]:
+    return {point.algorithm for point in points}
+
+
+def _fixed_text(name: Axis, value: int) -> str:
+    return format_bytes(value) if name == "nbytes" else f"{value} worker" + "s" * (value != 1)
+
+
+def _panel(
+    axes: Axes, points: Sequence[ScalingPoint], along: Axis, names: Sequence[str], palette: dict[str, str]
+) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for number, name in enumerate(names):
+        line = sorted((getattr(p, along), p.time, p.predicted) for p in points if p.algorithm == name)
+        if not line:
+            continue
+        xs = [x for x, _, _ in line]
+        # Where no closed form is exact the runs themselves are joined, thinly, so that the eye can follow.
+        formula = [(x, predicted) for x, _, predicted in line if predicted is not None]
+        if formula:
+            axes.plot(*zip(*formula, strict=True), color=palette[name], linewidth=1.6)
+        if len(formula) < len(line):
+            axes.plot(xs, [time for _, time, _ in line], color=palette[name], linewidth=0.9, linestyle=":")
+        axes.plot(xs, [time for _, time, _ in line], linestyle="none", color=palette[name], markersize=5.5,
+                  marker=style.MARKERS[number % len(style.MARKERS)], markeredgecolor="white",
+                  markeredgewidth=0.6)  # fmt: skip
+    axes.grid(visible=True, which="major")
+
+
+def _mark(axes: Axes, found: Sequence[Crossing], compared: bool) -> None:
+    """Mark each crossing; write down where the lead changes, or that nothing crosses."""
+    for crossing in found:
+        axes.plot([crossing.at], [crossing.time], linestyle="none", marker="o", markersize=11 if crossing.leads else 8,
+                  markerfacecolor="none", markeredgecolor=style.BLACK, markeredgewidth=1.2)  # fmt: skip
+    leads = [crossing for crossing in found if crossing.leads]
+    lines = [f"{crossing.after} leads from {crossing.place()}" for crossing in leads[:2]]
+    if len(leads) > 2:
+        lines.append(f"and {len(leads) - 2} more times")
+    if not leads and found:
+        lines.append("the lead does not change")
+    if compared and not found:
+        lines.append("no crossing")
+    if lines:
+        axes.text(0.03, 0.97, "\n".join(lines), transform=axes.transAxes, ha="left", va="top", fontsize=8.5,
+                  bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})  # fmt: skip
+
+
+def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    shown = spread(values, _MOST_TICKS)
+    axes.set_xticks(shown, [format_bytes(v).replace(" ", "\n") if along == "nbytes" else str(v) for v in shown])
+    axes.xaxis.set_minor_locator(NullLocator())
+    low, high = axes.get_ylim()
+    if high / low < 20:
+        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.set_ylim(low / 1.3, high * 1.3)
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_time(seconds)))
+
+
+def _legend(
+    figure: Figure, points: Sequence[ScalingPoint], names: Sequence[str], palette: dict[str, str], *, crossed: bool
+) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=palette[name], marker=style.MARKERS[i % len(style.MARKERS)], label=name, linewidth=1.6)
+        for i, name in enumerate(names)
+    ]
+    handles.append(Line2D([], [], color=style.GREY, marker="o", linestyle="none", label="point: simulated"))
+    if any(point.predicted is not None for point in points):
+        handles.append(Line2D([], [], color=style.GREY, linewidth=1.6, label="line: closed form"))
+    if any(point.predicted is None for point in points):
+        handles.append(Line2D([], [], color=style.GREY, linewidth=0.9, linestyle=":", label="dotted: runs joined"))
+    if crossed:
+        handles.append(Line2D([], [], color=style.BLACK, marker="o", markersize=9, markerfacecolor="none",
+                              linestyle="none", label="circle: crossing"))  # fmt: skip
+    room = max(2, int(figure.get_figwidth() / 1.9))
+    figure.legend(handles=handles, loc="outside lower left", ncols=min(room, len(handles)))
+
+
+def _of_collectives(compared: Comparison) -> dict[str, Figure]:
+    return figures(compared.times) if len(compared.times) > 1 else {}
+
+
+PLOT = ComparisonPlot("scaling", of=("collective",), figures=_of_collectives)

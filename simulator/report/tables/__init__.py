@@ -1,0 +1,1 @@
+"""Numbers as tables: for a terminal, in nccl-tests' form, as CSV."""

@@ -1,0 +1,276 @@
+"""The table of nccl-tests: written as its programs print it, and read back from their logs or from a CSV file.
+
+Rule: text on one side, SI records on the other: times in seconds and bandwidths in B/s in here, microseconds and
+GB/s (10^9 B/s) only in the text. Like a form that two offices share.
+
+The columns are those of github.com/NVIDIA/nccl-tests (doc/PERFORMANCE.md): `algbw` is size / time, `busbw` is algbw
+times the operation's factor, `size` is the whole array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulator.basics import units
+from simulator.basics.input_files import MOST_DATA, read_text
+from simulator.errors import ScenarioError, in_lines
+
+# nccl-tests' names for dtypes and reductions, and ours.
+DTYPES: Final = {
+    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "int8": "int8", "uint8": "uint8",
+    "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64",
+}  # fmt: skip
+REDUCTIONS: Final = {"sum": "sum", "prod": "product", "max": "max", "min": "min", "avg": "average"}
+_SPELLED: Final = {ours: theirs for theirs, ours in reversed(DTYPES.items())}
+_REDUCTION_SPELLED: Final = {ours: theirs for theirs, ours in REDUCTIONS.items()}
+
+# Size, count and type: nothing else in a log has two whole numbers before a word like these. What stands before
+# them ("0: ", "[1,0]<stdout>: ") is the launcher's.
+_ROW: Final = re.compile(r"(?<![\w.])(\d+)\s+(\d+)\s+([A-Za-z]\w*)((?:\s+\S+)*)\s*$")
+_PREFIX: Final = re.compile(r"^\s*(?:\S*[:\]>|]\s+)?#")
+# Largest array that is read [B]: as in a scenario, elements can be counted in 64 bits.
+MOST_SIZE: Final = 2**50
+_MOST_DIGITS: Final = 18
+_EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One measurement.
+
+    Attributes
+    ----------
+    time : float
+        [s]
+    algbw, busbw : float or None
+        [B/s]; None where the text does not say.
+    wrong : int or None
+        Elements unlike the expected ones; None where it was not checked.
+    """
+
+    time: float
+    algbw: float | None
+    busbw: float | None
+    wrong: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NcclRow:
+    """One line of the table.
+
+    Attributes
+    ----------
+    size : int
+        The whole array [B].
+    count : int or None
+        Elements as nccl-tests counts them: of the whole array for all_reduce, of one rank's part for all_gather,
+        reduce_scatter and all_to_all.
+    dtype : str
+        Our name ("float32"); empty where the text does not say.
+    redop : str
+        Our name ("sum", "average"), or "none".
+    root : int
+        -1 for operations without one.
+    time, algbw, busbw, wrong
+        Out of place; see `Timing`.
+    in_place : Timing or None
+    """
+
+    size: int
+    count: int | None
+    dtype: str
+    redop: str
+    root: int
+    time: float
+    algbw: float | None
+    busbw: float | None
+    wrong: int | None = None
+    in_place: Timing | None = None
+
+    @property
+    def out_of_place(self) -> Timing:
+        """The four out-of-place figures together."""
+        return Timing(self.time, self.algbw, self.busbw, self.wrong)
+
+
+def write_table(rows: Sequence[NcclRow], *, comment: str = "") -> str:
+    """Write the table, with header and footer.
+
+    Parameters
+    ----------
+    rows : sequence of NcclRow
+        The in-place columns are there where any row has them.
+    comment : str
+        Lines to be set before the header, each behind "# ".
+
+    Returns
+    -------
+    str
+        Ends with a newline.
+
+    Examples
+    --------
+    >>> row = NcclRow(1_000_000, 250_000, "float32", "sum", -1, 1e-3, 1e9, 1.5e9, 0)
+    >>> print(write_table([row]).splitlines()[3].strip())
+    1000000        250000      float     sum      -1    1000.0    1.00    1.50      0
+    """
+    both = any(row.in_place for row in rows)
+    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
+    lines += _header(both)
+    for row in rows:
+        count = "-" if row.count is None else str(row.count)
+        dtype = _SPELLED.get(row.dtype, row.dtype or "-")
+        redop = _REDUCTION_SPELLED.get(row.redop, row.redop or "none")
+        line = f"{row.size:>13}  {count:>12}  {dtype:>9}  {redop:>6}  {row.root:>6}{_timing(row.out_of_place)}"
+        lines.append(line + (_timing(row.in_place) if both else ""))
+    lines += _footer(rows)
+    return "\n".join(lines) + "\n"
+
+
+def _header(both: bool) -> list[str]:
+    columns = f"  {'time':>8}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>5}"
+    units = f"  {'(us)':>8}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>5}"
+    above = f"#{'':>57}{'out-of-place':^35}"
+    first = f"#{'size':>12}  {'count':>12}  {'type':>9}  {'redop':>6}  {'root':>6}"
+    second = f"#{'(B)':>12}  {'(elements)':>12}  {'':>9}  {'':>6}  {'':>6}"
+    if not both:
+        return [above.rstrip(), first + columns, (second + units).rstrip()]
+    return [(above + f"{'in-place':^35}").rstrip(), first + columns * 2, (second + units * 2).rstrip()]
+
+
+def _timing(timing: Timing | None) -> str:
+    if timing is None:
+        return f"  {'-':>8}  {'-':>6}  {'-':>6}  {'-':>5}"
+    us = timing.time * 1e6
+    # As many digits as nccl-tests gives: about four that count.
+    time = f"{us:.2f}" if us < 100 else f"{us:.1f}" if us < 10_000 else f"{us:.0f}"
+    algbw, busbw = ("-" if rate is None else f"{rate / 1e9:.2f}" for rate in (timing.algbw, timing.busbw))
+    wrong = "-" if timing.wrong is None else str(timing.wrong)
+    return f"  {time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>5}"
+
+
+def _footer(rows: Sequence[NcclRow]) -> list[str]:
+    timings = [t for row in rows for t in (row.out_of_place, row.in_place) if t is not None]
+    checked = [t.wrong for t in timings if t.wrong is not None]
+    verdict = f"{sum(checked)} {'OK' if sum(checked) == 0 else 'FAILED'}" if checked else "- not checked"
+    rates = [t.busbw for t in timings if t.busbw is not None]
+    average = f"{sum(rates) / len(rates) / 1e9:.6g}" if rates else "-"
+    return [f"# Out of bounds values : {verdict}", f"# Avg bus bandwidth    : {average}", "#"]
+
+
+def read(path: Path | str) -> tuple[NcclRow, ...]:
+    """Read a log of nccl-tests, or a CSV file with size and time columns.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read, holds no rows, or a row is broken: with its line.
+    """
+    from simulator.report.tables.nccl_csv import looks_like_csv, parse_csv
+
+    text = read_text(path, most=MOST_DATA)
+    return parse_csv(text, str(path)) if looks_like_csv(text) else parse_table(text, str(path))
+
+
+def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
+    """Read the rows out of what an nccl-tests program printed, whatever a launcher wrote around them.
+
+    Parameters
+    ----------
+    text : str
+        Lines may begin with a launcher's prefix; in-place columns, `#wrong`, `redop` and `root` may be missing, as in
+        other versions; wrong may be N/A.
+    source : str
+        The file's name, for errors.
+
+    Raises
+    ------
+    ScenarioError
+        No row at all, or one that begins like a row and does not go on like one: with its line.
+    """
+    rows: list[NcclRow] = []
+    faults: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if _PREFIX.match(line):
+            continue
+        match = _ROW.search(line)
+        if match is None or (match[3] not in DTYPES and len(match[4].split()) < 3):
+            continue
+        try:
+            size, count = count_of(match[1]), count_of(match[2])
+            if size is None or count is None or size > MOST_SIZE:
+                raise ValueError(f"got {match[1][:60]} B in {match[2][:60]} elements; must be at most 1 PiB")
+            rows.append(_row(size, count, match[3], match[4].split()))
+        except ValueError as error:
+            # A word that is no dtype, and no table behind it: some other line of the log.
+            if match[3] in DTYPES:
+                faults.append(f"{source}:{number}: {error}; a row reads like '{_EXAMPLE}'")
+    if faults:
+        raise ScenarioError(in_lines(faults))
+    if not rows:
+        raise ScenarioError(f"{source}: no row of an nccl-tests table; a row reads like '{_EXAMPLE}'")
+    return tuple(rows)
+
+
+def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:
+    redop, numbers = ("none", rest) if not rest or _is_number(rest[0]) else (rest[0], rest[1:])
+    root = -1
+    # Three or four figures, once or twice; one more in front is the root.
+    if len(numbers) in (5, 7, 9) or (len(numbers) == 4 and "." in numbers[3] and "e" not in numbers[3]):
+        root, numbers = _whole(numbers[0], "root"), numbers[1:]
+    if len(numbers) not in (3, 4, 6, 8):
+        raise ValueError(f"got {len(rest)} columns after the type; must be 3 to 10")
+    width = len(numbers) if len(numbers) < 6 else len(numbers) // 2
+    first = _parse_timing(numbers[:width])
+    second = _parse_timing(numbers[width:]) if len(numbers) > width else None
+    if first is None:
+        raise ValueError("got no out-of-place time; must be a number of microseconds")
+    return NcclRow(
+        size, count, DTYPES.get(dtype, dtype), REDUCTIONS.get(redop, redop), root,
+        first.time, first.algbw, first.busbw, first.wrong, second,
+    )  # fmt: skip
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
+
+
+def _whole(text: str, column: str) -> int:
+    if re.fullmatch(r"-?\d+", text) is None:
+        raise ValueError(f"{column}: got {text!r}; must be a whole number")
+    return int(text)
+
+
+def _parse_timing(columns: Sequence[str]) -> Timing | None:
+    if all(text in ("-", "N/A") for text in columns[:3]):
+        return None
+    time, algbw, busbw = (_figure(text, name) for text, name in zip(columns, ("time", "algbw", "busbw"), strict=False))
+    wrong = columns[3] if len(columns) > 3 else "N/A"
+    if wrong not in ("-", "N/A") and not _is_number(wrong):
+        raise ValueError(f"#wrong: got {wrong!r}; must be a whole number or N/A")
+    # Old versions have the largest error there, which is no count.
+    return Timing(time / 1e6, algbw * 1e9, busbw * 1e9, count_of(wrong))
+
+
+def _figure(text: str, column: str) -> float:
+    if not _is_number(text) or float(text) < 0:
+        raise ValueError(f"{column}: got {text!r}; must be a number, 0 or more")
+    if not units.within(float(text)):
+        raise ValueError(f"{column}: got {text!r}; larger or smaller than anything that is measured")
+    return float(text)
+
+
+def count_of(text: str) -> int | None:
+    """A count as it is written; None where it is no count that anything has.
+
+    Examples
+    --------
+    >>> count_of("12"), count_of("1e3"), count_of("\u00b2")
+    (12, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

@@ -1,0 +1,153 @@
+"""Tables for people: one row a point.
+
+Rule: turns outcomes into rows of text; printing is the command line's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.basics.units import format_bandwidth, format_bytes, format_time
+from simulator.report.tables.setting_text import setting_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A heading, how readily it is left out where the window is narrow (0: never), and what stands below it."""
+
+    heading: str
+    spare: int
+    cell: Callable[[Row], str]
+    left: bool = False
+
+
+_COLLECTIVE: Final = (
+    _Column("time", 0, lambda r: format_time(r["time_s"])),
+    _Column("closed form", 3, lambda r: _or_dash(r["predicted_s"], format_time)),
+    _Column("busbw", 1, lambda r: _or_dash(r["busbw"], format_bandwidth)),
+    _Column("on the wire", 4, lambda r: format_bytes(r["wire_bytes"])),
+    _Column("wrong", 2, lambda r: _or_dash(r["wrong"], str)),
+    _Column("max error", 6, lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
+    _Column("busiest link", 5, lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
+)
+_TRAINING: Final = (
+    _Column("step", 0, lambda r: format_time(r["step_time_s"])),
+    _Column("tokens/s", 2, lambda r: f"{r['tokens_per_s']:,.0f}"),
+    _Column("MFU", 1, lambda r: f"{r['mfu']:.1%}"),
+    _Column("bare comm", 4, lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),
+    _Column("recompute", 5, lambda r: f"{r['recompute_time_s'] / r['step_time_s']:.1%}"),
+    _Column("peak memory", 3, lambda r: _memory(r["peak_memory_bytes"])),
+    _Column("fits", 1, lambda r: "yes" if r["fits"] else f"lacks {_memory(r['shortfall_bytes'])}"),
+)
+_LEARNING: Final = (
+    _TRAINING[0],
+    _Column("steps", 3, lambda r: str(len(r["learning"]["losses"]))),
+    _Column("last loss", 0, lambda r: _last(r["learning"]["losses"])),
+    _Column("skipped", 2, lambda r: str(len(r["learning"]["skipped"]))),
+    _Column("others between", 4, lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
+    _Column("seen by", 1, lambda r: _seen(r["learning"]["seen"]), left=True),
+    *_TRAINING[-2:],
+)
+# Axes whose values are words rather than numbers.
+_WORDS: Final = ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
+# What rich puts round a cell: a space on each side and a line.
+_FRAME: Final = 3
+
+
+def points_table(title: str, points: Sequence[Row], width: int) -> Table:
+    """A rich table of reports, of collectives or of training steps.
+
+    Parameters
+    ----------
+    title : str
+    points : sequence of mapping
+        With settings, engine, report and perhaps error, as in report.json.
+    width : int
+        Characters a line has; columns that do not fit are left out whole, so that nothing is cut in the middle.
+    """
+    from rich.table import Table
+
+    axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
+    leading = [[setting_text(point["settings"].get(axis)) for axis in axes] for point in points]
+    columns = _columns(
+        [point["report"] for point in points if point["report"] is not None],
+        training=any(axis.startswith("training.") for axis in axes),
+    )
+    cells = [_cells(point, columns) for point in points]
+    names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
+    taken = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
+    shown = _fitting(columns, cells, width - taken - 1)
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for axis, name in zip(axes, names, strict=True):
+        left = axis.endswith(
+            ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
+        )
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    for column in shown:
+        table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
+    before: list[str] = []
+    for row, cell in zip(leading, cells, strict=True):
+        if before and row[0] != before[0] and len(axes) > 1:
+            table.add_section()
+        before = row
+        table.add_row(*row, *(cell[column.heading] for column in shown))
+    return table
+
+
+def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
+    """Those of what was played: a collective, a step, or real training; where all failed, as axes are called."""
+    if not any("step_time_s" in report for report in reports):
+        return _TRAINING if not reports and training else _COLLECTIVE
+    learned = reports and all(report["learning"] for report in reports)
+    return _LEARNING if learned else _TRAINING
+
+
+def _memory(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
+
+
+def _last(losses: Sequence[float | None]) -> str:
+    return "-" if not losses else "no number" if losses[-1] is None else f"{losses[-1]:.5g}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _seen(seen: Mapping[str, int]) -> str:
+    """Checks that told, with the step in which they did."""
+    return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
+
+
+def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[_Column]:
+    """The columns that fit into so many characters; the time always stays."""
+    shown = list(columns)
+    widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in shown}
+    while len(shown) > 1 and sum(widths[column.heading] for column in shown) > room:
+        shown.remove(max(shown, key=lambda column: column.spare))
+    return shown
+
+
+def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
+    report = point["report"]
+    if report is not None:
+        return {column.heading: column.cell(report) for column in columns}
+    cells = dict.fromkeys((column.heading for column in columns), "-")
+    cells[columns[0].heading] = "failed"
+    cells[columns[-1].heading] = str(point.get("error", ""))
+    return cells
+
+
+def _or_dash(value: Any, told: Callable[[Any], str]) -> str:
+    return "-" if value is None else told(value)
+
+
+def _busiest(held: Row) -> str:
+    return f"{held['link']} {held['busy_fraction']:.0%}"

@@ -1,0 +1,1 @@
+"""A timeline in the formats of other tools: Kineto traces, PyTorch's memory snapshots."""

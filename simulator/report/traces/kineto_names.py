@@ -1,0 +1,105 @@
+"""A collective in NCCL's and PyTorch's words, as their traces spell it.
+
+Rule: names only. Like a phrase book.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from simulator.records.chunks import split
+from simulator.records.program import Collective
+
+# NCCL's device functions are named after operation, reduction, dtype, algorithm and protocol, for example
+# ncclDevKernel_AllReduce_Sum_bf16_RING_LL (github.com/NVIDIA/nccl, src/device/generate.py, 2.19 and later).
+_FUNCTION: Final = {
+    "all_reduce": "AllReduce",
+    "reduce_scatter": "ReduceScatter",
+    "reduce": "Reduce",
+    "all_gather": "AllGather",
+    "broadcast": "Broadcast",
+}
+_REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
+_REDUCTION: Final = {"sum": "Sum", "average": "SumPostDiv", "max": "MinMax", "min": "MinMax", "product": "Prod"}
+_NCCL_DTYPE: Final = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2", "int64": "i64", "int32": "i32", "int8": "i8", "uint8": "u8",
+}  # fmt: skip
+_TREES: Final = ("tree", "double_binary_tree")
+
+# What PyTorch writes as "Collective name" and "dtype" (torch/csrc/distributed/c10d, record_param_comms).
+_TORCH_NAME: Final = {
+    "all_reduce": "allreduce",
+    "reduce_scatter": "_reduce_scatter_base",
+    "reduce": "reduce",
+    "all_gather": "_allgather_base",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all": "all_to_all",
+}
+_TORCH_DTYPE: Final = {
+    "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16",
+    "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2": "Float8_e5m2", "int64": "Long", "int32": "Int", "int8": "Char",
+    "uint8": "Byte",
+}  # fmt: skip
+# PyTorch shortens longer lists of ranks in the same way.
+_MOST_RANKS_TOLD: Final = 30
+
+
+def kernel_name(collective: Collective) -> str:
+    """Name the GPU kernel that NCCL would run.
+
+    NCCL knows rings and trees; whatever else is simulated gets the ring's name, and its own in `args`. The protocol is
+    not simulated; LL is what the names of NCCL's generic kernels end with.
+    """
+    operation = collective.schedule.operation
+    function = _FUNCTION.get(operation)
+    if function is None:
+        return "ncclDevKernel_SendRecv"
+    way = "TREE" if collective.schedule.algorithm in _TREES else "RING"
+    if operation not in _REDUCING:
+        return f"ncclDevKernel_{function}_{way}_LL"
+    reduction = _REDUCTION.get(collective.reduction, "Sum")
+    dtype = _NCCL_DTYPE.get(collective.dtype, collective.dtype)
+    return f"ncclDevKernel_{function}_{reduction}_{dtype}_{way}_LL"
+
+
+def collective_args(collective: Collective, group_name: str, rank: int) -> dict[str, Any]:
+    """What PyTorch notes beside a collective's kernel."""
+    schedule = collective.schedule
+    sent, received = _elements(collective, rank)
+    return {
+        "Collective name": _TORCH_NAME.get(schedule.operation, schedule.operation),
+        "In msg nelems": sent,
+        "Out msg nelems": received,
+        "Group size": len(collective.group),
+        "dtype": _TORCH_DTYPE.get(collective.dtype, collective.dtype),
+        "Process Group Name": group_name,
+        "Process Group Ranks": _ranks_told(collective.group),
+        "algorithm": schedule.algorithm,
+        "bytes": collective.nbytes,
+    }
+
+
+def _elements(collective: Collective, rank: int) -> tuple[int, int]:
+    """Elements that a rank brings and takes home."""
+    whole, operation = collective.elements, collective.schedule.operation
+    if rank not in collective.group:
+        return 0, 0
+    place = collective.group.index(rank)
+    part = int(split(whole, len(collective.group))[place])
+    at_root = place == collective.schedule.root
+    return {
+        "all_gather": (part, whole),
+        "reduce_scatter": (whole, part),
+        "gather": (part, whole if at_root else 0),
+        "scatter": (whole if at_root else 0, part),
+        "reduce": (whole, whole if at_root else 0),
+    }.get(operation, (whole, whole))
+
+
+def _ranks_told(group: tuple[int, ...]) -> str:
+    if len(group) <= _MOST_RANKS_TOLD:
+        return str(list(group))
+    return "[" + ", ".join(map(str, group[:_MOST_RANKS_TOLD])) + ", ...]"

@@ -1,0 +1,74 @@
+"""Which pictures a run leaves: what the scenario asks for, given what it needs.
+
+Rule: a plot says what it needs (report/plot.py); here that is brought. A sweep is drawn as a whole, and points of each
+compared setting are drawn closely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulator.report.plots import catalog as plot_catalog
+from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, SchedulePlot
+from simulator.results.close_ups import close_ups, schedules
+from simulator.results.conclusion import scaling_points
+from simulator.scenario.load import points
+from simulator.scenario.records import Scenario
+from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.sweep import labelled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(folder: Path, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Draw what the scenario asks for into folder/plots; the PNG files, in order."""
+    from simulator.report.plots import style
+
+    pngs = []
+    for name, figure in _figures(scenario, outcomes):
+        png, _ = style.save(figure, folder / "plots", name)
+        pngs.append(png)
+    return pngs
+
+
+def _figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Figure]]:
+    kind = "collective" if scenario.training is None else "training"
+    wanted = [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
+    compared = _comparison(scenario, outcomes)
+    for plot in wanted:
+        if isinstance(plot, ComparisonPlot):
+            yield from plot.figures(compared).items()
+    close = [plot for plot in wanted if isinstance(plot, CloseUpPlot)]
+    for suffix, point in close_ups(scenario) if close else ():
+        yield from _given(((plot.name, plot.figure(point)) for plot in close), suffix)
+    small = [plot for plot in wanted if isinstance(plot, SchedulePlot)]
+    for suffix, schedule in schedules(scenario) if small else ():
+        yield from _given(((plot.name, plot.figure(schedule)) for plot in small), suffix)
+
+
+def _given(figures: Iterator[tuple[str, Figure | None]], suffix: str) -> Iterator[tuple[str, Figure]]:
+    return ((f"{name}{suffix}", figure) for name, figure in figures if figure is not None)
+
+
+def _comparison(scenario: Scenario, outcomes: Sequence[Outcome]) -> Comparison:
+    done = [(outcome.settings, outcome.report) for outcome in outcomes if outcome.report is not None]
+    rows = [(labelled(settings) or scenario.name, report) for settings, report in done]
+    if scenario.training is None:
+        return Comparison(rows, times=scaling_points(scenario, outcomes))
+    several = "cluster.world_size" in {*scenario.compare, *scenario.sweep}
+    return Comparison(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
+
+
+def _throughputs(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[tuple[str, int, float, float]]:
+    """Line, GPUs, tokens per second, MFU of every point that was played."""
+    found = []
+    for point, outcome in zip(points(scenario), outcomes, strict=True):
+        if outcome.report is not None:
+            apart = {k: v for k, v in point.settings.items() if k != "cluster.world_size"}
+            line = labelled(apart) or scenario.name
+            report = outcome.report
+            found.append((line, point.scenario.cluster.world_size, report["tokens_per_s"], report["mfu"]))
+    return found

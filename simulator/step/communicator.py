@@ -1,0 +1,167 @@
+"""The data-parallel groups' collectives and the copies to their hosts, each planned once.
+
+Rule: asks the planner for the algorithm the machine would take, and decides whether its closed form may stand for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from simulator.basics.dtypes import find
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import parameter_server
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.records.program import Collective
+from simulator.records.schedule import Schedule
+from simulator.step import offload as host
+from simulator.step.process_groups import Groups, Scope
+from simulator.step.spec import Sharding
+
+Way = Literal["push", "pull", "clock"]
+
+
+@dataclass
+class Communicator:
+    """Plans collectives over the ranks of a cluster.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    groups : Groups
+    mode : {"auto", "played", "closed_form"}
+    steady : bool
+        Whether all ranks reach a collective together: no stragglers, no jitter.
+    offloads : bool
+        Whether ranks also copy to their hosts.
+    algorithm : str
+        A name of the catalog, or "auto".
+    """
+
+    cluster: Cluster
+    groups: Groups
+    mode: Literal["auto", "played", "closed_form"]
+    steady: bool
+    offloads: bool = False
+    algorithm: str = "auto"
+    _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
+    _seated: dict[tuple[tuple[int, ...], bool], tuple[int | None, ...]] = field(default_factory=dict)
+
+    def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all") -> Collective | None:
+        """The collective of the group that rank 0 is in, without a name of its own; None for one rank.
+
+        Arrays are padded to a multiple of the ranks, as frameworks pad shards.
+        """
+        ranks = self.groups.size(scope)
+        if ranks == 1:
+            return None
+        padded = -(-elements // ranks) * ranks
+        return self._plan(operation, padded, dtype, self.groups.members(scope, 0))
+
+    def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
+        key = (operation, elements, dtype, group)
+        if key not in self._planned:
+            task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
+            made = plan(self.cluster, task)
+            op = made.ops[0]
+            stands = made.predicted is not None and self.alone
+            self._planned[key] = replace(op, duration=made.predicted) if stands else op
+        return self._planned[key]
+
+    def among(self, op: Collective, scope: Scope, number: int) -> Collective:
+        """What rank 0's group does, done by another group of its kind.
+
+        It is planned anew where that one lies otherwise in its boxes, or where switches of boxes take part: two ranks
+        of one box and two of different boxes are not served alike.
+        """
+        group, named = self.groups.members(scope, number), bool(op.extras)
+        if scope == "own":
+            return replace(op, group=group, extras=(self.cluster.hosts[number],))
+        if scope == "worker":
+            return replace(op, group=group)
+        if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
+            return replace(op, group=group)
+        anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
+        return replace(anew, stream=op.stream, after=op.after, act=op.act)
+
+    def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
+        """Each rank's box, by its number, or by the first of the group that is in it."""
+        if (group, named) not in self._seated:
+            boxes = [self._box_of.get(rank) for rank in group]
+            first = {box: place for place, box in reversed(list(enumerate(boxes)))}
+            self._seated[group, named] = tuple(boxes if named else (first[box] for box in boxes))
+        return self._seated[group, named]
+
+    @cached_property
+    def _box_of(self) -> Mapping[int, int]:
+        return self.cluster.box_of()
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether closed forms may stand: as asked, or because all ranks keep step and nothing else is on their links.
+
+        Groups side by side may meet on links, and so may copies to the host.
+        """
+        if self.mode != "auto":
+            return self.mode == "closed_form"
+        meets = self.offloads and host.meets_collectives(self.cluster)
+        return self.steady and not self.groups.several and not meets
+
+    def copy(self, nbytes: int, way: host.Way) -> Collective | float:
+        """A copy of rank 0 to or from its host: an operation to be played, or its time where that is sure [s]."""
+        lift = self._lifts[way]
+        if not self.cluster.hosts or (self.alone and (lift.alike or self.mode == "closed_form")):
+            return lift.seconds(nbytes)
+        return host.copy_operation(self.cluster, nbytes, way, lift.cap)
+
+    @cached_property
+    def _lifts(self) -> dict[host.Way, host.Copies]:
+        ways: tuple[host.Way, ...] = ("to host", "to device")
+        return {way: host.copies(self.cluster, way) for way in ways}
+
+    def serve(self, way: Way, elements: int, dtype: str, sharding: Sharding) -> Collective | None:
+        """All workers' way to the parameter servers, or back, or a number there and back; None for one worker.
+
+        Where servers wait for nobody a worker goes there alone.
+
+        Raises
+        ------
+        ValueError
+            More servers than workers to live on, or than the topology has ports for.
+        """
+        ranks, count, own = self.cluster.world_size, sharding.servers, sharding.servers_on == "own"
+        ports = self.cluster.servers
+        if own and len(ports) < count:
+            told = f"{self.cluster.name} has ports for {len(ports)}; write servers_on: workers"
+            raise ValueError(f"sharding.servers: got {count}; {told}")
+        if ranks == 1:
+            return None
+        padded = -(-elements // count) * count
+        alone = sharding.asynchronous and way != "clock"
+        workers = 1 if alone else ranks
+        itemsize = find(dtype).itemsize
+        return Collective(
+            name=way,
+            group=tuple(range(workers)),
+            schedule=_served(way, parameter_server.Party(workers, count, own)),
+            elements=padded,
+            itemsize=itemsize,
+            reduce_itemsize=itemsize,
+            dtype=dtype,
+            extras=ports[:count] if own else (),
+            together=way == "pull" and not alone,
+            stream=f"communication {way}",
+            why="parameter servers, as asked",
+        )
+
+
+def _served(way: Way, party: parameter_server.Party) -> Schedule:
+    if way == "clock":
+        on: Literal["own", "workers"] = "own" if party.own else "workers"
+        return parameter_server.all_reduce(
+            Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on)
+        )
+    return (parameter_server.push if way == "push" else parameter_server.pull)(party)

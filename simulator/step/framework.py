@@ -1,0 +1,220 @@
+"""What a training framework adds to bare kernels: constants from files, catalog/frameworks/NAME.yaml.
+
+Rule: factors and bytes that belong to a framework or to a chip under sustained load, never to a model or a row of a
+table. Like the difference between a car's data sheet and a year of driving it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field
+
+from simulator.basics.document import Document
+from simulator.cluster.cluster import Gpu
+from simulator.cluster.figure import Figure, Strict, figures
+from simulator.cluster.locate import opened
+from simulator.cluster.validation import checked
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """How much longer a chip's matmuls take hour after hour than in a micro-benchmark.
+
+    Attributes
+    ----------
+    time : float
+        Factor, at least 1.
+    power : float
+        The board's limit at which it was seen [W].
+    peak_flops : float
+        The board's dense bfloat16 peak [FLOP/s].
+    """
+
+    time: float
+    power: float
+    peak_flops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """Constants of one framework; those of the bare kernels where nothing is given.
+
+    Attributes
+    ----------
+    name : str
+    attention_masked : float
+        Share of the masked scores that attention computes nonetheless, 0 to 1.
+    elementwise : float
+        Time of what is not a matmul over that of its ideal HBM traffic.
+    parameter_bytes : float
+        HBM traffic of copies and casts around a unit's collectives, for each parameter and micro-batch [B].
+    compiled : float
+        The same for kernels that a compiler has merged, over the traffic that they would have had apart.
+    fused_loss : bool
+        Whether the loss reads logits as they are and writes their gradient over them.
+    loss_buffers : bool
+        Whether a loss that is not fused holds its float32 gradients beside the log-probabilities (half of them where
+        a compiler joins its steps).
+    split_maps : bool
+        Whether queries, keys and values, and gate and up, are maps of their own, of which `selective_op` runs every
+        second one again.
+    stops_early : bool
+        Whether recomputation ends with the last tensor that the backward pass needs.
+    reserved : float
+        Held beside tensors: contexts, communication buffers, fragments [B].
+    sustained : mapping of str to Sustained
+        By chip: "H100".
+    facts : mapping
+        Sources, and what is not sure.
+    """
+
+    name: str = "bare"
+    attention_masked: float = 0.0
+    elementwise: float = 1.0
+    parameter_bytes: float = 0.0
+    compiled: float = 0.0
+    fused_loss: bool = False
+    loss_buffers: bool = False
+    split_maps: bool = False
+    stops_early: bool = False
+    reserved: float = 0.0
+    sustained: Mapping[str, Sustained] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def matmul_time(self, gpu: Gpu) -> float:
+        """How much longer a matmul takes on this GPU than in a micro-benchmark: a factor, at least 1.
+
+        Notes
+        -----
+        A chip that is not known takes the middle of those that are. A board with fewer watts for each FLOP/s of its
+        peak loses in proportion (energy of a FLOP stays, once voltage is at its floor); one with more gains nothing.
+
+        Examples
+        --------
+        >>> from simulator.cluster.gpu_file import load_gpu
+        >>> Framework(sustained={"H100": Sustained(1.2, 700.0, 989.4e12)}).matmul_time(load_gpu("h100_sxm"))
+        1.2
+        """
+        if not self.sustained:
+            return 1.0
+        told = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
+        known = next((held for chip, held in self.sustained.items() if chip.upper() in told), None)
+        if known is None:
+            times = sorted(held.time for held in self.sustained.values())
+            return times[len(times) // 2]
+        power = float(gpu.facts.get("power", known.power))
+        missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
+        return known.time * max(1.0, missing)
+
+
+BARE: Final = Framework()
+
+
+def _positive(value: float) -> float:
+    if value < 0.0:
+        raise ValueError("must be at least 0")
+    return value
+
+
+def _share(value: float) -> float:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError("must be from 0 to 1")
+    return value
+
+
+def _factor(value: float) -> float:
+    if value <= 0.0:
+        raise ValueError("must be more than 0")
+    return value
+
+
+class _Amount(Figure):
+    value: Annotated[float, AfterValidator(_positive)]
+
+
+class _Share(Figure):
+    value: Annotated[float, AfterValidator(_share)]
+
+
+class _Factor(Figure):
+    value: Annotated[float, AfterValidator(_factor)]
+
+
+class _Fact(Figure):
+    value: bool
+
+
+class _Chip(Figure):
+    time: Annotated[float, AfterValidator(_factor)]
+    power: Annotated[float, AfterValidator(_factor)]
+    peak_flops: Annotated[float, AfterValidator(_factor)]
+
+
+class _FrameworkFile(Strict):
+    """What a framework file may hold."""
+
+    product: str = ""
+    attention_masked: _Share = _Share(value=0.0)
+    elementwise: _Factor = _Factor(value=1.0)
+    parameter_bytes: _Amount = _Amount(value=0.0)
+    compiled: _Amount = _Amount(value=0.0)
+    fused_loss: _Fact = _Fact(value=False)
+    loss_buffers: _Fact = _Fact(value=False)
+    split_maps: _Fact = _Fact(value=False)
+    stops_early: _Fact = _Fact(value=False)
+    reserved: _Amount = _Amount(value=0.0)
+    sustained: dict[str, _Chip] = Field(default_factory=dict)
+
+
+def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None = None) -> Framework:
+    """Read a framework.
+
+    Parameters
+    ----------
+    framework : str, Path or mapping
+        A catalog name, a path, or the keys of a framework file.
+    base : Path, optional
+        Folder against which a relative path is read first.
+
+    Returns
+    -------
+    Framework
+
+    Raises
+    ------
+    ScenarioError
+        Unknown name; one line for each fault in the file.
+
+    Examples
+    --------
+    >>> load_framework({"elementwise": 2.0}).elementwise
+    2.0
+    """
+    return _framework(*opened("framework", framework, base))
+
+
+def _framework(name: str, document: Document) -> Framework:
+    file = checked(_FrameworkFile, document)
+    found = figures(file)
+    return Framework(
+        name=name,
+        attention_masked=file.attention_masked.value,
+        elementwise=file.elementwise.value,
+        parameter_bytes=file.parameter_bytes.value,
+        compiled=file.compiled.value,
+        fused_loss=file.fused_loss.value,
+        loss_buffers=file.loss_buffers.value,
+        split_maps=file.split_maps.value,
+        stops_early=file.stops_early.value,
+        reserved=file.reserved.value,
+        sustained={chip: Sustained(held.time, held.power, held.peak_flops) for chip, held in file.sustained.items()},
+        facts={
+            "product": file.product,
+            "sources": {key: figure.source for key, figure in found},
+            "unsure": tuple(key for key, figure in found if not figure.sure),
+        },
+    )

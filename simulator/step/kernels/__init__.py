@@ -1,0 +1,1 @@
+"""How long a step's kernels take on a GPU, alone and beside communication."""

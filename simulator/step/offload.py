@@ -1,0 +1,117 @@
+"""The way to the host: copies over PCIe beside everything else, and an optimizer that runs on its processors.
+
+Rule: says how a copy is carried out and how long the processors take; who copies what is the strategies' business. Like
+a goods lift: it has its own shaft, unless the street door is shared.
+
+References
+----------
+.. [1] Ren et al., "ZeRO-Offload: democratizing billion-scale model training", USENIX ATC 2021.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from simulator.cluster.cluster import Cluster
+from simulator.records.program import Collective
+from simulator.records.schedule import Round, Schedule
+
+Way = Literal["to host", "to device"]
+# Copies from and to an H200 over PCIe 5 x16 reach 55.1 and 55.4 of 63 GB/s (ml-engineering, S. Bekman).
+COPY_EFFICIENCY: Final = 0.88
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """How every rank's copies to or from its host run.
+
+    Attributes
+    ----------
+    latency : float
+        [s]
+    rate : float
+        Of each, while all ranks copy at once [B/s].
+    cap : float
+        Of one that is alone [B/s].
+    alike : bool
+        Whether all ranks have the same.
+    """
+
+    latency: float
+    rate: float
+    cap: float
+    alike: bool
+
+    def seconds(self, nbytes: float) -> float:
+        """Time of a copy that all ranks begin together [s]."""
+        return self.latency + nbytes / self.rate
+
+
+def copies(cluster: Cluster, way: Way) -> Copies:
+    """What a topology's PCIe gives; where it names no host, each GPU has a slot of its own, as its file says."""
+    if not cluster.hosts:
+        cap = COPY_EFFICIENCY * min(gpu.host_bandwidth for gpu in cluster.gpus)
+        return Copies(0.0, cap, cap, alike=True)
+    routes = [cluster.route(*ends) for ends in _ends(cluster, way)]
+    users = Counter(link for route in routes for link in route.links)
+    bandwidth = cluster.router.bandwidth
+    caps = [COPY_EFFICIENCY * route.bandwidth for route in routes]
+    rates = [
+        min(cap, *(bandwidth[link] / users[link] for link in route.links))
+        for cap, route in zip(caps, routes, strict=True)
+    ]
+    latency = max(route.latency for route in routes)
+    alike = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
+    return Copies(latency, min(rates), min(caps), alike)
+
+
+def meets_collectives(cluster: Cluster) -> bool:
+    """Whether a copy and a message between ranks may share a link: where cards or GPUs hang on the same PCIe slot."""
+    if not cluster.hosts:
+        return False
+    ways: tuple[Way, ...] = ("to host", "to device")
+    taken = {link for way in ways for ends in _ends(cluster, way) for link in cluster.route(*ends).links}
+    ranks = cluster.ranks
+    pairs = [(0, j) for j in range(1, len(ranks))] + [(j, (j + 1) % len(ranks)) for j in range(len(ranks))]
+    both = [pair for a, b in pairs if a != b for pair in ((a, b), (b, a))]
+    return any(link in taken for a, b in both for link in cluster.route(ranks[a], ranks[b]).links)
+
+
+def _ends(cluster: Cluster, way: Way) -> Iterator[tuple[str, str]]:
+    for rank, host in zip(cluster.ranks, cluster.hosts, strict=True):
+        yield (rank, host) if way == "to host" else (host, rank)
+
+
+def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Collective:
+    """Rank 0's copy as one transfer between it and its host, on the cluster's own links."""
+
+    def parts() -> Iterator[Round]:
+        zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+        src, dst = (zero, one) if way == "to host" else (one, zero)
+        yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
+
+    schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, "in_sequence", parts)
+    return Collective(
+        name=f"copy {way}",
+        group=(0,),
+        schedule=schedule,
+        elements=nbytes,
+        itemsize=1,
+        reduce_itemsize=1,
+        dtype="uint8",
+        extras=(cluster.hosts[0],),
+        rate_cap=cap,
+        cross_rate_cap=cap,
+        stream=f"copy {way}",
+        takes_sms=False,
+    )
+
+
+def host_rate(cluster: Cluster, of_box: float) -> float:
+    """A rank's part of what its box's processors read and write each second [B/s]."""
+    return of_box / max(len(box) for box in cluster.boxes) if cluster.hosts else of_box

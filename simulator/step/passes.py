@@ -1,0 +1,198 @@
+"""Forward and backward passes of a unit: kernels and memory, the same in every sharding strategy.
+
+Rule: a strategy says what is communicated and when; what a pass computes and holds is said here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simulator.basics.dtypes import find
+from simulator.records.program import Act
+from simulator.step.program_builder import Score
+from simulator.step.spec import TrainingStep
+from simulator.step.states import shard
+from simulator.step.units import Unit
+
+
+@dataclass(slots=True)
+class Passes:
+    """One rank's passes.
+
+    Attributes
+    ----------
+    score : Score
+    step : TrainingStep
+    units : tuple of Unit
+        Embedding, layers, head.
+    ranks : int
+        Over which gradients are sharded.
+    gradients : list of str
+        Allocations that live until the optimizer has stepped.
+    handed_over : str or None
+        The last of what the host must have before it updates.
+    parts : list of tuple of Unit
+        What was cut up among the ranks together, in the order of the last micro-batch.
+    keeps_whole_gradients : bool
+        Whether whole gradients are summed up over micro-batches, instead of this rank's part of them.
+    """
+
+    score: Score
+    step: TrainingStep
+    units: tuple[Unit, ...]
+    ranks: int
+    keeps_whole_gradients: bool
+    gradients: list[str] = field(default_factory=list)
+    handed_over: str | None = None
+    parts: list[tuple[Unit, ...]] = field(default_factory=list)
+
+    @property
+    def gradient_itemsize(self) -> int:
+        """Bytes of a gradient as it is accumulated [B]."""
+        return find(self.step.precision.grads).itemsize
+
+    def unit(self, name: str) -> Unit:
+        """The unit of a name."""
+        return next(unit for unit in self.units if unit.name == name)
+
+    def forward(self, micro: int, unit: Unit, after: list[str | None]) -> str:
+        """A forward pass; what it keeps lives until the backward pass has used it."""
+        if unit.kept:
+            self.score.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
+        act = Act("forward", (unit.name,), micro)
+        return self.score.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+
+    def backward(self, micro: int, unit: Unit, after: list[str | None], *, communicates: bool = True) -> str:
+        """A backward pass: what was not kept is made again first, and gradients appear.
+
+        They are added to those of earlier micro-batches where these are whole, and copied where they are communicated.
+        """
+        # What appears without running anything again belongs to the loss.
+        category = "loss buffers" if unit.recompute is None else "recomputed activations"
+        for made in unit.makes:
+            self.score.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
+        if unit.recompute is not None:
+            act = Act("recompute", unit.makes, micro)
+            self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
+        fresh = self._make_room(micro, unit, after)
+        act = Act("backward", (unit.name,), micro)
+        done = self.score.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
+        for held, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
+            if nbytes:
+                self.score.free(f"{unit.name} {held} {micro}")
+        if fresh is not None and unit.accumulate is not None:
+            done = self.score.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
+            self.score.free(fresh)
+        if communicates and unit.copies is not None:
+            done = self.score.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
+        return done
+
+    def _make_room(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
+        """Memory of a unit's gradients; names what lives only until it is added to the sum of all micro-batches.
+
+        Whole gradients are kept from the first micro-batch on; sharded strategies hold a unit's for a moment.
+        """
+        whole = self.keeps_whole_gradients
+        computed = find(self.step.precision.params).itemsize
+        if whole and micro % self.step.accumulation == 0:
+            name = self._whole(unit, micro)
+            self.score.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
+            self.gradients.append(name)
+            if computed == self.gradient_itemsize:
+                return None
+        # What lives for a moment has the dtype it is computed in; what is summed up has its own.
+        name = f"{unit.name} gradients {micro}"
+        self.score.allocate(name, unit.elements * computed, "gradients", after=after)
+        return name if whole else None
+
+    def _whole(self, unit: Unit, micro: int) -> str:
+        """The allocation of a unit's gradients, summed over the micro-batches of a step."""
+        number = micro // self.step.accumulation
+        return f"{unit.name} gradients" + (f" of step {number}" if number else "")
+
+    def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
+        """Put whole gradients into one buffer of the wire's dtype, and free them.
+
+        Parameters
+        ----------
+        name : str
+        units : sequence of Unit
+        micro : int
+        copies : bool
+            Whether also gradients of that dtype are copied together; otherwise they are made where they are sent from.
+
+        Returns
+        -------
+        str or None
+            The buffer's allocation, for whoever has sent it to free; None where there is none.
+        """
+        computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
+        if self.ranks == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
+            return None
+        buffer = self._buffer(name, units)
+        self.drop_gradients(units, micro, "compute", [])
+        return buffer
+
+    def cast(self, name: str, units: Sequence[Unit]) -> str | None:
+        """A buffer for gradients that stay, where they travel in another dtype; else they are sent from where they are.
+
+        Returns its allocation, for whoever has sent it to free.
+        """
+        same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
+        return None if same or self.score.communicator.cluster.world_size == 1 else self._buffer(name, units)
+
+    def _buffer(self, name: str, units: Sequence[Unit]) -> str:
+        nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
+        return self.score.allocate(f"{name} buffer", nbytes, "buffers")
+
+    def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
+        """Keep this rank's part of what was sent, and free the rest.
+
+        `summed` is the operation after which that part is summed over all copies of the states too; None where a later
+        micro-batch does so.
+        """
+        for unit in units:
+            self.keep_gradient_shard(unit, micro, after, summed)
+            if buffer is None:
+                self.drop_gradients([unit], micro, "communication", [after])
+        if buffer is not None:
+            self.score.free(buffer, stream="communication", after=[after])
+
+    def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
+        """Free whole gradients once they have left."""
+        for unit in units:
+            name = self._whole(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
+            self.score.free(name, stream=stream, after=after)
+            if name in self.gradients:
+                self.gradients.remove(name)
+
+    def keep_gradient_shard(self, unit: Unit, micro: int, after: str, summed: str | None) -> None:
+        """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""
+        nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
+        # The host cannot sum over copies: what waits for that is added up here, and goes when it is done.
+        goes_at_once = self.step.offload is not None and not self._sums_copies_once
+        name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"
+        if name not in self.gradients:
+            self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
+            self.gradients.append(name)
+        if self.step.offload is not None and summed is not None:
+            add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
+            copied = self.hand_over(f"{unit.name} {micro}", nbytes, name, summed, add=add)
+            self.score.free(name, stream="copy to host", after=[copied])
+            self.gradients.remove(name)
+
+    @property
+    def _sums_copies_once(self) -> bool:
+        """Whether gradients are summed over copies of the states in the last micro-batch alone."""
+        return self.step.sharding.gradient_sync == "shard" and self.score.communicator.groups.hybrid
+
+    def hand_over(self, what: str, nbytes: int, *after: str, add: bool) -> str:
+        """Copy summed gradients to the host, which adds them to those that it has; returns the copy."""
+        copied = self.score.copy(f"hand over {what}", nbytes, "to host", after=after)
+        self.handed_over = copied
+        if add and self.step.offload is not None:
+            # Reads both, writes one.
+            rate = self.step.offload.host_rate
+            self.handed_over = self.score.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
+        return copied

@@ -1,0 +1,94 @@
+"""One training step as a Program: states, passes, communication, optimizer.
+
+Rule: notes what every rank does in the order of issue; times come out of the engine. All ranks do the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.cluster.cluster import Cluster
+from simulator.model.flops import model_flops_per_token
+from simulator.records.program import Program
+from simulator.step.communicator import Communicator
+from simulator.step.kernels.contention import hbm_left
+from simulator.step.passes import Passes
+from simulator.step.process_groups import Groups, for_every_rank
+from simulator.step.program_builder import Score
+from simulator.step.spec import TrainingStep
+from simulator.step.states import states
+from simulator.step.strategies import catalog
+from simulator.step.strategies.strategy import Strategy
+from simulator.step.units import Gauge, units
+from simulator.step.update import update
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step ready to be played.
+
+    Attributes
+    ----------
+    program : Program
+    step : TrainingStep
+    strategy : Strategy
+    tokens : int
+        Of all ranks in one step.
+    model_flops, hardware_flops : float
+        Of all ranks in one step, without and with recomputation [FLOP].
+    closed_forms, played : int
+        How many collectives are taken by their closed form, and how many played.
+    host_bytes : int
+        Model states that a rank keeps in its host's memory [B].
+    """
+
+    program: Program
+    step: TrainingStep
+    strategy: Strategy
+    tokens: int
+    model_flops: float
+    hardware_flops: float
+    closed_forms: int
+    played: int
+    host_bytes: int = 0
+
+
+def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> StepPlan:
+    """Plan one step on all ranks of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    step : TrainingStep
+    steady : bool
+        Whether ranks keep step with each other: no jitter (stragglers are seen here).
+    """
+    even = steady and all(speed == 1.0 for speed in cluster.speeds)
+    strategy = catalog.find(step.sharding.strategy)
+    groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
+    score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm))
+    left = hbm_left(cluster)
+    made = units(step, cluster.gpus[0], cluster.world_size, left, sharded=strategy.shards_parameters)
+    passes = Passes(score, step, made, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
+    elements = sum(unit.elements for unit in passes.units)
+    held = states(step, strategy, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
+    score.allocate("parameters", held.parameters, "parameters")
+    score.allocate("optimizer states", held.optimizer, "optimizer")
+    strategy.plan(score, passes)
+    update(score, passes, Gauge(cluster.gpus[0], step, left), held, strategy)
+    ranks = for_every_rank(score.ops, score.scopes, groups, score.communicator.among)
+    timed = sum(op.duration is not None for op in score.collectives)
+    tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
+    model = model_flops_per_token(step.model, step.seq_len) * tokens
+    recomputed = sum(u.recompute.flops for u in passes.units if u.recompute is not None)
+    return StepPlan(
+        program=Program(ranks),
+        step=step,
+        strategy=strategy,
+        tokens=tokens,
+        model_flops=model,
+        hardware_flops=model + recomputed * step.accumulation * cluster.world_size,
+        closed_forms=timed,
+        played=len(score.collectives) - timed,
+        host_bytes=held.on_host,
+    )

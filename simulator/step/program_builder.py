@@ -1,0 +1,144 @@
+"""A pencil for programs: note what one rank does, in the order in which it is issued.
+
+Rule: only for writing; names are made here, so that they are unique and say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from simulator.records.program import HOST, Act, Allocate, Collective, Compute, Free, Op
+from simulator.step.communicator import Communicator
+from simulator.step.communicator import Way as ServerWay
+from simulator.step.offload import Way, host_rate
+from simulator.step.process_groups import Scope
+from simulator.step.spec import Sharding
+from simulator.step.units import Timed
+
+
+@dataclass(slots=True)
+class Score:
+    """Operations noted so far.
+
+    Attributes
+    ----------
+    communicator : Communicator
+        Plans collectives of the data-parallel group.
+    ops : list of Op
+        Rank 0's.
+    scopes : dict of str to Scope
+        Which group each collective is among.
+    """
+
+    communicator: Communicator
+    ops: list[Op] = field(default_factory=list)
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+
+    def compute(
+        self, name: str, timed: Timed, kind: str, after: Iterable[str | None] = (), act: Act | None = None
+    ) -> str:
+        """Kernels on the compute stream; returns their name, for others to wait for."""
+        work = (timed.alone, timed.flops, timed.nbytes, timed.slowed)
+        self._note(Compute(name, *work, kind, after=_given(after), act=act))
+        return name
+
+    def communicate(
+        self,
+        name: str,
+        operation: str,
+        elements: int,
+        dtype: str,
+        after: Iterable[str | None] = (),
+        scope: Scope = "all",
+        act: Act | None = None,
+    ) -> str | None:
+        """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
+        template = self.communicator.plan(operation, elements, dtype, scope)
+        stream = "communication replicate" if scope == "replicate" else "communication"
+        return self._named(template and replace(template, stream=stream, act=act), name, after, scope)
+
+    def serve(
+        self,
+        name: str,
+        way: ServerWay,
+        elements: int,
+        dtype: str,
+        sharding: Sharding,
+        after: Iterable[str | None] = (),
+        act: Act | None = None,
+    ) -> str | None:
+        """To the parameter servers or back, on a stream of its own; nothing for one worker."""
+        template = self.communicator.serve(way, elements, dtype, sharding)
+        alone = template is not None and len(template.group) == 1
+        return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
+
+    def copy(self, name: str, nbytes: int, way: Way, after: Iterable[str | None] = ()) -> str:
+        """Bytes to the host or back, on the stream of that way."""
+        made = self.communicator.copy(nbytes, way)
+        if isinstance(made, Collective):
+            self._named(made, name, after, "own")
+        else:
+            self._beside(name, made, nbytes, f"copy {way}", f"copy {way}", after)
+        return name
+
+    def on_host(
+        self, name: str, nbytes: float, of_box: float, after: Iterable[str | None] = (), act: Act | None = None
+    ) -> str:
+        """Work of the host's processors: so many bytes read and written, at the rate of a whole box [B/s]."""
+        seconds = nbytes / host_rate(self.communicator.cluster, of_box)
+        return self._beside(name, seconds, nbytes, "optimizer", HOST, after, act)
+
+    def at_server(self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act | None = None) -> str:
+        """Work of the parameter servers that this rank waits for [s]."""
+        return self._beside(name, seconds, 0.0, "server update", "communication server", after, act)
+
+    def _beside(
+        self,
+        name: str,
+        seconds: float,
+        nbytes: float,
+        kind: str,
+        stream: str,
+        after: Iterable[str | None],
+        act: Act | None = None,
+    ) -> str:
+        """What takes its time beside the GPU, whose own speed is nothing to it."""
+        self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
+        return name
+
+    def _named(self, template: Collective | None, name: str, after: Iterable[str | None], scope: Scope) -> str | None:
+        if template is None:
+            return None
+        self._note(replace(template, name=name, after=_given(after)))
+        self.scopes[name] = scope
+        return name
+
+    def allocate(
+        self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()
+    ) -> str:
+        """Memory from when its stream gets there."""
+        self._note(Allocate(name, nbytes, category, stream, _given(after)))
+        return name
+
+    def free(self, allocation: str, *, stream: str = "compute", after: Iterable[str | None] = ()) -> str:
+        """Memory back when its stream gets there, after all that it waits for."""
+        op = Free(allocation, stream, _given(after))
+        self._note(op)
+        return op.name
+
+    def _note(self, op: Op) -> None:
+        if op.name in self._names:
+            raise ValueError(f"two operations are named {op.name!r}")
+        self._names.add(op.name)
+        self.ops.append(op)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Those noted so far."""
+        return tuple(op for op in self.ops if isinstance(op, Collective))
+
+
+def _given(after: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in after if name is not None))

@@ -1,0 +1,113 @@
+"""Parameter server: servers hold the optimizer's states; workers push gradients and pull parameters, in buckets.
+
+Like pupils who hand in their results and copy the corrected page from the board. A bucket is updated when all workers
+have pushed it, while others are still on their way; without a global norm, so gradients are not clipped.
+
+Asynchronous servers wait for nobody [2]_: a gradient is applied as it arrives, and its worker goes on with what is
+there then. Nobody knows where one step of all ends, so all steps are planned at once. With a bound on staleness [3]_ a
+worker starts a step when the slowest is at most so many behind.
+
+References
+----------
+.. [1] Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
+.. [2] Dean et al., "Large scale distributed deep networks", NIPS 2012: Downpour SGD.
+.. [3] Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server", NIPS 2013.
+"""
+
+from __future__ import annotations
+
+from simulator.basics.dtypes import find
+from simulator.records.program import Act
+from simulator.step.passes import Passes
+from simulator.step.program_builder import Score
+from simulator.step.spec import Offload, Sharding, TrainingStep
+from simulator.step.strategies.ddp import Bucket, bucketed
+from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.units import Unit
+
+# Servers are boxes of processors, like the hosts of offloaded optimizers.
+_RATE = Offload().host_rate
+
+
+def plan(score: Score, passes: Passes) -> None:
+    """Note all micro-batches; only the last one of a step communicates."""
+    (_asynchronous if passes.step.sharding.asynchronous else _synchronous)(score, passes)
+
+
+def _synchronous(score: Score, passes: Passes) -> None:
+    def exchanged(bucket: Bucket) -> str | None:
+        pushed = _push(score, passes, bucket)
+        # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
+        new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), after=[pushed or bucket.done])
+        _pull(score, passes, bucket, new)
+        return pushed
+
+    bucketed(passes, exchanged)
+
+
+def _asynchronous(score: Score, passes: Passes) -> None:
+    """Step after step; a unit starts when its parameters of the step before are there."""
+    sharding = passes.step.sharding
+    fetched: dict[str, list[str | None]] = {}
+    clocks: list[str | None] = []
+
+    def exchanged(bucket: Bucket) -> str | None:
+        pushed = _push(score, passes, bucket)
+        act = Act("serve", bucket.names, bucket.micro)
+        new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
+        pulled = _pull(score, passes, bucket, new)
+        fetched.update((name, [pulled]) for name in bucket.names)
+        return pushed
+
+    first = passes.units[0].name
+    for number in range(passes.step.steps):
+        if sharding.staleness is not None and number > sharding.staleness:
+            fetched[first].append(clocks[number - sharding.staleness - 1])
+        bucketed(passes, exchanged, number=number, after=fetched)
+        if sharding.staleness is not None:
+            clocks.append(score.serve(f"clock {number}", "clock", 1, "int64", sharding, fetched[first]))
+
+
+def _push(score: Score, passes: Passes, bucket: Bucket) -> str | None:
+    step, act = passes.step, Act("push", bucket.names, bucket.micro)
+    to = (step.precision.reduce, step.sharding)
+    pushed = score.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
+    passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
+    return pushed
+
+
+def _pull(score: Score, passes: Passes, bucket: Bucket, new: str) -> str | None:
+    step, act = passes.step, Act("pull", bucket.names, bucket.micro)
+    return score.serve(f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, [new], act)
+
+
+def _seconds(step: TrainingStep, bucket: Bucket) -> float:
+    """Of a bucket's update at the servers [s]."""
+    return bucket.elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
+
+
+def traffic_per_parameter(step: TrainingStep) -> int:
+    """Bytes that a server reads and writes to update a parameter: sum of gradients, states, master copy [B]."""
+    states = 4 * step.optimizer.states
+    gradient, working = find(step.precision.reduce).itemsize, find(step.precision.params).itemsize
+    master = working if step.precision.master is None else find(step.precision.master).itemsize
+    return gradient + 2 * (states + master) + (0 if step.precision.master is None else working)
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """A worker that is a server's host too keeps that part to itself."""
+    travelling = ranks - (sharding.servers_on == "workers")
+    return 2 * travelling * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="parameter_server",
+    shards=frozenset({State.OPTIMIZER}),
+    updater=Updater.SERVERS,
+    gathering=Gathering.PULLED,
+    sending=Sending.LAST,
+    options=frozenset({"bucket_size", "servers", "servers_on", "asynchronous", "staleness"}),
+    operations=("all_reduce",),
+    volume=_volume,
+    plan=plan,
+)

@@ -1,0 +1,104 @@
+"""What a strategy file declares: which model states are sharded, who updates them, and who then gathers what is new.
+
+Rule: all other code asks these fields and never a strategy's name. One shared test holds every strategy to what it
+declares.
+
+References
+----------
+.. [1] Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020, section 3.
+.. [2] Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.step.passes import Passes
+    from simulator.step.program_builder import Score
+    from simulator.step.spec import Sharding
+    from simulator.step.units import Unit
+
+
+class State(Enum):
+    """Model states, in the order in which ZeRO's stages shard them [1]_."""
+
+    OPTIMIZER = "optimizer states"
+    GRADIENTS = "gradients"
+    PARAMETERS = "parameters"
+
+
+class Updater(Enum):
+    """Who runs the optimizer."""
+
+    EVERY_RANK = "every rank updates the whole model"
+    OWNERS = "every rank updates its own part"
+    SERVERS = "servers update, each its own part"
+
+
+class Gathering(Enum):
+    """How parameters that others have updated reach a rank."""
+
+    NOT_NEEDED = "every rank has updated all of them itself"
+    AFTER_UPDATE = "one all-gather behind the update"
+    BEFORE_USE = "each unit is gathered when its turn comes"
+    PULLED = "workers pull them from the servers"
+
+
+class Sending(Enum):
+    """Which micro-batches of a step communicate gradients."""
+
+    LAST = "the last micro-batch"
+    EVERY = "every micro-batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to spread model states over data-parallel ranks.
+
+    Attributes
+    ----------
+    name : str
+        Its file's name, and its name in scenario files.
+    shards : frozenset of State
+        States of which a rank holds only its part.
+    updater : Updater
+    gathering : Gathering
+    sending : Sending
+        Where the user does not choose it.
+    options : frozenset of str
+        Fields of Sharding that it listens to.
+    operations : tuple of str
+        Collectives that a step is made of, with the sum of the gradient's norm.
+    volume : function (units, sharding, accumulation, ranks) -> int
+        Elements that all ranks together put on the wire in one step, without norms and flags, where padding adds
+        nothing: one copy of the states, and every rank an equal part of each unit.
+    plan : function (score, passes)
+        Notes all micro-batches of a step; the update follows by itself.
+    """
+
+    name: str
+    shards: frozenset[State]
+    updater: Updater
+    gathering: Gathering
+    sending: Sending
+    options: frozenset[str]
+    operations: tuple[str, ...]
+    volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
+    plan: Callable[[Score, Passes], None]
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether a rank holds a part of the parameters only."""
+        return State.PARAMETERS in self.shards
+
+    def keeps_whole_gradients(self, sharding: Sharding) -> bool:
+        """Whether whole gradients are summed up over micro-batches, instead of each rank's part of them."""
+        return State.GRADIENTS not in self.shards or sharding.gradient_sync == "last"
+
+    def servers(self, sharding: Sharding) -> int:
+        """Parameter servers on machines of their own."""
+        return sharding.servers if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0

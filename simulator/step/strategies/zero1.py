@@ -1,0 +1,53 @@
+"""ZeRO stage 1: optimizer states are sharded. Gradients are reduced and scattered, parameters gathered after the
+update."""
+
+from __future__ import annotations
+
+from simulator.records.program import Act
+from simulator.step.passes import Passes
+from simulator.step.program_builder import Score
+from simulator.step.spec import Sharding
+from simulator.step.states import shard
+from simulator.step.strategies.ddp import Bucket, bucketed
+from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.units import Unit
+
+
+def plan(score: Score, passes: Passes) -> None:
+    """Note all micro-batches; only the last one communicates gradients."""
+
+    def scattered(bucket: Bucket) -> str:
+        reduced = scatter(score, passes, bucket)
+        if passes.step.offload is not None:
+            nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
+            copied = passes.hand_over(bucket.name, nbytes, reduced, add=False)
+            passes.drop_gradients(bucket.units, bucket.micro, "copy to host", [copied])
+        return reduced
+
+    bucketed(passes, scattered)
+
+
+def scatter(score: Score, passes: Passes, bucket: Bucket) -> str:
+    """Reduce and scatter a bucket; the operation after which this rank's part is there."""
+    name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
+    if bucket.micro == passes.step.accumulation - 1:
+        passes.parts.append(bucket.units)
+    act = Act("reduce_scatter", bucket.names, bucket.micro)
+    return score.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    return 2 * (ranks - 1) * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="zero1",
+    shards=frozenset({State.OPTIMIZER}),
+    updater=Updater.OWNERS,
+    gathering=Gathering.AFTER_UPDATE,
+    sending=Sending.LAST,
+    options=frozenset({"bucket_size"}),
+    operations=("all_reduce", "reduce_scatter", "all_gather"),
+    volume=_volume,
+    plan=plan,
+)

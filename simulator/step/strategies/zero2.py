@@ -1,0 +1,40 @@
+"""ZeRO stage 2: gradients are sharded too: every micro-batch reduces them (DeepSpeed), and a rank keeps its part."""
+
+from __future__ import annotations
+
+from simulator.step.passes import Passes
+from simulator.step.program_builder import Score
+from simulator.step.spec import Sharding
+from simulator.step.strategies.ddp import Bucket, bucketed
+from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.strategies.zero1 import scatter
+from simulator.step.units import Unit
+
+
+def plan(score: Score, passes: Passes) -> None:
+    """Note all micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
+
+    def scattered(bucket: Bucket) -> str:
+        buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
+        reduced = scatter(score, passes, bucket)
+        passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
+        return reduced
+
+    bucketed(passes, scattered, each=True)
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
+
+
+STRATEGY = Strategy(
+    name="zero2",
+    shards=frozenset({State.OPTIMIZER, State.GRADIENTS}),
+    updater=Updater.OWNERS,
+    gathering=Gathering.AFTER_UPDATE,
+    sending=Sending.EVERY,
+    options=frozenset({"bucket_size"}),
+    operations=("all_reduce", "reduce_scatter", "all_gather"),
+    volume=_volume,
+    plan=plan,
+)

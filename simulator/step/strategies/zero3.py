@@ -1,0 +1,214 @@
+"""ZeRO-3, or fully sharded data parallel: every unit's parameters are gathered when it is their turn.
+
+Like a library with one copy spread over all desks: a chapter is brought together for reading, and taken apart after. A
+unit is a layer, or a few. At most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward
+they are gathered again for the backward pass, from all ranks or from a smaller mesh over which they were spread
+meanwhile. Gradients of a unit are reduced and scattered as soon as they are there. The root (embedding and head) stays
+gathered through a micro-batch; small tensors may stay whole for good.
+
+References
+----------
+.. [1] Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC 2020.
+.. [2] Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.basics.dtypes import find
+from simulator.records.program import Act
+from simulator.step.passes import Passes
+from simulator.step.process_groups import Scope
+from simulator.step.program_builder import Score
+from simulator.step.spec import Sharding
+from simulator.step.states import shard
+from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
+from simulator.step.units import Unit
+
+STREAM = "communication"
+
+
+def plan(score: Score, passes: Passes) -> None:
+    """Note all micro-batches."""
+    room = None
+    for micro in range(passes.step.accumulation):
+        room = _Micro(score, passes, micro, room).note()
+
+
+class _Micro:
+    """One micro-batch: what has been gathered, and what waits for what.
+
+    `room` is what the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
+    """
+
+    def __init__(self, score: Score, passes: Passes, micro: int, room: str | None) -> None:
+        self.score = score
+        self.passes = passes
+        self.micro = micro
+        self.sharding = passes.step.sharding
+        self.blocks = _blocks(passes.units, self.sharding)
+        self.itemsize = find(passes.step.precision.params).itemsize
+        self.last = micro == passes.step.accumulation - 1
+        self.sums = self.last or self.sharding.gradient_sync != "last"
+        self.ready: dict[str, str | None] = {}
+        self.room = room
+
+    def note(self) -> str:
+        """Note it; returns what frees the last that it has gathered."""
+        ahead = self.sharding.prefetch + 1
+        self._gather_root()
+        for i in range(min(ahead, len(self.blocks))):
+            self._gather("forward", i)
+        self.passes.forward(self.micro, self.passes.units[0], [self.ready["root"]])
+        for i, block in enumerate(self.blocks):
+            for unit in block:
+                done = self.passes.forward(self.micro, unit, [self.ready[f"forward {i}"]])
+            # The last block stays for its backward pass. Those before it come back when they have gone, as FSDP2's
+            # unshard waits for the unit's own reshard (recalled): else a block would be there twice, or be gathered
+            # from a mesh that does not have it yet.
+            if i < len(self.blocks) - 1:
+                self.room = self._reshard(i, done) if self.sharding.reshard_after_forward else done
+            if i + ahead < len(self.blocks):
+                self._gather("forward", i + ahead)
+        self.passes.forward(self.micro, self.passes.units[-1], [])
+        return self._backward()
+
+    def _backward(self) -> str:
+        prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
+        done = self._pass_back(self.passes.units[-1], [])
+        order = list(range(last, -1, -1))
+        held = {last} if self.sharding.reshard_after_forward else set(order)
+        following = [i for i in order if i not in held]
+        for i in following[:prefetch]:
+            self._gather("backward", i)
+        following = following[prefetch:]
+        for i in order:
+            way = "forward" if i in held else "backward"
+            for unit in reversed(self.blocks[i]):
+                done = self._pass_back(unit, [self.ready[f"{way} {i}"]])
+            self.room = self._free(way, i, done)
+            if i not in held and self.sharding.mesh:
+                self._free("between", i, done)
+            if following:
+                self._gather("backward", following.pop(0))
+            self._reduce(self.blocks[i], done)
+        done = self._pass_back(self.passes.units[0], [])
+        freed = self.score.free(f"root parameters {self.micro}", after=[done])
+        self._reduce(self._root, done)
+        return freed
+
+    def _pass_back(self, unit: Unit, after: list[str | None]) -> str:
+        return self.passes.backward(self.micro, unit, after, communicates=self.sums)
+
+    @property
+    def _root(self) -> tuple[Unit, ...]:
+        return self.passes.units[0], self.passes.units[-1]
+
+    def _gather_root(self) -> None:
+        root = _gathered(self._root)
+        name = f"root parameters {self.micro}"
+        self.score.allocate(name, root * self.itemsize, "gathered", stream=STREAM, after=[self.room])
+        self.ready["root"] = self._all_gather(f"gather root {self.micro}", self._root, "shard")
+
+    def _gather(self, way: str, i: int) -> None:
+        """Bring a block together, once the last one that was at work has made room for it."""
+        block = self.blocks[i]
+        name = f"{_name(block)} parameters {way} {self.micro}"
+        self.score.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
+        scope: Scope = "mesh" if way == "backward" and self.sharding.mesh else "shard"
+        gather = f"gather {_name(block)} {way} {self.micro}"
+        self.ready[f"{way} {i}"] = self._all_gather(gather, block, scope) or name
+
+    def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
+        dtype, act = self.passes.step.precision.params, self._act("all_gather", units)
+        return self.score.communicate(name, "all_gather", _gathered(units), dtype, scope=scope, act=act)
+
+    def _act(self, what: str, units: Sequence[Unit]) -> Act:
+        return Act(what, tuple(unit.name for unit in units), self.micro)
+
+    def _reshard(self, i: int, done: str) -> str:
+        """Free a block after its forward pass, but for this rank's part of the mesh."""
+        if self.sharding.mesh:
+            nbytes = shard(_gathered(self.blocks[i]), self.sharding.mesh) * self.itemsize
+            self.score.allocate(f"{_name(self.blocks[i])} parameters between {self.micro}", nbytes, "gathered")
+        return self._free("forward", i, done)
+
+    def _free(self, way: str, i: int, done: str) -> str:
+        return self.score.free(f"{_name(self.blocks[i])} parameters {way} {self.micro}", after=[done])
+
+    def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
+        """With several copies of the states, add up this rank's part over them.
+
+        Returns the operation after which that is done; None where a later micro-batch does it.
+        """
+        if not self.score.communicator.groups.hybrid:
+            return scattered
+        if self.sharding.gradient_sync == "shard" and not self.last:
+            return None
+        part = shard(_all(units), self.passes.ranks)
+        name = f"sum {_name(units)} over copies {self.micro}"
+        reduce = self.passes.step.precision.reduce
+        act = self._act("sum copies", units)
+        return self.score.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
+
+    def _reduce(self, units: Sequence[Unit], done: str) -> None:
+        """Reduce and scatter a block's gradients; what is left is this rank's part."""
+        if not self.sums:
+            return
+        name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
+        buffer = self.passes.pack(name, units, self.micro, copies=True)
+        act = self._act("reduce_scatter", units)
+        reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
+        summed = self._sum_copies(units, reduced or done)
+        self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
+
+
+def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
+    """Layers that are gathered and freed together; the last block may be smaller."""
+    layers, size = units[1:-1], sharding.layers_per_unit
+    return [layers[i : i + size] for i in range(0, len(layers), size)]
+
+
+def _name(units: Sequence[Unit]) -> str:
+    """layer 3, or layers 3-5."""
+    first, last = units[0].name, units[-1].name
+    if first == "embedding":
+        return "root"
+    return first if first == last else f"layers {first.split()[-1]}-{last.split()[-1]}"
+
+
+def _all(units: Sequence[Unit]) -> int:
+    return sum(unit.elements for unit in units)
+
+
+def _gathered(units: Sequence[Unit]) -> int:
+    """Elements that have to be brought together: all but those that are always there."""
+    return sum(unit.elements - unit.resident for unit in units)
+
+
+def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
+    """The last block is still there for its backward pass, and the root stays gathered through a micro-batch."""
+    forward = _gathered(units)
+    again = sum(_gathered(block) for block in _blocks(units, sharding)[:-1]) if sharding.reshard_after_forward else 0
+    # Over a mesh of m ranks, each of the n / m groups sends m - 1 times what it gathers.
+    mesh = sharding.mesh or ranks
+    backward = ranks // mesh * (mesh - 1) * again
+    scattering = 1 if sharding.gradient_sync == "last" else accumulation
+    kept = sum(unit.resident for unit in units)
+    return accumulation * ((ranks - 1) * forward + backward) + (ranks - 1) * (scattering * _all(units) + kept)
+
+
+STRATEGY = Strategy(
+    name="zero3",
+    shards=frozenset(State),
+    updater=Updater.OWNERS,
+    gathering=Gathering.BEFORE_USE,
+    sending=Sending.EVERY,
+    options=frozenset(
+        {"reshard_after_forward", "prefetch", "shard_size", "layers_per_unit", "keep_below", "gradient_sync"}
+    ),
+    operations=("all_reduce", "reduce_scatter", "all_gather"),
+    volume=_volume,
+    plan=plan,
+)

@@ -1,0 +1,133 @@
+"""What one point leaves behind besides its outcome: spans, transfers, traces, trained parameters.
+
+Rule: written where the point is played, under one folder; who plays elsewhere carries that folder's files home.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from simulator.basics.whole_files import write_whole
+from simulator.collectives.reduction import Array
+from simulator.records.timeline import TransferLog
+from simulator.report.traces import kineto, memory_snapshot
+from simulator.run import Run
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+TRANSFERS_KEPT: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Writes what one point leaves behind; picklable, so that workers can.
+
+    Attributes
+    ----------
+    folder : Path
+        Of the run.
+    single : bool
+        Whether the run is one point: then its files lie in the folder itself, with a trace.
+    transfers : bool
+        Whether all transfers are kept, however many.
+    trace : bool
+        Whether a trace is written for points of a larger run too.
+    ranks : tuple of int or None
+        Whose operations are kept; see `simulator.simulate`.
+    """
+
+    folder: Path
+    single: bool
+    transfers: bool = False
+    trace: bool = False
+    ranks: tuple[int, ...] | None = None
+
+    def __call__(self, index: int, run: Run) -> None:
+        target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
+        target.mkdir(parents=True, exist_ok=True)
+        write_whole(target / "spans.csv", spans_text(run))
+        write_whole(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
+        if run.parameters is not None:
+            write_whole(target / "parameters.npz", npz_bytes(run.parameters))
+        if self.single or self.trace:
+            kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
+            for rank, events in list(run.timeline.allocations.items())[:1]:
+                memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
+
+
+def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
+    """Parameters as an .npz archive; bfloat16, which .npy files cannot name, as float32, which holds it exactly."""
+    file = io.BytesIO()
+    plain = {name: own if own.dtype.kind == "f" else own.astype(np.float32) for name, own in parameters.items()}
+    np.savez(file, **plain)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def spans_text(run: Run) -> str:
+    """Operations as CSV; times in seconds, written so that they read back exactly.
+
+    Where ranks are left out a first line says so.
+    """
+    text = io.StringIO()
+    shown, collective = sorted({span.rank for span in run.timeline.spans}), run.scenario.collective
+    ranks = len(collective.group) if collective and collective.group else run.scenario.cluster.world_size
+    if len(shown) < ranks:
+        kept = ", ".join(map(str, shown))
+        text.write(f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` keeps others\n")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"])
+    for s in run.timeline.spans:
+        table.writerow(
+            [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
+        )
+    return text.getvalue()
+
+
+def transfers_text(run: Run, most: int | None) -> str:
+    """Transfers as CSV, in the order of their numbers; where there are more than `most`, a line that says so."""
+    total = sum(sent.transfers for sent in run.timeline.sent)
+    if most is not None and total > most:
+        return f"# {total} transfers left out; `simulator run --transfers` keeps them\n"
+    lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]
+    for log in run.timeline.logs:
+        lines.extend(_transfer_lines(log))
+    return "\n".join(lines) + "\n"
+
+
+def _transfer_lines(log: TransferLog) -> Iterable[str]:
+    """A line a transfer, put together column by column: row by row took most of what a small point's files cost."""
+    t, vertices = log.transfers, [_field(name) for name in log.vertices]
+    columns = (
+        map(str, range(len(log))),
+        _column(t.src, vertices.__getitem__),
+        _column(t.dst, vertices.__getitem__),
+        _column(t.first, str),
+        _column(t.count, str),
+        _column(t.reduce, "01".__getitem__),
+        _column(log.nbytes, "{:.0f}".format),
+        _column(log.enter, repr),
+        _column(log.end, repr),
+    )
+    return map(",".join, zip(repeat(_field(log.collective)), *columns, strict=False))
+
+
+def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator[str]:
+    """Values as text; what stands there often is written once."""
+    plain = values.tolist()
+    return map({value: written(value) for value in set(plain)}.__getitem__, plain)
+
+
+def _field(word: str) -> str:
+    """A word as a field of CSV, in quotes where it needs them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([word])
+    return text.getvalue()

@@ -1,0 +1,46 @@
+"""Whether plain data that was read from a file is the report of a point.
+
+Rule: a report's own record says what belongs into it, so nothing is listed here twice.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from simulator.report.numbers.summary import CollectiveReport
+from simulator.report.numbers.training_summary import TrainingReport
+
+
+def is_report(read: Any, *, training: bool) -> bool:
+    """Whether it has every figure of a collective's report, or of a step's, each of its kind.
+
+    Examples
+    --------
+    >>> is_report({}, training=False), is_report({"time_s": "soon"}, training=False)
+    (False, False)
+    """
+    return _is(read, TrainingReport if training else CollectiveReport)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_is(value, one) for one in inner)
+    if origin is tuple:
+        # What is no finite number is null in JSON.
+        return isinstance(value, list) and all(one is None or _is(one, inner[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, Mapping) and all(_is(one, inner[1]) for one in value.values())
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return (
+            isinstance(value, Mapping)
+            and value.keys() == hints.keys()
+            and all(_is(value[name], hint) for name, hint in hints.items())
+        )
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind

@@ -1,0 +1,204 @@
+"""Sweeps: a scenario's compare and sweep multiplied out and played, here, on several processes or on a Dask cluster.
+
+Rule: chooses who plays; a point's outcome depends on the point alone, so that changes nothing. A point that fails is
+kept with its error; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.errors import ScenarioError
+from simulator.report.tables.setting_text import entry_text, setting_text
+from simulator.run import warn_of
+from simulator.scenario.load import check_scenario, load_scenario, points
+from simulator.scenario.records import Scenario
+from simulator.scenario.resolve import resolved
+from simulator.sweeps import dask_cluster, processes
+from simulator.sweeps.cache import Cache
+from simulator.sweeps.keeping import Keeper
+from simulator.sweeps.outcome import Keep, Numbered, Outcome, play_alone, play_point
+from simulator.sweeps.table import frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where points are played, and where outcomes are kept for another time.
+
+    Attributes
+    ----------
+    jobs : int or None
+        Processes of this machine; with one, or none given, all are played here.
+    scheduler : str or None
+        "tcp://HOST:PORT" of a Dask cluster that plays instead.
+    cache : Path or None
+        Folder of outcomes that were kept; see `simulator.sweeps.cache`.
+    crew : Crew or None
+        Processes that are warmed up.
+    """
+
+    jobs: int | None = None
+    scheduler: str | None = None
+    cache: Path | None = None
+    crew: processes.Crew | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is played.
+
+        Raises
+        ------
+        ScenarioError
+            No such address, or no Dask.
+        ValueError
+            No number of processes.
+        """
+        if self.jobs is not None and self.jobs < 1:
+            raise ValueError(f"jobs must be at least 1, got {self.jobs}")
+        if self.scheduler is not None:
+            if self.jobs is not None:
+                raise ScenarioError(
+                    "--scheduler: goes without --jobs, for a cluster has its own processes; leave one of the two out"
+                )
+            dask_cluster.check(self.scheduler)
+
+
+def play_points(
+    numbered: Sequence[Numbered], place: Place | int = 1, keep: Keep | None = None, *, alone: bool = False
+) -> Generator[Outcome]:
+    """Play points and yield their outcomes as they come.
+
+    Parameters
+    ----------
+    numbered : sequence of (int, Point)
+    place : Place or int
+        Where; a number is that of processes.
+    keep : callable (int, Run), optional
+        Called where the point is played; must be picklable if that is not here, and a Keeper on a Dask cluster.
+    alone : bool
+        Whether a point's error is raised instead of being its outcome, and memory is limited.
+
+    Raises
+    ------
+    ScenarioError
+        A cluster that cannot be used, or a cache that cannot be written.
+    SimulationError
+        Processes end before they can play anything, or the cluster went away.
+    """
+    where = Place(place) if isinstance(place, int) else place
+    where.check()
+    if where.cache is None:
+        yield from _played(numbered, where, keep, alone=alone)
+        return
+    cache = Cache(where.cache, limit_memory=alone)
+    missing = {}
+    for at in numbered:
+        key = cache.key(at[1].scenario)
+        known = cache.find(at, key)
+        if known is None:
+            missing[at[0]] = (at, key)
+        else:
+            yield known
+    with closing(_played([at for at, _ in missing.values()], where, keep, alone=alone)) as outcomes:
+        for outcome in outcomes:
+            (_, point), key = missing[outcome.index]
+            cache.keep(outcome, point.scenario, key)
+            yield outcome
+
+
+def _played(numbered: Sequence[Numbered], where: Place, keep: Keep | None, *, alone: bool) -> Generator[Outcome]:
+    if where.scheduler is not None and numbered:
+        if keep is not None and not isinstance(keep, Keeper):
+            raise TypeError(f"what a Dask cluster keeps must be a Keeper, got {type(keep).__name__}")
+        yield from dask_cluster.play(numbered, where.scheduler, keep, alone=alone)
+    elif where.jobs in (None, 1) or len(numbered) < 2:
+        play_one = play_alone if alone else play_point
+        for index, point in numbered:
+            yield play_one(index, point, keep)
+    else:
+        yield from processes.play(numbered, where.jobs or 1, keep, where.crew)
+
+
+def sweep(
+    scenario: Scenario | str | Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    cache: Path | str | None = None,
+) -> pd.DataFrame:
+    """Play a scenario over axes and return a table.
+
+    Parameters
+    ----------
+    scenario : Scenario, or what load_scenario takes
+    axes : mapping of dotted key to values, optional
+        Further axes, such as {"cluster.world_size": [2, 4, 8]}; they replace axes of the same key.
+    jobs : int, optional
+        Processes of this machine; all is played in this one if it is left out.
+    scheduler : str, optional
+        "tcp://HOST:PORT" of a Dask cluster that plays instead; needs the extra `distributed`.
+    cache : path, optional
+        Folder in which outcomes are kept, and looked up before they are played.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a point, in order: a column for each axis, then one for each report key ("bottleneck.link" for those of
+        the bottleneck), `engine` and `error`.
+
+    Raises
+    ------
+    ScenarioError
+        An axis that the scenario cannot have; a cluster or a cache that cannot be used.
+    SimulationError
+        Processes end before they can play anything, or the cluster went away.
+
+    Warns
+    -----
+    ScenarioWarning
+        A key changes no number in any point; told once.
+    """
+    loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    where = Place(jobs, scheduler, None if cache is None else Path(cache))
+    where.check()
+    wanted = with_axes(loaded, axes or {})
+    warn_of(wanted)
+    outcomes = play_points(list(enumerate(points(wanted))), where)
+    return frame(sorted(outcomes, key=lambda outcome: outcome.index))
+
+
+def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario:
+    """Add axes to a scenario's sweep; checked like those of a file."""
+    if not axes:
+        return scenario
+    data = resolved(replace(scenario, compare={k: v for k, v in scenario.compare.items() if k not in axes}))
+    kept = {k: v for k, v in data.get("sweep", {}).items() if k not in axes}
+    data["sweep"] = kept | {key: list(values) for key, values in axes.items()}
+    return check_scenario(data, scenario.source, scenario.base)
+
+
+# Settings whose values say by themselves what they are.
+_BARE = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention", "faults")
+
+
+def labelled(settings: Mapping[str, Any]) -> str:
+    """Settings as a label for people.
+
+    Examples
+    --------
+    >>> labelled({"collective.algorithm": "ring", "training.micro_batch_size": 2})
+    'ring, micro batch size 2'
+    """
+    return ", ".join(_label(key, value) for key, value in settings.items())
+
+
+def _label(key: str, value: Any) -> str:
+    name = key.rpartition(".")[2]
+    return setting_text(value) if name in _BARE else entry_text(name, value)

@@ -1,0 +1,57 @@
+"""Outcomes as a table: one row a point, for programs that read tables.
+
+Rule: the same columns everywhere: axes, then the report's figures, then `engine` and `error`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.basics.whole_files import write_whole
+from simulator.sweeps.outcome import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """One outcome as a flat row of a table."""
+    flat: dict[str, Any] = dict(outcome.settings)
+    for key, value in (outcome.report or {}).items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = value
+    return flat | {"engine": outcome.engine, "error": outcome.error}
+
+
+def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """Outcomes as a pandas table, in their order."""
+    import pandas as pd
+
+    return pd.DataFrame([row(outcome) for outcome in outcomes])
+
+
+def csv_text(outcomes: Iterable[Outcome]) -> str:
+    """The same table as CSV; what a point does not have is empty, numbers read back exactly."""
+    rows = [row(outcome) for outcome in outcomes]
+    text = io.StringIO()
+    columns = list(dict.fromkeys(column for found in rows for column in found))
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def write_parquet(outcomes: Iterable[Outcome], path: Path) -> None:
+    """The same table as Parquet; a column whose values are not of one plain kind is text, as in CSV."""
+    table = frame(outcomes)
+    for name in table.columns:
+        kinds = {type(value) for value in table[name].dropna()}
+        if table[name].dtype == object and (len(kinds) > 1 or not kinds <= {str, bool, int, float}):
+            table[name] = table[name].map(str, na_action="ignore")
+    write_whole(path, table.to_parquet(None, engine="pyarrow", index=False))
