@@ -105,7 +105,6 @@ def operation(generator: np.random.Generator, cluster: Cluster, name: str, strea
     """Any collective of any algorithm over some of the ranks, some of them with bounds on a flow's rate."""
     op = None
     while op is None:
-        # An algorithm that cannot do it among so many refuses.
         with suppress(ValueError):
             op = drawn_operation(generator, cluster)
     fastest = max(cluster.router.bandwidth)
@@ -117,6 +116,7 @@ def operation(generator: np.random.Generator, cluster: Cluster, name: str, strea
 
 
 def drawn_operation(generator: np.random.Generator, cluster: Cluster) -> Collective:
+    """As it is planned; ValueError where the algorithm cannot do it among so many."""
     served = bool(cluster.servers) and generator.random() < 0.7
     algorithm = "parameter_server" if served else str(generator.choice(ALGORITHMS))
     what: Any = str(generator.choice(sorted(catalog.operations(algorithm))))
@@ -152,19 +152,19 @@ def crowded(name: str, seed: int) -> Case:
     return Case(Program(tuple(map(tuple, lists))), cluster, jitter)
 
 
-def agrees(case: Case) -> None:
-    """Played with the links that matter, and with all."""
+def agrees(case: Case, *which: object) -> None:
+    """Played with the links that matter, and with all; `which` names the case where it fails."""
     found, expected = (
         execute(case.program, case.cluster, jitter=case.jitter, limit_memory=False, watch_all=every)
         for every in (False, True)
     )
-    assert farthest(expected, found) <= CLOSE
+    assert farthest(expected, found) <= CLOSE, which
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_links_that_are_left_out_change_no_collective(name: str) -> None:
     for seed in range(CASES):
-        agrees(crowded(name, seed))
+        agrees(crowded(name, seed), name, seed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -173,7 +173,7 @@ def test_links_that_are_left_out_change_no_program(family: str) -> None:
     for seed in range(2 if family == "zero3 with copies" else 6):
         case = drawn(family, seed)
         if case is not None:
-            agrees(case)
+            agrees(case, family, seed)
 
 
 @pytest.mark.parametrize("ranks", [8, 12, 16, 24])
@@ -211,7 +211,7 @@ def test_servers_may_be_at_several_operations_of_a_rank_at_once(streams: tuple[i
 @pytest.mark.parametrize("name", MACHINES)
 def test_links_that_are_left_out_change_none_of_many_collectives(name: str) -> None:
     for seed in range(10_000, 10_000 + MANY):
-        agrees(crowded(name, seed))
+        agrees(crowded(name, seed), name, seed)
 
 
 @pytest.mark.long
@@ -220,4 +220,4 @@ def test_links_that_are_left_out_change_none_of_many_programs(family: str) -> No
     for seed in range(10_000, 10_000 + MANY // 2):
         case = drawn(family, seed)
         if case is not None:
-            agrees(case)
+            agrees(case, family, seed)
