@@ -92,13 +92,11 @@ class Document:
 
     def fault(self, key: Key, message: str, *, of_key: bool = False) -> Fault:
         """Make a fault at a value, or at its key where the key itself is wrong."""
-        line, column = self.place(key, of_key=of_key)
-        return Fault(key, message, line, column)
+        return Fault(key, message, *self.place(key, of_key=of_key))
 
     def refuse(self, faults: Iterable[Fault]) -> None:
         """Raise one ScenarioError that tells all faults, in the file's order; do nothing where there are none."""
-        lines = self.told(faults)
-        if lines:
+        if lines := self.told(faults):
             raise ScenarioError(in_lines(lines))
 
     def told(self, faults: Iterable[Fault]) -> tuple[str, ...]:

@@ -109,8 +109,10 @@ def _without_kernels(
     yield ("cluster", "jitter", "compute"), "a collective has no kernels; latency is what may vary"
     why = _leaves_memory_alone(shape, cluster, facts)
     if why:
-        yield ("cluster", "gpu"), why
         yield ("cluster", "stragglers"), why
+        # A topology without a GPU of its own needs one, and its own may be named again.
+        if facts is not None and facts.gpu not in (None, cluster.gpu):
+            yield ("cluster", "gpu"), why
 
 
 def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> str:

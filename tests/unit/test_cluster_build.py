@@ -78,7 +78,7 @@ def test_facts_are_known_without_building() -> None:
     assert facts("dgx_h100") == TopologyFacts("dgx_h100", None, False, True, 8, "h100_sxm")
     assert facts("torus_3d") == TopologyFacts("torus_3d", 512, False, False, None, "a100_sxm_80gb")
     assert facts("pcie_workstation") == TopologyFacts("pcie_workstation", 4, False, False, 4, "rtx_4090")
-    assert facts(STAR | {"name": "mine"}) == TopologyFacts("mine", None, True, False, None, "l4")
+    assert facts(STAR | {"name": "mine"}) == TopologyFacts("mine", None, True, False, None, "l4", one_route=True)
 
 
 def test_facts_import_neither_networkx_nor_numpy() -> None:

@@ -53,6 +53,9 @@ def test_a_gpus_speed_counts_where_a_collective_adds_up_on_gpus() -> None:
     slow = {"gpu": "l4", "stragglers": {0: 0.5}, "jitter": {"compute": 0.1, "latency": 0.1}}
     assert told(collective(slow)) == ["cluster.gpu", "cluster.jitter.compute", "cluster.stragglers"]
     assert told(collective(slow, operation="all_reduce")) == ["cluster.jitter.compute"]
+    assert told(collective({"gpu": "a100_sxm_80gb"})) == []  # the topology's own
+    bare = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
+    assert told(collective({"topology": bare, "gpu": "l4"})) == []  # which it needs
     servers = {"operation": "all_reduce", "algorithm": "parameter_server"}
     assert told(collective({"gpu": "l4"}, **servers)) == ["cluster.gpu"]
     assert told(collective({"gpu": "l4"}, **servers, servers={"on": "workers"})) == []
