@@ -5,14 +5,13 @@ Rule: this is the way of a scenario, one direction, and nothing is decided here 
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics.dtypes import find as find_dtype
-from simulator.basics.units import format_bytes
+from simulator.basics.this_machine import lacking
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import inputs
@@ -22,7 +21,7 @@ from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.collectives.reduction import Array
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
-from simulator.engine.play import play, whose
+from simulator.engine.play import play, refuse_too_many, whose
 from simulator.errors import ScenarioError, ScenarioWarning, SimulationError
 from simulator.playing.training import play_step
 from simulator.report.numbers.summary import CollectiveReport, summarize, with_link_use
@@ -214,6 +213,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     if not carries_payload(spec.payload, ranks * spec.size):
         return {}
     _refuse_too_large(scenario, spec)
+    refuse_too_many(scenario.engine, planned.program, payload=True)
     payloads = {}
     for name, op in planned.program.collectives().items():
         dtype = find_dtype(op.dtype)
@@ -224,14 +224,12 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
 
 def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
     """Real arrays and a copy for the judge must fit into this machine, or the system ends the process wordlessly."""
-    if not hasattr(os, "sysconf"):  # Windows, where an array that is too large is refused when it is made
-        return
     ranks = len(spec.group or range(scenario.cluster.world_size))
-    needed, there = 2 * ranks * spec.size, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+    told = lacking(2 * ranks * spec.size)
+    if told:
         raise SimulationError(
             f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and a copy take "
-            f"{format_bytes(needed)}, this machine has {format_bytes(there)}; write payload: auto"
+            f"{told}; write payload: auto"
         )
 
 

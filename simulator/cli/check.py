@@ -9,6 +9,7 @@ import typer
 from simulator.basics.units import format_bytes, format_time
 from simulator.cli.settings import as_overrides
 from simulator.cli.telling import tell_warnings
+from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER
 from simulator.model.parameters import total
 from simulator.run import build_cluster, plan_scenario
 from simulator.scenario.load import load_scenario, points
@@ -17,10 +18,8 @@ from simulator.scenario.records import Scenario
 from simulator.scenario.training_making import to_step
 from simulator.step.plan import StepPlan, plan_step
 
-# Measured with benchmarks/events.py on 2 cores, rounded up: per transfer about 1.2 us alone on its links and 110 B;
-# each point about 10 ms besides; payload about 8 ns a byte of all ranks' arrays, drawing, adding and checking.
-_SECONDS_A_TRANSFER = 2e-6
-_BYTES_A_TRANSFER = 130
+# Measured with benchmarks/events.py on 2 cores, rounded up: each point about 10 ms beside its transfers; payload about
+# 8 ns a byte of all ranks' arrays, drawing, adding and checking.
 _SECONDS_AN_OPERATION = 20e-6
 _BYTES_AN_OPERATION = 1000
 _SECONDS_A_POINT = 10e-3
@@ -60,8 +59,8 @@ def _estimate(scenario: Scenario) -> tuple[int, int, float]:
     operations = sum(len(ops) for ops in program.ranks)
     spec = scenario.collective
     payload = ranks * spec.size if spec is not None and carries_payload(spec.payload, ranks * spec.size) else 0
-    seconds = transfers * _SECONDS_A_TRANSFER + operations * _SECONDS_AN_OPERATION + payload * _SECONDS_A_PAYLOAD_BYTE
-    memory = transfers * _BYTES_A_TRANSFER + operations * _BYTES_AN_OPERATION + 2 * payload + learning[0]
+    seconds = transfers * SECONDS_A_TRANSFER + operations * _SECONDS_AN_OPERATION + payload * _SECONDS_A_PAYLOAD_BYTE
+    memory = transfers * BYTES_A_TRANSFER + operations * _BYTES_AN_OPERATION + 2 * payload + learning[0]
     return transfers, memory, seconds + learning[1] + _SECONDS_A_POINT
 
 

@@ -5,13 +5,14 @@ Like a bucket brigade.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Schedule
+from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 # Enough pieces that the pipeline's filling costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
 # rule; the best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.
@@ -42,15 +43,19 @@ def pieces(request: Request) -> int:
 
 
 def _schedule(request: Request, *, reduce: bool) -> Schedule:
-    draft, hops = Draft(), list(pairwise(_line(request)))
-    for piece in range(pieces(request)):
-        arrived: int | None = None
-        for src, dst in hops:
-            arrived = draft.send(src, dst, piece, 1, reduce=reduce, channel=src, after=[arrived])
-        draft.end_round()
-    return Schedule(
-        request.operation, "chain", request.world_size, 0, pieces(request), "in_sequence", draft.parts, request.root
-    )
+    n, cut = request.world_size, pieces(request)
+
+    def parts() -> Iterator[Round | Repeat]:
+        draft, hops = Draft(), list(pairwise(_line(request)))
+        for piece in range(cut):
+            arrived: int | None = None
+            for src, dst in hops:
+                arrived = draft.send(src, dst, piece, 1, reduce=reduce, channel=src, after=[arrived])
+            draft.end_round()
+        return draft.parts()
+
+    rows = cut * (n - 1)
+    return Schedule(request.operation, "chain", n, 0, cut, "in_sequence", kept(parts), request.root, rows=rows)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

@@ -14,75 +14,83 @@ from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Siz
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.schedule import Bools, Ints, Round, Schedule
 
+Pairs = tuple[Ints, Ints]
+First = Callable[[Ints, Ints], Ints]
+
 
 def all_reduce(request: Request) -> Schedule:
     """Reduce-scatter, then all-gather, each in one hop: 2 N(N-1) transfers."""
     n = request.world_size
-    src, dst = _pairs(n)
 
     def parts() -> Iterator[Round]:
+        src, dst = _pairs(request)
         yield _round(src, dst, dst, reduce=True, channel=src * n + dst)
         into = np.array([np.flatnonzero(dst == rank) for rank in range(n)])
         yield _round(src, dst, src, reduce=False, channel=src * n + dst, after=into, gate=src)
 
-    return _schedule(request, n, parts)
+    return _schedule(request, n, parts, 2 * n * (n - 1))
 
 
 def reduce_scatter(request: Request) -> Schedule:
     """Chunk c of every rank goes to rank c."""
-    src, dst = _pairs(request.world_size)
-    return _one_round(request, src, dst, dst, request.world_size, reduce=True)
+    return _among_all(request, lambda src, dst: dst, request.world_size, reduce=True)
 
 
 def all_gather(request: Request) -> Schedule:
     """Every rank sends its chunk to all others."""
-    src, dst = _pairs(request.world_size)
-    return _one_round(request, src, dst, src, request.world_size, reduce=False)
+    return _among_all(request, lambda src, dst: src, request.world_size)
 
 
 def all_to_all(request: Request) -> Schedule:
     """Rank i sends its j-th part to rank j; that is chunk i N + j."""
     n = request.world_size
-    src, dst = _pairs(n)
-    return _one_round(request, src, dst, src * n + dst, n * n, reduce=False)
+    return _among_all(request, lambda src, dst: src * n + dst, n * n)
 
 
 def broadcast(request: Request) -> Schedule:
     """The root sends the whole array to all others."""
-    others = _others(request)
-    return _one_round(request, np.full_like(others, request.root), others, np.zeros_like(others), 1, reduce=False)
+    return _from_root(request, lambda src, dst: np.zeros_like(dst), 1)
 
 
 def reduce(request: Request) -> Schedule:
     """All others send the whole array to the root."""
-    others = _others(request)
-    return _one_round(request, others, np.full_like(others, request.root), np.zeros_like(others), 1, reduce=True)
+    return _to_root(request, lambda src, dst: np.zeros_like(src), 1, reduce=True)
 
 
 def scatter(request: Request) -> Schedule:
     """The root sends each rank its chunk."""
-    others = _others(request)
-    root = np.full_like(others, request.root)
-    return _one_round(request, root, others, others, request.world_size, reduce=False)
+    return _from_root(request, lambda src, dst: dst, request.world_size)
 
 
 def gather(request: Request) -> Schedule:
     """Every rank sends its chunk to the root."""
-    others = _others(request)
-    root = np.full_like(others, request.root)
-    return _one_round(request, others, root, others, request.world_size, reduce=False)
+    return _to_root(request, lambda src, dst: src, request.world_size)
 
 
-def _pairs(n: int) -> tuple[Ints, Ints]:
+def _pairs(request: Request) -> Pairs:
+    n = request.world_size
     src, dst = np.divmod(np.arange(n * n), n)
     apart = src != dst
     return src[apart], dst[apart]
 
 
-def _others(request: Request) -> Ints:
+def _out(request: Request) -> Pairs:
     ranks = np.arange(request.world_size, dtype=np.int64)
-    others: Ints = ranks[ranks != request.root]
-    return others
+    others = ranks[ranks != request.root]
+    return np.full_like(others, request.root), others
+
+
+def _among_all(request: Request, first: First, chunks: int, *, reduce: bool = False) -> Schedule:
+    n = request.world_size
+    return _one_round(request, lambda: _pairs(request), first, chunks, n * (n - 1), reduce=reduce)
+
+
+def _from_root(request: Request, first: First, chunks: int) -> Schedule:
+    return _one_round(request, lambda: _out(request), first, chunks, request.world_size - 1, reduce=False)
+
+
+def _to_root(request: Request, first: First, chunks: int, *, reduce: bool = False) -> Schedule:
+    return _one_round(request, lambda: _out(request)[::-1], first, chunks, request.world_size - 1, reduce=reduce)
 
 
 def _round(
@@ -100,17 +108,21 @@ def _round(
     return Round(src, dst, first, np.ones_like(src), flags, channel, waits, gate=gate)
 
 
-def _one_round(request: Request, src: Ints, dst: Ints, first: Ints, chunks: int, *, reduce: bool) -> Schedule:
-    channel = src * request.world_size + dst
+def _one_round(
+    request: Request, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
+) -> Schedule:
+    """Who sends to whom, and for these which chunk."""
 
     def parts() -> Iterator[Round]:
-        yield _round(src, dst, first, reduce=reduce, channel=channel)
+        src, dst = ends()
+        yield _round(src, dst, first(src, dst), reduce=reduce, channel=src * request.world_size + dst)
 
-    return _schedule(request, chunks, parts)
+    return _schedule(request, chunks, parts, rows)
 
 
-def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]]) -> Schedule:
-    return Schedule(request.operation, "direct", request.world_size, 0, chunks, "held", parts, request.root)
+def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
+    n, root = request.world_size, request.root
+    return Schedule(request.operation, "direct", n, 0, chunks, "held", parts, root, rows=rows)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from simulator.collectives.algorithm import Algorithm, Request, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
-from simulator.records.schedule import Schedule
+from simulator.records.schedule import Schedule, kept
 
 # Pieces in all; 32 a tree keep the filling of the pipeline below a tenth of the time for 32 ranks.
 PIECES = 64
@@ -74,17 +74,17 @@ def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
 
 def all_reduce(request: Request) -> Schedule:
     """Both halves up their tree and down again, piece behind piece."""
-    return _schedule(request, trees(request.world_size), up=True, down=True)
+    return _schedule(request, lambda: trees(request.world_size), up=True, down=True)
 
 
 def broadcast(request: Request) -> Schedule:
     """The root feeds the tops of two trees over the other ranks."""
-    return _schedule(request, _under_root(request), up=False, down=True)
+    return _schedule(request, lambda: _under_root(request), up=False, down=True)
 
 
 def reduce(request: Request) -> Schedule:
     """The tops of two trees over the other ranks feed the root."""
-    return _schedule(request, _under_root(request), up=True, down=False)
+    return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
 def _under_root(request: Request) -> tuple[_Tree, _Tree]:
@@ -102,8 +102,15 @@ def pieces(request: Request) -> int:
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
-def _schedule(request: Request, pair: tuple[_Tree, _Tree], *, up: bool, down: bool) -> Schedule:
-    draft, n, total = Draft(), request.world_size, pieces(request)
+def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
+    n, root, total = request.world_size, request.root, pieces(request)
+    rows = total * (n - 1) * (up + down)
+    parts = kept(lambda: _noted(grow(), n, total, up=up, down=down).parts())
+    return Schedule(request.operation, "double_binary_tree", n, 0, total, "in_sequence", parts, root, rows=rows)
+
+
+def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> Draft:
+    draft = Draft()
     # The first tree takes one piece more where the number is odd.
     first_half = total - total // 2
     for i in range(first_half):
@@ -115,7 +122,7 @@ def _schedule(request: Request, pair: tuple[_Tree, _Tree], *, up: bool, down: bo
             if down:
                 _descend(draft, pair[which], chunk, (2 + which) * n * n, n, arrived)
         draft.end_round()
-    return Schedule(request.operation, "double_binary_tree", n, 0, total, "in_sequence", draft.parts, request.root)
+    return draft
 
 
 def _climb(draft: Draft, tree: _Tree, chunk: int, channels: int, n: int, arrived: dict[int, int]) -> None:

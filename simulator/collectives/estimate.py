@@ -20,7 +20,7 @@ _MOST = 20_000
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:
     """Time from the start to the last end [s], or None where there are too many transfers to look at."""
-    if op.schedule.length() > _MOST:
+    if op.schedule.has_more_than(_MOST):
         return None
     transfers = write_out(op.schedule)
     vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras

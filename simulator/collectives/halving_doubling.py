@@ -11,12 +11,13 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Schedule
+from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 @dataclass(slots=True)
@@ -97,36 +98,53 @@ class _Game:
             self.exchange(hops, reduce=False)
             distance *= 2
 
-    def schedule(self, operation: str) -> Schedule:
-        return Schedule(operation, "halving_doubling", self.n, 0, self.chunks, "in_sequence", self.draft.parts)
-
 
 def all_reduce(request: Request) -> Schedule:
     """Fold, halve, double, unfold."""
-    game = _Game(request.world_size, whole=True)
-    game.fold()
-    game.halve()
-    game.double()
-    game.unfold()
-    return game.schedule(request.operation)
+
+    def play(game: _Game) -> None:
+        game.fold()
+        game.halve()
+        game.double()
+        game.unfold()
+
+    return _schedule(request, play)
 
 
 def reduce_scatter(request: Request) -> Schedule:
     """Fold and halve; then the odd rank of each pair gets the sum of its chunk, and adds its own part."""
-    game = _Game(request.world_size, whole=False)
-    game.fold()
-    game.halve()
-    game.exchange([(2 * v, 2 * v + 1, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=True)
-    return game.schedule(request.operation)
+
+    def play(game: _Game) -> None:
+        game.fold()
+        game.halve()
+        game.exchange([(2 * v, 2 * v + 1, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=True)
+
+    return _schedule(request, play)
 
 
 def all_gather(request: Request) -> Schedule:
     """The odd rank of each pair hands over its chunk; double, unfold."""
-    game = _Game(request.world_size, whole=False)
-    game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)
-    game.double()
-    game.unfold()
-    return game.schedule(request.operation)
+
+    def play(game: _Game) -> None:
+        game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)
+        game.double()
+        game.unfold()
+
+    return _schedule(request, play)
+
+
+def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
+    n, whole = request.world_size, request.operation == "all_reduce"
+    game = _Game(n, whole)
+    levels = game.players.bit_length() - 1
+    rows = 2 * game.pairs + game.players * levels * (2 if whole else 1)
+
+    def parts() -> Iterator[Round | Repeat]:
+        played = _Game(n, whole)
+        play(played)
+        return played.draft.parts()
+
+    return Schedule(request.operation, "halving_doubling", n, 0, game.chunks, "in_sequence", kept(parts), rows=rows)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

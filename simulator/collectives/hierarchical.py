@@ -9,6 +9,7 @@ Chunk b G + g belongs to the g-th rank of box b; the *set* g is that chunk of ev
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, l
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_boxes
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Ints, Round, Schedule
+from simulator.records.schedule import Ints, Repeat, Round, Schedule, kept
 
 
 def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:
@@ -100,6 +101,11 @@ class Stages:
             self.arrived[dst] = numbers
 
 
+def rows_of_rings(ranks: int, size: int) -> int:
+    """Rows of a stage of rings of so many ranks each: a round that waits for what was before, and one that repeats."""
+    return ranks * (1 + (size > 2))
+
+
 def segments(request: Request) -> int:
     """How many segments follow each other: as asked, else 1 (only all_reduce may be cut)."""
     return request.chunks or 1
@@ -133,17 +139,22 @@ def _schedule(request: Request, cut: int) -> Schedule:
     boxes = equal_boxes(request)
     if len(boxes) == 1 or len(boxes[0]) == 1:
         return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="hierarchical")
-    stages = Stages(boxes)
-    for segment in range(cut):
-        stages.next_segment()
-        if request.operation != "all_gather":
-            stages.inside(0, segment, reduce=True)
-            stages.across(1, segment, reduce=True)
-        if request.operation != "reduce_scatter":
-            stages.across(1, segment, reduce=False)
-            stages.inside(2, segment, reduce=False)
-    n = request.world_size
-    return Schedule(request.operation, "hierarchical", n, 0, n * cut, "in_sequence", stages.draft.parts)
+    n, reducing, copying = request.world_size, request.operation != "all_gather", request.operation != "reduce_scatter"
+
+    def parts() -> Iterator[Round | Repeat]:
+        stages = Stages(boxes)
+        for segment in range(cut):
+            stages.next_segment()
+            if reducing:
+                stages.inside(0, segment, reduce=True)
+                stages.across(1, segment, reduce=True)
+            if copying:
+                stages.across(1, segment, reduce=False)
+                stages.inside(2, segment, reduce=False)
+        return stages.draft.parts()
+
+    rows = cut * (reducing + copying) * (rows_of_rings(n, len(boxes[0])) + rows_of_rings(n, len(boxes)))
+    return Schedule(request.operation, "hierarchical", n, 0, n * cut, "in_sequence", kept(parts), rows=rows)
 
 
 def as_ring(request: Request) -> Request:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,15 @@ from simulator.collectives.idle import IdleNetwork, Link
 from simulator.collectives.uneven import advance_uneven
 from simulator.records.chunks import split
 from simulator.records.schedule import Schedule
+
+# A closed form looks at every hop of every ring: beyond so many that would take GiB.
+_MOST_HOPS: Final = 2**24
+
+
+def count(request: Request) -> int:
+    """How many rings: as many as a box has ranks; one where there is one box."""
+    boxes = equal_boxes(request)
+    return len(boxes[0]) if len(boxes) > 1 else 1
 
 
 def orders(request: Request) -> list[tuple[int, ...]]:
@@ -67,12 +77,12 @@ def _turns(boxes: int, size: int) -> list[list[int]]:
 
 def plan(request: Request) -> Schedule:
     """Rings side by side: N-1 rounds of G N transfers, 2(N-1) for all_reduce."""
-    return ring.side_by_side(request, orders(request), "multi_ring")
+    return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
 def flows(request: Request) -> int:
     """Rings that leave a rank for another one of its box: all but the one that leaves the box."""
-    return max(1, len(orders(request)) - 1)
+    return max(1, count(request) - 1)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
@@ -81,15 +91,17 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     Then each hop has its own latency and rate at all times, and a piece goes on in step k when it has come in step
     k - 1 and the hop is free of the piece before.
     """
-    rings = orders(request)
-    if len(rings) == 1:
+    n, size = request.world_size, count(request)
+    if size == 1:
         return ring.closed_form(as_ring(request), sizes, network)
+    if n * size > _MOST_HOPS:
+        return None
+    rings = orders(request)
     ways = [list(zip(order, [*order[1:], order[0]], strict=True)) for order in rings]
     hops = network.undisturbed(Counter(chain(*ways)), reducing=request.operation != "all_gather")
     if hops is None:
         return None
-    n, count = request.world_size, len(rings)
-    parts = [split(int(part), count) for part in split(request.elements, n)]
+    parts = [split(int(part), size) for part in split(request.elements, n)]
     # Rings that are alike in everything end together: one of them is enough.
     rows = {
         (tuple(hops[way] for way in own), tuple(int(parts[rank][j]) for rank in order))

@@ -16,17 +16,17 @@ from simulator.records.schedule import Round, Schedule
 
 def all_reduce(request: Request) -> Schedule:
     """Reduce to rank 0, then broadcast from it; two rounds of N-1 transfers."""
-    others = np.arange(1, request.world_size)
-    zeros, ones = np.zeros_like(others), np.ones_like(others)
-    m = len(others)
+    m = request.world_size - 1
 
     def parts() -> Iterator[Round]:
+        others = np.arange(1, m + 1)
+        zeros, ones = np.zeros_like(others), np.ones_like(others)
         nothing = np.full((m, 1), -1)
         yield Round(others, zeros, zeros, ones, ones.astype(np.bool_), others - 1, nothing)
         all_in = np.arange(m)[None, :]
         yield Round(zeros, others, zeros, ones, zeros.astype(np.bool_), others - 1 + m, all_in, gate=zeros)
 
-    return Schedule(request.operation, "naive", request.world_size, 0, 1, "held", parts)
+    return Schedule(request.operation, "naive", request.world_size, 0, 1, "held", parts, rows=2 * m)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

@@ -11,10 +11,12 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
 from simulator.collectives.example import at_switches
-from simulator.collectives.hierarchical import Stages, equal_boxes
-from simulator.records.schedule import Schedule
+from simulator.collectives.hierarchical import Stages, equal_boxes, rows_of_rings
+from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 # Segments that keep the filling of the pipeline (asking, adding, handing out) below a tenth of the time on 8 GPUs.
 SEGMENTS = 8
@@ -25,17 +27,24 @@ FEWEST = 2
 
 def all_reduce(request: Request) -> Schedule:
     """Ask, add across where there are several boxes, hand out; segment behind segment."""
-    boxes = equal_boxes(request)
-    stages, cut = Stages(boxes), segments(request)
-    for segment in range(cut):
-        stages.next_segment()
-        _ask(stages, segment)
-        if len(boxes) > 1:
-            stages.across(3, segment, reduce=True)
-            stages.across(3, segment, reduce=False)
-        _hand_out(stages, segment)
-    n = request.world_size
-    return Schedule("all_reduce", "nvls", n, len(boxes), n * cut, "on_arrival", stages.draft.parts)
+    boxes, cut, n = equal_boxes(request), segments(request), request.world_size
+
+    def parts() -> Iterator[Round | Repeat]:
+        stages = Stages(boxes)
+        for segment in range(cut):
+            stages.next_segment()
+            _ask(stages, segment)
+            if len(boxes) > 1:
+                stages.across(3, segment, reduce=True)
+                stages.across(3, segment, reduce=False)
+            _hand_out(stages, segment)
+        return stages.draft.parts()
+
+    # Each set is asked for by all and brought to its owners, and handed out the other way.
+    at_switch = 2 * len(boxes[0]) * (n + len(boxes))
+    across = 2 * rows_of_rings(n, len(boxes)) if len(boxes) > 1 else 0
+    rows = cut * (at_switch + across)
+    return Schedule("all_reduce", "nvls", n, len(boxes), n * cut, "on_arrival", kept(parts), rows=rows)
 
 
 def segments(request: Request) -> int:

@@ -39,6 +39,17 @@ class Party:
     servers: int
     own: bool = True
 
+    def __post_init__(self) -> None:
+        if not self.own and self.servers > self.workers:
+            raise ValueError(
+                f"servers on workers: got {self.servers} servers for {self.workers} workers; at most one a worker"
+            )
+
+    @property
+    def pairs(self) -> int:
+        """Workers and servers that are not on one machine: transfers a way."""
+        return (self.workers - (not self.own)) * self.servers
+
     @staticmethod
     def of(request: Request) -> Party:
         """Those of a request."""
@@ -48,35 +59,32 @@ class Party:
 def all_reduce(request: Request) -> Schedule:
     """All pushes of a piece, then all its pulls; a channel for each (worker, server) and direction."""
     cut, party = request.chunks or 1, Party.of(request)
-    pushed, pulled = _ways(party)
-    pushes = len(pushed)
-    places, server = np.unique(pulled.src, return_inverse=True)
-    pushed_to = np.array([np.flatnonzero(pushed.dst == place) for place in places])
 
     def parts() -> Iterator[Round]:
+        pushed, pulled = _ways(party)
+        places, server = np.unique(pulled.src, return_inverse=True)
+        pushed_to = np.array([np.flatnonzero(pushed.dst == place) for place in places])
         for piece in range(cut):
             first = pushed.first * cut + piece
             yield replace(pushed, first=first)
-            yield replace(pulled, first=first, after=pushed_to + piece * 2 * pushes, gate=server)
+            yield replace(pulled, first=first, after=pushed_to + piece * 2 * len(pushed), gate=server)
 
-    return _schedule(party, request.operation, cut, parts)
+    return _schedule(party, request.operation, cut, parts, 2 * cut * party.pairs)
 
 
 def push(party: Party) -> Schedule:
     """Only the way there: every worker's part of each server's sum."""
-    return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]))
+    return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]), party.pairs)
 
 
 def pull(party: Party) -> Schedule:
     """Only the way back: what each server holds, to every worker."""
-    return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]))
+    return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]), party.pairs)
 
 
 def _ways(party: Party) -> tuple[Round, Round]:
     """Every worker to every server, and back; neither waits for anything."""
     n, k, own = party.workers, party.servers, party.own
-    if not own and k > n:
-        raise ValueError(f"servers on workers: got {k} servers for {n} workers; at most one a worker")
     places = np.arange(k) + (n if own else 0)
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
     apart = worker != places[server]
@@ -90,10 +98,10 @@ def _ways(party: Party) -> tuple[Round, Round]:
     )
 
 
-def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]]) -> Schedule:
+def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
     extras = party.servers if party.own else 0
     chunks = party.servers * cut
-    return Schedule(operation, "parameter_server", party.workers, extras, chunks, "on_arrival", parts)
+    return Schedule(operation, "parameter_server", party.workers, extras, chunks, "on_arrival", parts, rows=rows)
 
 
 def volume(request: Request) -> int:

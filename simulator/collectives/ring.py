@@ -12,37 +12,41 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Repeat, Round, Schedule
+from simulator.records.schedule import Ints, Repeat, Round, Schedule
 
 
 def all_reduce(request: Request) -> Schedule:
     """Sum one array over all ranks: a reduce-scatter, then an all-gather; 2(N-1) rounds of N transfers."""
-    return side_by_side(request, [request.order])
+    return side_by_side(request, 1, lambda: [request.order])
 
 
 def reduce_scatter(request: Request) -> Schedule:
     """Leave the sum of chunk c on rank c; N-1 rounds of N transfers."""
-    return side_by_side(request, [request.order])
+    return side_by_side(request, 1, lambda: [request.order])
 
 
 def all_gather(request: Request) -> Schedule:
     """Bring chunk r of every rank r to all; N-1 rounds of N transfers."""
-    return side_by_side(request, [request.order])
+    return side_by_side(request, 1, lambda: [request.order])
 
 
-def side_by_side(request: Request, orders: Sequence[Sequence[int]], algorithm: str = "ring") -> Schedule:
+def side_by_side(
+    request: Request, rings: int, in_order: Callable[[], Sequence[Sequence[int]]], algorithm: str = "ring"
+) -> Schedule:
     """Plan rings that run at once, each with its own share of every rank's part.
 
     Parameters
     ----------
     request : Request
-    orders : sequence of sequence of int
+    rings : int
+    in_order : callable () -> sequence of sequence of int
         The ranks in each ring's order of travel; ring j carries the j-th of as many pieces of each part.
     algorithm : str
 
@@ -51,26 +55,31 @@ def side_by_side(request: Request, orders: Sequence[Sequence[int]], algorithm: s
     Schedule
         N-1 rounds (2(N-1) for all_reduce) of N transfers a ring; one channel for each ring and source.
     """
-    n, rings = request.world_size, len(orders)
+    n = request.world_size
     steps = n - 1
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     phases = [(True, 0)] * reducing + [(False, steps)] * copying
-    src = np.concatenate([np.array(order) for order in orders])
-    dst = np.concatenate([np.roll(np.array(order), -1) for order in orders])
-    ring, place = np.divmod(np.arange(n * rings), n)
-    behind = ring * n + (place - 1) % n
-    ones = np.ones(n * rings, np.int64)
-    # Row i, column j: the chunk that ring j carries of the part of the rank at its place i.
-    table = (np.array(orders).T * rings + np.arange(rings)).ravel()
 
-    def transfers(start: int, number: int, *, reduce: bool) -> Round:
-        # The sender at place i hands on, in step k of the reduce-scatter, the chunk that started at place i - k and
-        # will end at place i - k - 1; the all-gather goes on in the same way, from step N - 1.
-        waits = np.where(number > 0, number - n * rings + behind, -1)
-        first = ((place - start - 1) % n) * rings + ring
-        return Round(src, dst, first, ones, np.full(n * rings, reduce), ring * n + place, waits[:, None])
+    @cache
+    def travel() -> Ints:
+        return np.array(in_order())
 
     def parts() -> Iterator[Round | Repeat]:
+        orders = travel()
+        src, dst = orders.ravel(), np.roll(orders, -1, axis=1).ravel()
+        ring, place = np.divmod(np.arange(n * rings), n)
+        behind = ring * n + (place - 1) % n
+        ones = np.ones(n * rings, np.int64)
+        # Row i, column j: the chunk that ring j carries of the part of the rank at its place i.
+        table = (orders.T * rings + np.arange(rings)).ravel()
+
+        def transfers(start: int, number: int, *, reduce: bool) -> Round:
+            # The sender at place i hands on, in step k of the reduce-scatter, the chunk that started at place i - k and
+            # will end at place i - k - 1; the all-gather goes on in the same way, from step N - 1.
+            waits = np.where(number > 0, number - n * rings + behind, -1)
+            first = ((place - start - 1) % n) * rings + ring
+            return Round(src, dst, first, ones, np.full(n * rings, reduce), ring * n + place, waits[:, None])
+
         number = 0
         for reduce, start in phases:
             # The first round of all waits for nothing, so it stands alone.
@@ -83,7 +92,8 @@ def side_by_side(request: Request, orders: Sequence[Sequence[int]], algorithm: s
                 )
             number += steps * n * rings
 
-    return Schedule(request.operation, algorithm, n, 0, n * rings, "in_sequence", parts, pieces=rings)
+    rows = n * rings * (len(phases) + (steps > 1))
+    return Schedule(request.operation, algorithm, n, 0, n * rings, "in_sequence", parts, pieces=rings, rows=rows)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

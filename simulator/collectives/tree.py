@@ -10,50 +10,53 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Schedule
+from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def reduce(request: Request) -> Schedule:
     """Add up towards the root in ceil(log2 N) rounds."""
-    draft = Draft()
-    _up(draft, request, whole=True, add=True)
-    return _schedule(request, draft, 1)
+    return _schedule(request, lambda draft: _up(draft, request, whole=True, add=True), 1)
 
 
 def broadcast(request: Request) -> Schedule:
     """Hand the root's array out in ceil(log2 N) rounds."""
-    draft = Draft()
-    _down(draft, request, None, whole=True)
-    return _schedule(request, draft, 1)
+    return _schedule(request, lambda draft: _down(draft, request, None, whole=True), 1)
 
 
 def all_reduce(request: Request) -> Schedule:
     """A reduce to rank 0, then a broadcast from it."""
-    draft = Draft()
-    summed = _up(draft, request, whole=True, add=True)
-    _down(draft, request, summed, whole=True)
-    return _schedule(request, draft, 1)
+
+    def there_and_back(draft: Draft) -> None:
+        _down(draft, request, _up(draft, request, whole=True, add=True), whole=True)
+
+    return _schedule(request, there_and_back, 1, ways=2)
 
 
 def scatter(request: Request) -> Schedule:
     """Hand out halves, quarters, ...: each rank passes on what belongs to those below it."""
-    draft = Draft()
-    _down(draft, request, None, whole=False)
-    return _schedule(request, draft, request.world_size)
+    return _schedule(request, lambda draft: _down(draft, request, None, whole=False), request.world_size)
 
 
 def gather(request: Request) -> Schedule:
     """Collect towards the root: each rank sends what it and those below it have."""
-    draft = Draft()
-    _up(draft, request, whole=False, add=False)
-    return _schedule(request, draft, request.world_size)
+    return _schedule(request, lambda draft: _up(draft, request, whole=False, add=False), request.world_size)
 
 
-def _schedule(request: Request, draft: Draft, chunks: int) -> Schedule:
-    return Schedule(request.operation, "tree", request.world_size, 0, chunks, "in_sequence", draft.parts, request.root)
+def _schedule(request: Request, go: Callable[[Draft], object], chunks: int, ways: int = 1) -> Schedule:
+    n, root = request.world_size, request.root
+
+    def parts() -> Iterator[Round | Repeat]:
+        draft = Draft()
+        go(draft)
+        return draft.parts()
+
+    rows = ways * (n - 1)
+    return Schedule(request.operation, "tree", n, 0, chunks, "in_sequence", kept(parts), root, rows=rows)
 
 
 def _rounds(n: int) -> range:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final, Literal
 
+from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
 from simulator.engine.compiled import engine as compiled
@@ -25,8 +26,9 @@ Engine = Literal["auto", "events", "compiled"]
 _MOST_KEPT: Final = 100_000
 # Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
-# Seen on one core (docs/speed.md); flows that share links take longer.
-_SECONDS_A_TRANSFER: Final = 2e-6
+# Seen on one core (docs/speed.md, benchmarks/events.py), rounded up; flows that share links take longer, and more.
+SECONDS_A_TRANSFER: Final = 2e-6
+BYTES_A_TRANSFER: Final = 130
 
 
 def whose(keep: Collection[int] | None, operations: int) -> Collection[int] | None:
@@ -50,12 +52,14 @@ def play(
     Raises
     ------
     SimulationError
-        As there; and where the compiled engine is asked for and cannot prove its answer.
+        As there; where the compiled engine is asked for and cannot prove its answer; and where the events engine would
+        have to follow more transfers than this machine can hold.
     """
     by_events = partial(
         events.execute, program, cluster,
         jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator, keep=keep,
     )  # fmt: skip
+    refuse_too_many(engine, program, payload=bool(payloads))
     if engine == "events" or (engine == "auto" and payloads):
         return by_events()
     try:
@@ -72,12 +76,41 @@ def play(
     return timeline
 
 
+def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
+    """Raise SimulationError where more transfers must be followed than fit into memory; nothing is written out yet."""
+    if engine != "events" and not payload:
+        return
+    transfers = _followed(program)
+    if engine == "events":
+        _refuse_larger_than_memory(transfers, "engine: ", "engine: auto")
+    elif engine == "auto":
+        _refuse_larger_than_memory(transfers, "payload: with real arrays ", "payload: false")
+
+
 def _refuse_endless(program: Program, why: DeclinedError) -> None:
     """Nobody starts hours of events, or more than fit into memory, without having asked for it."""
-    transfers = sum(op.schedule.length() for op in program.collectives().values() if op.duration is None)
+    transfers, told = _followed(program), f"engine: the compiled engine declines: {why}; "
+    _refuse_larger_than_memory(transfers, told, "collectives: closed_form")
     if transfers > _MOST_UNASKED:
-        hours = transfers * _SECONDS_A_TRANSFER / 3600
         raise SimulationError(
-            f"engine: the compiled engine declines: {why}; the events engine would have to follow {transfers:.3g} "
-            f"transfers, about {hours:.2g} hours; write engine: events to let it, or collectives: closed_form"
+            f"{told}the events engine would have to follow {_effort(transfers)}; write engine: events to let it, or "
+            "collectives: closed_form"
         )
+
+
+def _refuse_larger_than_memory(transfers: int, told: str, instead: str) -> None:
+    short = lacking(transfers * BYTES_A_TRANSFER)
+    if short:
+        raise SimulationError(
+            f"{told}the events engine would have to follow {_effort(transfers)}, which take about {short}; "
+            f"write {instead}, or take fewer ranks"
+        )
+
+
+def _followed(program: Program) -> int:
+    """Transfers that the events engine would have to follow."""
+    return sum(op.schedule.length() for op in program.collectives().values() if op.duration is None)
+
+
+def _effort(transfers: int) -> str:
+    return f"{transfers:.3g} transfers, about {transfers * SECONDS_A_TRANSFER / 3600:.2g} hours"

@@ -66,7 +66,11 @@ def _planned(point: Point) -> Plan | None:
 def _played(point: Point) -> Run | None:
     """The point's timeline, or None where it failed or is too large to be played twice."""
     planned = _planned(point)
-    if planned is None or sum(op.schedule.length() for op in planned.program.collectives().values()) > _MOST_TRANSFERS:
+    if planned is None:
+        return None
+    made = [op.schedule for op in planned.program.collectives().values()]
+    # Rows are counted already; transfers only where these are few.
+    if sum(one.rows for one in made) > _MOST_TRANSFERS or sum(one.length() for one in made) > _MOST_TRANSFERS:
         return None
     spec = point.scenario.collective
     # Real arrays change no time, and they take most of it to play.

@@ -95,7 +95,7 @@ def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Colle
         src, dst = (zero, one) if way == "to host" else (one, zero)
         yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
 
-    schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, "in_sequence", parts)
+    schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, "in_sequence", parts, rows=1)
     return Collective(
         name=f"copy {way}",
         group=(0,),

@@ -16,6 +16,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, ROOTED, Request
 from simulator.collectives.verify import verify
 from simulator.records.chunks import chunk_sizes, transfer_elements
+from simulator.records.schedule import Repeat
 from simulator.records.transfers import write_out
 from tests.playing import (
     Array,
@@ -57,6 +58,15 @@ def requests(algorithm: str, operation: str, n: int, elements: int) -> Iterator[
 def with_boxes(cluster: Cluster, request: Request) -> Request:
     """The request as the planner completes it."""
     return request if request.boxes else replace(request, boxes=cluster.boxes)
+
+
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_rows_are_counted_before_they_are_written_down(algorithm: str, operation: str) -> None:
+    for n in SIZES[:-1]:
+        for cluster, request in requests(algorithm, operation, n, 100 * n):
+            schedule = catalog.find(algorithm).plans[operation](with_boxes(cluster, request))
+            written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
+            assert schedule.rows == written, request
 
 
 def truth(request: Request, inputs: list[Array]) -> list[Array] | None:

@@ -32,6 +32,18 @@ def test_check_counts_points_and_transfers_and_plays_nothing(cli: Command, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["both.yaml", "small.yaml"]
 
 
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_what_is_too_large_is_one_line_from_check_and_from_run(
+    command: str, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 2.0**20)
+    settings = ("cluster.world_size=64", "collective.algorithm=direct")
+    answer = cli(command, "small.yaml", *(word for setting in settings for word in ("--set", setting)))
+    assert answer.code == 1
+    assert len(answer.faults) == 1
+    assert "direct over 64 ranks: 8.06e+03 transfers" in answer.err
+
+
 def test_check_counts_the_payload_of_the_largest_point(cli: Command) -> None:
     size = "collective.size=16 MiB"
     with_arrays = cli("check", "small.yaml", "--set", size).out
