@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
@@ -123,3 +124,42 @@ def test_a_plot_is_one_file_that_is_found_by_itself() -> None:
     # Who draws them brings what they need, and knows none by name.
     pictures = (ROOT / "simulator" / "results" / "pictures.py").read_text()
     assert [name for name in plot_catalog.names() if f'"{name}"' in pictures] == []
+
+
+def imports_when_run(module: Path) -> Iterator[str]:
+    """Modules of the package that a module imports, at its top or inside functions, but not for its types alone."""
+    tree = ast.parse(module.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    names = {name_of(path) for path in MODULES}
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            wanted = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in names else node.module for name in wanted)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def name_of(module: Path) -> str:
+    return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_modules_import_each_other_not_even_late() -> None:
+    graph = nx.DiGraph()
+    for module in MODULES:
+        found = (name for name in imports_when_run(module) if name.startswith("simulator."))
+        graph.add_edges_from((name_of(module), name) for name in found)
+    assert [sorted(ring) for ring in nx.strongly_connected_components(graph) if len(ring) > 1] == []
+
+
+def test_the_whole_way_is_said_on_one_page() -> None:
+    assert len((ROOT / "simulator" / "run.py").read_text().splitlines()) <= 100
+    loose = {module.stem for module in (ROOT / "simulator").glob("*.py")}
+    assert loose == {"__init__", "__main__", "errors", "run"}

@@ -11,7 +11,8 @@ from simulator.cli.settings import as_overrides
 from simulator.cli.telling import tell_warnings
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER
 from simulator.model.parameters import total
-from simulator.run import build_cluster, plan_scenario
+from simulator.playing.collective import plan_collective
+from simulator.playing.scenario_cluster import build_cluster
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
@@ -53,7 +54,7 @@ def _estimate(scenario: Scenario) -> tuple[int, int, float]:
         plan = plan_step(cluster, to_step(scenario.training, ranks, scenario.base))
         program, learning = plan.program, _learning(plan)
     else:
-        program = plan_scenario(scenario, cluster).program
+        program = plan_collective(scenario, cluster).program
     played = [op for op in program.collectives().values() if op.duration is None]
     transfers = sum(op.schedule.length() for op in played)
     operations = sum(len(ops) for ops in program.ranks)

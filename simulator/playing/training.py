@@ -14,12 +14,11 @@ from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
-from simulator.learning.state import Parameters
-from simulator.records.timeline import Timeline
+from simulator.playing.played import Played
 from simulator.report.numbers.summary import with_link_use
-from simulator.report.numbers.training_summary import TrainingReport, summarize_step
+from simulator.report.numbers.training_summary import summarize_step
 from simulator.step.alternatives import alternatives
-from simulator.step.plan import StepPlan, plan_step
+from simulator.step.plan import plan_step
 from simulator.step.spec import TrainingStep
 
 # Trying is playing: more than a few changes would make a user wait for an error.
@@ -34,7 +33,7 @@ def play_step(
     limit_memory: bool,
     engine: Engine = "auto",
     keep: Collection[int] | None = None,
-) -> tuple[StepPlan, Timeline, TrainingReport, Parameters | None]:
+) -> Played:
     """Play one step; where numbers are asked for, train on it.
 
     Parameters
@@ -47,11 +46,6 @@ def play_step(
     keep : collection of int, optional
         Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
         large job those of rank 0.
-
-    Returns
-    -------
-    tuple
-        Plan, timeline, report, and the parameters of a real training after its last step.
 
     Raises
     ------
@@ -87,7 +81,8 @@ def play_step(
     if step.lesson is not None:
         learned = learn(planned, cluster, timeline, jitter)
         report, parameters = replace(report, learning=learned.told), learned.parameters
-    return planned, of_ranks(timeline, keep) if whole and keep is not None else timeline, report, parameters
+    told = of_ranks(timeline, keep) if whole and keep is not None else timeline
+    return Played(planned, told, report, parameters=parameters)
 
 
 def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from simulator.collectives.plan import Plan
 from simulator.errors import SimulatorError
+from simulator.playing.collective import plan_collective
+from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
-from simulator.run import Run, build_cluster, plan_scenario, simulate
+from simulator.run import Run, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
 from simulator.sweeps.sweep import labelled
@@ -58,7 +60,7 @@ def _close_up(run: Run, groups: dict[str, tuple[int, ...]] | None = None) -> Clo
 def _planned(point: Point) -> Plan | None:
     """The point's plan, or None where it cannot be planned."""
     try:
-        return plan_scenario(point.scenario, build_cluster(point.scenario))
+        return plan_collective(point.scenario, build_cluster(point.scenario))
     except SimulatorError:
         return None
 

@@ -12,8 +12,9 @@ from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
+from simulator.playing.collective import plan_collective
+from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.program import Program
-from simulator.run import build_cluster, plan_scenario
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_making import to_step
@@ -39,7 +40,7 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
     if scenario.training is not None:
         step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
         return plan_step(cluster, step, steady=luck.compute == 0 and luck.latency == 0).program, cluster, luck
-    return plan_scenario(scenario, cluster).program, cluster, luck
+    return plan_collective(scenario, cluster).program, cluster, luck
 
 
 @pytest.mark.parametrize("name", NAMES)

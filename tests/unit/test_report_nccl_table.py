@@ -6,7 +6,8 @@ import pytest
 
 from simulator.errors import ScenarioError
 from simulator.report.tables.nccl_csv import parse_csv
-from simulator.report.tables.nccl_table import NcclRow, Timing, parse_table, read, write_table
+from simulator.report.tables.nccl_file import read
+from simulator.report.tables.nccl_table import NcclRow, Timing, parse_table, write_table
 
 # 16 H100, all_reduce: github.com/lessizzmore/create-a3mega-ztan-fork, ztan-NCCL-test-result.
 MODERN = "134217728   33554432   float     sum      -1   1652.2   81.24  152.32      0   1636.7   82.01  153.76   0"

@@ -14,7 +14,8 @@ from simulator.basics import dtypes
 from simulator.calibration.machines.header import MOST_RANKS, Header, read_header
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.report.tables.nccl_table import NcclRow, read
+from simulator.report.tables.nccl_file import read
+from simulator.report.tables.nccl_table import NcclRow
 
 # Ratio of busbw to algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): above 1 only for all_reduce,
 # where it is 2 (n - 1) / n. Its two decimals tell n apart up to this.

@@ -12,11 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from simulator.basics import units
-from simulator.basics.input_files import MOST_DATA, read_text
 from simulator.errors import ScenarioError, in_lines
 
 # nccl-tests' names for dtypes and reductions, and ours.
@@ -161,20 +159,6 @@ def _footer(rows: Sequence[NcclRow]) -> list[str]:
     rates = [t.busbw for t in timings if t.busbw is not None]
     average = f"{sum(rates) / len(rates) / 1e9:.6g}" if rates else "-"
     return [f"# Out of bounds values : {verdict}", f"# Avg bus bandwidth    : {average}", "#"]
-
-
-def read(path: Path | str) -> tuple[NcclRow, ...]:
-    """Read a log of nccl-tests, or a CSV file with size and time columns.
-
-    Raises
-    ------
-    ScenarioError
-        The file cannot be read, holds no rows, or a row is broken: with its line.
-    """
-    from simulator.report.tables.nccl_csv import looks_like_csv, parse_csv
-
-    text = read_text(path, most=MOST_DATA)
-    return parse_csv(text, str(path)) if looks_like_csv(text) else parse_table(text, str(path))
 
 
 def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:

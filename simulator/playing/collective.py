@@ -1,0 +1,164 @@
+"""A collective on the way of a scenario: plan it, play it with or without real arrays, judge what they became.
+
+Rule: arrays are drawn before the clock runs and judged after it; times depend on none of their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from simulator.basics.dtypes import find as find_dtype
+from simulator.basics.this_machine import lacking
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import inputs
+from simulator.collectives.algorithm import Request
+from simulator.collectives.expected import Numbers, Verdict, judge
+from simulator.collectives.plan import Plan, Task, packed, plan
+from simulator.collectives.reduction import Array
+from simulator.engine.jitter import Jitter
+from simulator.engine.payload import Payload, Tamper, ended_order
+from simulator.engine.play import play, refuse_too_many, whose
+from simulator.errors import ScenarioError, SimulationError
+from simulator.playing.played import Played
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.summary import summarize, with_link_use
+from simulator.scenario.payload import carries_payload
+from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
+
+# PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
+# (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
+_FIRST_BUCKET = 2**20
+
+
+def play_collective(
+    cluster: Cluster, scenario: Scenario, jitter: Jitter, *, tamper: Tamper, keep: Collection[int] | None
+) -> Played:
+    """Play a scenario's collective.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    scenario : Scenario
+        A single point with a `collective:`.
+    jitter : Jitter
+    tamper : mapping of transfer number to function
+        Faults put into the payload.
+    keep : collection of int, optional
+        Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
+        large job those of rank 0.
+    """
+    planned = plan_collective(scenario, cluster)
+    payloads = _payloads(scenario, planned, tamper)
+    drawn = _copies(planned, payloads)
+    kept = whose(keep, len(planned.ops) * len(planned.ops[0].group))
+    timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
+    timeline = with_link_use(timeline)
+    verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
+    report = summarize(planned, timeline, verdict, exact_form=jitter.latency == 0)
+    return Played(planned, timeline, report, _results(planned, payloads) if payloads else None)
+
+
+def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
+    """The scenario's program on this cluster."""
+    spec = scenario.collective
+    if spec is None:
+        raise ScenarioError(f"{scenario.source}: has no `collective:` to be planned")
+    itemsize = find_dtype(spec.dtype).itemsize
+    group = spec.group or tuple(range(scenario.cluster.world_size))
+    count, on = _servers(spec)
+    size = spec.group_size
+    boxes = tuple(tuple(range(b, b + size)) for b in range(0, len(group), size)) if size else ()
+    request = Request(
+        operation=spec.operation,
+        world_size=len(group),
+        elements=spec.size // itemsize,
+        root=spec.root,
+        rank_order=spec.rank_order or (),
+        chunks=spec.chunks,
+        servers=count,
+        servers_on=on,
+        boxes=boxes,
+    )
+    messages, wait = _messages(spec, itemsize)
+    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)
+    return plan(cluster, task)
+
+
+def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
+    return (spec.servers.count, spec.servers.on) if spec.servers else (1, "own")
+
+
+def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:
+    """Elements of each message that tensors are sent in, and the time before the first."""
+    if not spec.tensors:
+        return (), 0.0
+    tensors = tuple(nbytes // itemsize for nbytes in spec.tensors)
+    if isinstance(spec.fusion, BufferFusion):
+        return packed(tensors, spec.fusion.buffer // itemsize), spec.fusion.cycle
+    if isinstance(spec.fusion, BucketFusion):
+        bucket = spec.fusion.buckets
+        return packed(tensors, bucket // itemsize, min(_FIRST_BUCKET, bucket) // itemsize), 0.0
+    return tensors, 0.0
+
+
+def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Payload]:
+    spec = scenario.collective
+    if spec is None:
+        return {}
+    ranks = len(spec.group or range(scenario.cluster.world_size))
+    if not carries_payload(spec.payload, ranks * spec.size):
+        return {}
+    _refuse_too_large(scenario, spec)
+    refuse_too_many(scenario.engine, planned.program, payload=True)
+    payloads = {}
+    for name, op in planned.program.collectives().items():
+        dtype = find_dtype(op.dtype)
+        buffers = inputs.buffers(op.schedule, op.elements, dtype, scenario.seed)
+        payloads[name] = Payload(buffers, dtype, op.reduction, find_dtype(op.accumulate).numpy, tamper)
+    return payloads
+
+
+def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
+    """Real arrays and a copy for the judge must fit into this machine, or the system ends the process wordlessly."""
+    ranks = len(spec.group or range(scenario.cluster.world_size))
+    told = lacking(2 * ranks * spec.size)
+    if told:
+        raise SimulationError(
+            f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and a copy take "
+            f"{told}; write payload: auto"
+        )
+
+
+def _copies(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[Array]]:
+    """What the payload began as, for the judge."""
+    ops = planned.program.collectives()
+    return {
+        name: inputs.copies(ops[name].schedule, ops[name].elements, payload.buffers, payload.dtype)
+        for name, payload in payloads.items()
+    }
+
+
+def _verdict(planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[Array]]) -> Verdict:
+    verdicts = []
+    for log in timeline.logs:
+        payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
+        numbers = Numbers(payload.dtype, payload.reduction, payload.accumulate)
+        order = ended_order(log.transfers, log.end)
+        verdicts.append(judge(op.schedule, log.transfers, order, numbers, drawn[op.name], payload.buffers))
+    return Verdict(
+        wrong=sum(v.wrong for v in verdicts),
+        max_abs_error=max(v.max_abs_error for v in verdicts),
+        overflowed=sum(v.overflowed for v in verdicts),
+    )
+
+
+def _results(planned: Plan, payloads: dict[str, Payload]) -> tuple[Array, ...]:
+    ops = list(planned.program.collectives().values())
+    results = []
+    for place in range(len(ops[0].group)):
+        parts = [inputs.result(op.schedule, payloads[op.name].buffers[place], place, op.elements) for op in ops]
+        results.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+    return tuple(results)

@@ -1,0 +1,21 @@
+"""A measured sweep's file: a log of nccl-tests or a CSV file, whichever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simulator.basics.input_files import MOST_DATA, read_text
+from simulator.report.tables.nccl_csv import looks_like_csv, parse_csv
+from simulator.report.tables.nccl_table import NcclRow, parse_table
+
+
+def read(path: Path | str) -> tuple[NcclRow, ...]:
+    """Read a log of nccl-tests, or a CSV file with size and time columns.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read, holds no rows, or a row is broken: with its line.
+    """
+    text = read_text(path, most=MOST_DATA)
+    return parse_csv(text, str(path)) if looks_like_csv(text) else parse_table(text, str(path))
