@@ -62,21 +62,23 @@ def flipped(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Ro
 MUTATIONS = (dropped, doubled, with_wrong_chunk, with_wrong_target, flipped)
 
 
-def options(algorithm: str, n: int) -> dict[str, Any]:
+def options(algorithm: str, operation: str, n: int) -> dict[str, Any]:
     """Of the algorithm's examples one with boxes of several ranks, or with several servers, where it has any."""
     examples = list(catalog.find(algorithm).examples(n))
     largest = max(examples, key=lambda one: (one.box_size or 0) % n + (one.servers or 0) % n)
     found = request_options(largest, n)
     if largest.box_size:
         found["boxes"] = equal_boxes(n, largest.box_size)
-    return found | ({"chunks": found.get("chunks") or 2} if "chunks" in catalog.find(algorithm).options else {})
+    takes = catalog.find(algorithm)
+    in_pieces = "chunks" in takes.options and operation not in takes.whole
+    return found | ({"chunks": found.get("chunks") or 2} if in_pieces else {})
 
 
 def schedules(algorithm: str, operation: str) -> list[Schedule]:
     found = []
     for n in (2, 3, 4, 5, 6):
         for root in {0, n - 1} if operation in ROOTED else {0}:
-            request = Request(operation, n, 1000, root=root, **options(algorithm, n))
+            request = Request(operation, n, 1000, root=root, **options(algorithm, operation, n))
             found.append(catalog.find(algorithm).plans[operation](request))
     return found
 
