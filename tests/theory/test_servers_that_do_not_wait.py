@@ -28,7 +28,8 @@ def run(stragglers: dict[int, float] | None = None, workers: int = WORKERS, **ch
     training = {"model": MODEL, "seq_len": 8, "micro_batch_size": BATCH, "numerics": True, "steps": STEPS}
     training |= {"precision": "fp32", "sharding": sharding, "attention": "standard"} | changed
     cluster = {"topology": "star_100g", "world_size": workers, "stragglers": stragglers or {}}
-    return simulate(load_scenario({"name": "x", "seed": SEED, "cluster": cluster, "training": training}))
+    facts = {"name": "x", "seed": SEED, "engine": training.pop("engine", "auto")}
+    return simulate(load_scenario(facts | {"cluster": cluster, "training": training}))
 
 
 def losses(*args: Any, **facts: Any) -> tuple[float, ...]:
@@ -111,15 +112,44 @@ def test_nobody_waits_for_a_slow_worker_unless_staleness_is_bound() -> None:
 
 @pytest.mark.parametrize("bound", [0, 1, 3])
 def test_no_worker_is_further_ahead_than_it_may_be(bound: int) -> None:
-    """Steps that workers have begun, less steps that the slowest has ended, at every start of a step."""
+    """Steps that workers have begun, less steps that the slowest has ended, at every start of a step.
+
+    A step has ended when its updates are made, as with the `clock()` of Ho et al.
+    """
     played = run({2: 0.2}, sharding={"staleness": bound})
     begun = {(s.rank, int(s.name.split()[2])): s.start for s in of(played, "embedding forward")}
-    ended = {(s.rank, int(s.name.split()[3])): s.end for s in of(played, "pull bucket")}
+    ended = {(s.rank, int(s.name.split()[3])): s.end for s in of(played, "update bucket")}
     ahead = [
         number - min(sum(ended[rank, n] <= time for n in range(STEPS)) for rank in range(WORKERS))
         for (_, number), time in begun.items()
     ]
     assert max(ahead) == bound
+
+
+@pytest.mark.parametrize("engine", ["events", "compiled"])
+@pytest.mark.parametrize("stragglers", [{2: 0.2}, {0: 0.7, 1: 0.5}], ids=str)
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_what_a_worker_reads_holds_every_update_of_long_ago(
+    bound: int, stragglers: dict[int, float], engine: str
+) -> None:
+    """A read for step n holds all workers' updates up to step n - bound - 1 (Ho et al. 2013, section 3).
+
+    So of two workers' updates of steps n and m one may miss the other where |n - m| <= bound, and only the one that
+    comes later: of N steps and W workers each gradient misses (W - 1) / 2 x (2 bound + 1 - bound (bound + 1) / N) at
+    most, on average.
+    """
+    played = run(stragglers, sharding={"staleness": bound, "bucket_size": "4 KiB"}, engine=engine)
+    made: dict[int, float] = {}
+    for span in of(played, "update bucket"):
+        number = int(span.name.split()[3])
+        made[number] = max(made.get(number, 0.0), span.end)
+    reads = [(int(span.name.split()[3]) + 1, span.start) for span in of(played, "pull bucket")]
+    assert len(reads) > WORKERS * STEPS
+    assert all(made[old] <= time for n, time in reads for old in range(n - bound))
+    learning = played.report.learning  # type: ignore[union-attr]
+    assert learning is not None
+    most = (WORKERS - 1) / 2 * (2 * bound + 1 - bound * (bound + 1) / STEPS)
+    assert 0 < np.mean(learning.staleness) <= most
 
 
 def test_staleness_is_what_others_did_in_between() -> None:

@@ -4,8 +4,9 @@ Like pupils who hand in their results and copy the corrected page from the board
 have pushed it, while others are still on their way; without a global norm, so gradients are not clipped.
 
 Asynchronous servers wait for nobody [2]_: a gradient is applied as it arrives, and its worker goes on with what is
-there then. Nobody knows where one step of all ends, so all steps are planned at once. With a bound on staleness [3]_ a
-worker starts a step when the slowest is at most so many behind.
+there then. Nobody knows where one step of all ends, so all steps are planned at once. With a bound s on staleness [3]_
+a worker first waits until all have made their updates of step n - s - 1, and then pulls for its step n: what it reads
+holds every update up to that step.
 
 References
 ----------
@@ -39,7 +40,7 @@ def _synchronous(score: Score, passes: Passes) -> None:
         pushed = _push(score, passes, bucket)
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
         new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), after=[pushed or bucket.done])
-        _pull(score, passes, bucket, new)
+        _pull(score, passes, bucket, [new])
         return pushed
 
     bucketed(passes, exchanged)
@@ -50,22 +51,27 @@ def _asynchronous(score: Score, passes: Passes) -> None:
     sharding = passes.step.sharding
     fetched: dict[str, list[str | None]] = {}
     clocks: list[str | None] = []
+    served: list[tuple[Bucket, str]] = []
 
     def exchanged(bucket: Bucket) -> str | None:
         pushed = _push(score, passes, bucket)
         act = Act("serve", bucket.names, bucket.micro)
         new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
-        pulled = _pull(score, passes, bucket, new)
-        fetched.update((name, [pulled]) for name in bucket.names)
+        served.append((bucket, new))
         return pushed
 
-    first = passes.units[0].name
     for number in range(passes.step.steps):
-        if sharding.staleness is not None and number > sharding.staleness:
-            fetched[first].append(clocks[number - sharding.staleness - 1])
+        served.clear()
         bucketed(passes, exchanged, number=number, after=fetched)
+        until: list[str | None] = []
         if sharding.staleness is not None:
-            clocks.append(score.serve(f"clock {number}", "clock", 1, "int64", sharding, fetched[first]))
+            # A worker's step has ended when its updates are made. These pulls are for the next step, number + 1.
+            clocks.append(score.serve(f"clock {number}", "clock", 1, "int64", sharding, [new for _, new in served]))
+            if number >= sharding.staleness:
+                until.append(clocks[number - sharding.staleness])
+        for bucket, new in served:
+            pulled = _pull(score, passes, bucket, [new, *until])
+            fetched.update((name, [pulled]) for name in bucket.names)
 
 
 def _push(score: Score, passes: Passes, bucket: Bucket) -> str | None:
@@ -76,9 +82,9 @@ def _push(score: Score, passes: Passes, bucket: Bucket) -> str | None:
     return pushed
 
 
-def _pull(score: Score, passes: Passes, bucket: Bucket, new: str) -> str | None:
+def _pull(score: Score, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
     step, act = passes.step, Act("pull", bucket.names, bucket.micro)
-    return score.serve(f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, [new], act)
+    return score.serve(f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act)
 
 
 def _seconds(step: TrainingStep, bucket: Bucket) -> float:
