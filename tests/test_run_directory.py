@@ -14,6 +14,7 @@ import pytest
 
 import simulator
 from simulator.basics.whole_files import write_whole
+from simulator.cli.interruption import TerminatedError
 from simulator.errors import ScenarioError
 from simulator.results import run_directory
 from simulator.run import simulate
@@ -204,11 +205,16 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
 
 def interrupt(process: subprocess.Popen[str], folder: Path, *, after: int) -> tuple[str, str]:
     """Press Ctrl-C, which reaches every process of the terminal, once so many points have ended."""
-    noted = folder / "points.jsonl"
-    while after and process.poll() is None and (not noted.is_file() or noted.read_bytes().count(b"\n") < after):
-        time.sleep(0.002)
+    wait_for(process, folder, after)
     os.killpg(process.pid, signal.SIGINT)
     return process.communicate(timeout=60)
+
+
+def wait_for(process: subprocess.Popen[str], folder: Path, points: int) -> None:
+    """Until so many have ended, or the process has."""
+    noted = folder / "points.jsonl"
+    while points and process.poll() is None and (not noted.is_file() or noted.read_bytes().count(b"\n") < points):
+        time.sleep(0.002)
 
 
 def nobody_is_left(session: int) -> bool:
@@ -243,6 +249,47 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
+@pytest.mark.parametrize("everybody", [False, True], ids=["the command", "its group"])
+@pytest.mark.parametrize("command", [("run",), ("sweep", "--jobs", "2")], ids=" ".join)
+def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(
+    cli: Command, tmp_path: Path, command: tuple[str, ...], everybody: bool
+) -> None:
+    """As `kill` sends it to one process, and `timeout` or a scheduler to all; 143 is 128 and its number."""
+    (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
+    name, *options = command
+    with started(tmp_path, name, "long.yaml", *options, "--out", "torn", "--json") as process:
+        wait_for(process, tmp_path / "torn", 2)
+        (os.killpg if everybody else os.kill)(process.pid, signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    done = len(noted(tmp_path / "torn"))
+    assert (process.returncode, out) == (143, "")
+    assert "Traceback" not in err
+    assert [line for line in err.splitlines() if "terminated" in line] == [
+        f"terminated: {done} of 8 points are in torn; go on with "
+        "`simulator sweep ... --resume --out torn` and the same options"
+    ]
+    assert nobody_is_left(process.pid)
+    assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
+
+
+@pytest.mark.parametrize("error", [TerminatedError, MemoryError, OSError, ZeroDivisionError, ScenarioError])
+def test_what_fails_before_its_first_point_leaves_no_directory(
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    for where in ("simulator.sweeps.sweep.play_alone", "simulator.results.run_directory.write_whole"):
+        with monkeypatch.context() as patched:
+            patched.setattr(where, failing)
+            try:
+                assert cli("run", "small.yaml", "--out", "here").code in (1, 2, 143)
+            except (MemoryError, ZeroDivisionError):
+                assert error in (MemoryError, ZeroDivisionError)
+        assert not (tmp_path / "here").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")

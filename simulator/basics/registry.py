@@ -66,7 +66,8 @@ def find(kind: Kind, name: str) -> Path:
         why = getattr(error, "strerror", None) or error
         raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be read: {why}") from error
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
-        raise ScenarioError(f"{name}: no such {kind} file; give an existing path or {_some(shipped)}")
+        said = name if name.isprintable() else repr(name)
+        raise ScenarioError(f"{said}: no such {kind} file; give an existing path or {_some(shipped)}")
     raise UnknownNameError(kind, name, shipped)
 
 

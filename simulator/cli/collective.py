@@ -18,6 +18,8 @@ from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
 
 _MOST_SIZES = 64
+# A petabyte has 16.
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,15 @@ class Sizes:
 def _nbytes(option: str, text: str) -> int:
     spaced = text.strip()
     try:
-        return int(spaced) if spaced.isdigit() else units.parse_bytes(_as_unit(spaced))
+        bare = spaced.isdecimal() and len(spaced) <= _MOST_DIGITS
+        return int(spaced) if bare else units.parse_bytes(_as_unit(spaced))
     except ValueError as error:
         raise ScenarioError(f"{option}: {error}") from error
 
 
 def _as_unit(text: str) -> str:
     """nccl-tests writes 1G for 1 GiB."""
-    return f"{text}iB" if text[-1:] in "KMGT" and text[:-1].isdigit() else text
+    return f"{text}iB" if text[-1:] in "KMGT" and text[:-1].isdecimal() else text
 
 
 def table(

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from simulator.basics.units import LEAST, MOST, within
 from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate, Seconds, Size
 
 
@@ -67,10 +68,22 @@ class Whole(Figure):
     value: Count
 
 
-class Number(Figure):
-    """Any finite number."""
+def _sensible(value: float) -> float:
+    if not (value >= 0 and within(value)):
+        raise ValueError(f"got {value!r}; must be 0, or from {LEAST:g} to {MOST:g}")
+    return value
 
-    value: Annotated[float, Field(allow_inf_nan=False)]
+
+class Number(Figure):
+    """A number without a unit of ours, from 0 on."""
+
+    value: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_sensible)]
+
+
+class Positive(Number):
+    """The same, more than 0."""
+
+    value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
 
 
 class Open(Figure):

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, field_validator
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Document, Fault, Key
 from simulator.cluster.cluster import Gpu
-from simulator.cluster.figure import AnySpeed, Memory, Number, Rate, Speed, Strict, Whole, figures
+from simulator.cluster.figure import AnySpeed, Memory, Number, Positive, Rate, Speed, Strict, Whole, figures
 from simulator.cluster.locate import opened
 from simulator.cluster.validation import check
 from simulator.errors import ScenarioError, UnknownNameError
@@ -59,10 +59,10 @@ class _GpuFile(Strict):
     scale_up_bandwidth: AnySpeed = AnySpeed.model_construct(value=0.0)
     scale_up_links: Whole | None = None
     host_bandwidth: Speed
-    clock: Number | None = None
+    clock: Positive | None = None
     l2_bytes: Memory | None = None
     shared_memory_per_sm: Memory | None = None
-    power: Number | None = None
+    power: Positive | None = None
     best_matmul_flops: dict[Annotated[str, AfterValidator(_known)], _Best] = Field(default_factory=dict)
     stream_bandwidth: Speed | None = None
     constants: dict[str, Number] = Field(default_factory=dict)
@@ -117,8 +117,14 @@ def faults_of(gpu: str | Mapping[str, Any], document: Document, at: Key, base: P
 
 def _checked(document: Document, at: Key = ()) -> tuple[_GpuFile | None, list[Fault]]:
     file, faults = check(_GpuFile, document, at)
-    if file is not None and not (file.vector_flops or file.matrix_flops):
-        faults = [document.fault(at, "needs vector_flops or matrix_flops, a rate for each dtype")]
+    if file is not None:
+        if not (file.vector_flops or file.matrix_flops):
+            faults = [document.fault(at, "needs vector_flops or matrix_flops, a rate for each dtype")]
+        faults += [
+            document.fault((*at, "constants", name), "got 0; must be more than 0, for kernels' work is divided by it")
+            for name, figure in file.constants.items()
+            if figure.value == 0 and (name.startswith("attention_") or name.endswith(("_rate", "_efficiency")))
+        ]
     return file, faults
 
 

@@ -7,11 +7,15 @@ on one side, numbers on the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
 from simulator.basics import units
+
+# Of anything that a machine has several of. A scenario has as many ranks at most, ten times the largest machine in
+# operation; beyond it a slip of the keyboard is likelier.
+MOST_PARTS: Final = 1_000_000
 
 
 def _reader(kind: units.Kind, *, positive: bool) -> Callable[[Any], float]:
@@ -53,8 +57,8 @@ Size = Annotated[float, BeforeValidator(_reader("bytes", positive=False))]
 FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True))]
 """[FLOP/s]; "312 TFLOP/s" in a file."""
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MOST_PARTS)]
 """At least one."""
 
-Number = Annotated[int, Field(ge=0)]
+Number = Annotated[int, Field(ge=0, le=MOST_PARTS)]
 """None or more."""

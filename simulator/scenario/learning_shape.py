@@ -51,10 +51,10 @@ def _tokens() -> reading.Read:
         if isinstance(value, str) and value.strip() and value.isprintable():
             return value
         if isinstance(value, list | tuple) and value:
-            wrong = next((n for n in value if type(n) is not int or n < 0), None)
-            if wrong is None:
+            wrong = [n for n in value if type(n) is not int or n < 0]
+            if not wrong:
                 return tuple(value)
-            raise ValueError(f"got {reading.shown(wrong)} in a list; must be token numbers, whole and from 0 on")
+            raise ValueError(f"got {reading.shown(wrong[0])} in a list; must be token numbers, whole and from 0 on")
         told = "must be the path of a text or of a .npy file, or a list of token numbers"
         raise ValueError(f"got {reading.shown(value)}; {told}")
 

@@ -167,10 +167,8 @@ def _conflicts(read: Document, valid: Mended, base: Path, unused: Unused) -> Ite
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
             point = ScenarioShape.model_validate(axes.applied(valid.data, settings)) if settings else shape
-        except ValidationError:
-            if valid.doubtful:  # an axis below what was taken out
-                continue
-            raise
+        except ValidationError:  # an axis below what is not there, which is told as missing
+            continue
         for conflict in _broken(point, ask, ask_training, base):
             if not valid.doubts(conflict):
                 told[_told(read, shape, conflict, settings)] = None
