@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 JOBS ?= auto
 
-.PHONY: demo test test-long lint bench coverage wheel measured clean
+PYTHONS ?= python3.12 python3.13 python3.14
+
+.PHONY: demo test test-long lint bench coverage lowest smoke wheel measured clean
 
 demo: $(VENV)/run-installed
 	$(BIN)/simulator run ring_vs_parameter_server
@@ -32,6 +34,15 @@ bench: $(VENV)/test-installed
 coverage: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n $(JOBS) --cov=simulator --cov-branch --cov-report=term-missing:skip-covered
 
+# One of everything on exactly the lower bounds of pyproject.toml, with the oldest Python that it allows: PYTHON=python3.11.
+# Minutes, most of them pip's: .ci/run, whose time `make test` takes up, leaves this and the next to people.
+lowest:
+	$(PYTHON) tools/environments.py lowest
+
+# The same on every later Python that is here and runs, each in an environment of its own; their reports are compared.
+smoke:
+	$(PYTHON) tools/environments.py pythons $(PYTHONS)
+
 wheel: $(VENV)/test-installed
 	$(BIN)/python -m build --wheel
 
@@ -41,7 +52,7 @@ measured: $(VENV)/test-installed
 	$(BIN)/python -m simulator.calibration.machines.page
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest .venv-smoke-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=...") if sys.version_info < (3, 11) else None'

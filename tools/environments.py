@@ -1,0 +1,115 @@
+"""The smoke tests in environments of their own: the lowest versions that pyproject.toml allows, and other Pythons.
+
+    python tools/environments.py lowest                            in .venv-lowest
+    python tools/environments.py pythons python3.12 python3.13     in .venv-smoke-3.12 and .venv-smoke-3.13
+
+Rule: versions come from pyproject.toml alone; pip installs them from wherever it is told to.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+# What a user may ask for besides, as far as the smoke tests play it.
+EXTRAS = ("distributed", "parquet")
+# A collective with its arrays, and training steps: every number of theirs is Python's or numpy's own.
+SAME = ("n_servers", "stragglers")
+
+
+def lowest(project: dict[str, Any], extras: Sequence[str] = EXTRAS) -> list[str]:
+    """Exact versions of all that is needed, each at its lower bound.
+
+    Examples
+    --------
+    >>> lowest({"dependencies": ["numpy>=2.0"], "optional-dependencies": {"parquet": ["pyarrow>=17"]}}, ["parquet"])
+    ['numpy==2.0', 'pyarrow==17']
+    """
+    wanted = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    pins = []
+    for line in wanted:
+        name, operator, bound = re.fullmatch(r"([\w.-]+)\s*(>=)?\s*([\w.]*)", line).groups()  # type: ignore[union-attr]
+        if not operator:
+            raise SystemExit(f"pyproject.toml: {line!r} has no lower bound; write for example '{name}>=1.0'")
+        pins.append(f"{name}=={bound}")
+    return pins
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> None:
+    """Run a command, and end with its exit code where it fails."""
+    done = subprocess.run(list(map(str, command)), cwd=cwd, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def made(folder: Path, python: str, wanted: Iterable[str]) -> Path:
+    """A fresh environment with pytest, this project and what is wanted besides; its Python."""
+    shutil.rmtree(folder, ignore_errors=True)
+    run(python, "-m", "venv", folder)
+    inside = folder / "bin" / "python"
+    run(inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "pytest", *wanted)
+    return inside
+
+
+def smoke(inside: Path) -> None:
+    """The smoke tests; what packages warn of each other is no fault of this one."""
+    run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "-m", "smoke", "tests/test_smoke.py")
+
+
+def on_lowest() -> None:
+    """Exactly the lower bounds, on the oldest Python that is allowed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    if f"{sys.version_info.major}.{sys.version_info.minor}" != oldest:
+        raise SystemExit(f"lower bounds are of Python {oldest}, and this is {sys.version.split()[0]}; set PYTHON=...")
+    pins = lowest(project)
+    print("lowest:", *pins)
+    smoke(made(ROOT / ".venv-lowest", sys.executable, ["--editable", ".", *pins]))
+
+
+def on_pythons(names: Iterable[str]) -> None:
+    """Each Python that is there, and the same reports to the byte from all of them."""
+    reports: dict[str, bytes] = {}
+    for name in names:
+        version = _version(name)
+        if version is None:
+            print(f"{name}: not here")
+            continue
+        print(f"{name}: {version}", flush=True)
+        folder = ROOT / f".venv-smoke-{version.rpartition('.')[0]}"
+        inside = made(folder, name, ["--constraint", "constraints.txt", "--editable", f".[{','.join(EXTRAS)}]"])
+        smoke(inside)
+        reports[version] = b"".join(_report(inside, folder / "runs" / scenario, scenario) for scenario in SAME)
+    if len(set(reports.values())) > 1:
+        raise SystemExit(f"reports of {', '.join(SAME)} differ between Python {' and '.join(reports)}")
+    print(f"Python {', '.join(reports) or 'none'}: reports of {', '.join(SAME)} are the same to the byte")
+
+
+def _version(name: str) -> str | None:
+    """Of a Python, where it is there and runs: a shim of a version manager may be there and not run."""
+    if shutil.which(name) is None:
+        return None
+    asked = [name, "-c", "import platform; print(platform.python_version())"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _report(inside: Path, folder: Path, scenario: str) -> bytes:
+    run(inside, "-m", "simulator", "run", scenario, "--set", "plots=[]", "--out", folder)
+    return (folder / "report.json").read_bytes()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["pythons"]:
+        on_pythons(sys.argv[2:])
+    elif sys.argv[1:] == ["lowest"]:
+        on_lowest()
+    else:
+        raise SystemExit((__doc__ or "").strip())
