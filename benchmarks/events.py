@@ -35,7 +35,7 @@ def cluster(links: lean_ring.Links, kind: str) -> Cluster:
         if kind == "star":
             graph.add_edge("switch0", name, bandwidth=float("inf"), latency=0.0)
     gpus = (load_gpu("a100_sxm_80gb"),) * n
-    return Cluster(kind, graph, Router(graph, kind), gpus, names, boxes=(tuple(range(n)),))
+    return Cluster(kind, graph, Router(graph, kind), gpus, names, nodes=(tuple(range(n)),))
 
 
 def program(world_size: int, nbytes: int = NBYTES) -> Program:

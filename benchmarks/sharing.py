@@ -32,7 +32,7 @@ def cluster() -> Cluster:
         graph.add_edge(f"nic{node}", "switch0", bandwidth=25e9, latency=1e-6)
         graph.add_edge("switch0", f"nic{node}", bandwidth=25e9, latency=1e-6)
     gpus = (load_gpu("a100_sxm_80gb"),) * len(names)
-    return Cluster("shared_nics", graph, Router(graph, "shared_nics"), gpus, names, boxes=(tuple(range(len(names))),))
+    return Cluster("shared_nics", graph, Router(graph, "shared_nics"), gpus, names, nodes=(tuple(range(len(names))),))
 
 
 def program() -> Program:

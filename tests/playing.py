@@ -57,8 +57,8 @@ def regular(builder: str, world_size: int, bandwidth: str = "50 GB/s", latency: 
 
 
 @lru_cache(maxsize=256)
-def boxes(world_size: int, size: int, nics: int | None = None) -> Cluster:
-    """Boxes of `size` GPUs on a switch that can add, joined by rails of 25 GB/s network cards."""
+def nodes(world_size: int, size: int, nics: int | None = None) -> Cluster:
+    """Nodes of `size` GPUs on a switch that can add, joined by rails of 25 GB/s network cards."""
     options = {
         "gpus": size,
         "inside": "nvswitch",
@@ -73,10 +73,10 @@ def boxes(world_size: int, size: int, nics: int | None = None) -> Cluster:
         "nic_latency": "1 us",
         "fabric": "rail",
     }
-    return build({"builder": "boxes", "options": options}, world_size, gpu=WIDE_GPU)
+    return build({"builder": "nodes", "options": options}, world_size, gpu=WIDE_GPU)
 
 
-def equal_boxes(world_size: int, size: int) -> tuple[tuple[int, ...], ...]:
+def equal_nodes(world_size: int, size: int) -> tuple[tuple[int, ...], ...]:
     """0 .. size - 1, size .. 2 size - 1, ..."""
     return tuple(tuple(range(start, start + size)) for start in range(0, world_size, size))
 
@@ -86,8 +86,8 @@ def request_options(example: Example, world_size: int) -> dict[str, Any]:
     found: dict[str, Any] = {} if example.chunks is None else {"chunks": example.chunks}
     if example.servers is not None:
         found |= {"servers": example.servers, "servers_on": example.servers_on}
-    if example.given and example.box_size:
-        found["boxes"] = equal_boxes(world_size, example.box_size)
+    if example.given and example.node_size:
+        found["nodes"] = equal_nodes(world_size, example.node_size)
     return found
 
 

@@ -68,7 +68,7 @@ def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> C
     facts: dict[str, Any] = {}
     if algorithm == "hierarchical":
         size = int(generator.choice([s for s in range(1, ranks + 1) if ranks % s == 0]))
-        facts["boxes"] = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
+        facts["nodes"] = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
     if algorithm == "nvls":
         name, ranks = "dgx_h100", int(generator.choice([8, 16]))
         cluster, operation = drawn_cluster(generator, name, ranks), "all_reduce"
@@ -130,15 +130,15 @@ def copies(generator: np.random.Generator) -> Case:
 
 
 def side_by_side(generator: np.random.Generator) -> Case:
-    """Tensor-parallel groups that sum over a box, and data-parallel groups that sum across boxes, on shared cards.
+    """Tensor-parallel groups that sum over a node, and data-parallel groups that sum across nodes, on shared cards.
 
-    Each rank computes a layer, sums it inside its group, and sums gradients with its like in the other boxes on another
-    stream meanwhile; cards are shared where a box has fewer of them than GPUs.
+    Each rank computes a layer, sums it inside its group, and sums gradients with its like in the other nodes on another
+    stream meanwhile; cards are shared where a node has fewer of them than GPUs.
     """
     pick = _picker(generator)
     name = pick("h100_ethernet_100g", "h100_ethernet_100g", "dgx_h100")
-    size, boxes = 8, 2
-    ranks = size * boxes
+    size, nodes = 8, 2
+    ranks = size * nodes
     cluster = drawn_cluster(generator, name, ranks)
     tensor = pick(2, 4, 8)
     inside = [tuple(range(first, first + tensor)) for first in range(0, ranks, tensor)]

@@ -10,7 +10,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Router
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
-from tests.playing import boxes, divisors, equal_boxes, regular, star
+from tests.playing import divisors, equal_nodes, nodes, regular, star
 
 world_sizes = st.integers(2, 9)
 
@@ -40,9 +40,9 @@ def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (
     size = draw(st.sampled_from(divisors(n)))
     servers = draw(st.integers(1, n))
     if algorithm == "nvls":
-        cluster = boxes(n, size)
+        cluster = nodes(n, size)
     else:
-        flat = [star(n, servers), regular("ring", n), regular("fully_connected", n), boxes(n, size)]
+        flat = [star(n, servers), regular("ring", n), regular("fully_connected", n), nodes(n, size)]
         cluster = draw(st.sampled_from(flat))
     own = bool(cluster.servers) and draw(st.booleans())
     if unlike and draw(st.booleans()):
@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (
         chunks=draw(st.sampled_from([None, 1, 3])) if operation == "all_reduce" else None,
         servers=servers,
         servers_on="own" if own else "workers",
-        boxes=equal_boxes(n, size) if algorithm in ("hierarchical", "multi_ring") else (),
+        nodes=equal_nodes(n, size) if algorithm in ("hierarchical", "multi_ring") else (),
     )
     return Case(cluster, algorithm, request)
 

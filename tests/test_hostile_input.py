@@ -67,7 +67,7 @@ SETTINGS = [
     ("cluster.topology={builder: hypercube, gpu: l4, options: {dimensions: 999999, bandwidth: 1 GB/s, latency: 1 us}}",
      "make a machine of over 10^18 GPUs"),
     ("cluster.topology={builder: star, gpu: l4, options: {bandwidth: 1 GB/s, latency: 1 us}, "
-     "collectives: {all_reduce: {one_box: {algorithm: ring, half_size: 1 MB, exponent: 1e308}}}}",
+     "collectives: {all_reduce: {one_node: {algorithm: ring, half_size: 1 MB, exponent: 1e308}}}}",
      "got 1e+308; must be at most 10"),
     ("cluster.gpu={vector_flops: {float32: 1 TFLOP/s}, hbm_bytes: 1 GB, hbm_bandwidth: 1 GB/s, sms: 1, "
      "host_bandwidth: 1 GB/s, constants: {launch: -1e308}}", "got -1e+308; must be 0, or from 1e-30 to 1e+30"),

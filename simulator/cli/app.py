@@ -177,7 +177,7 @@ def list_(
 @app.command()
 def show(
     topology: Annotated[str, typer.Argument(help="Name or path.", metavar="TOPOLOGY")],
-    world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two boxes otherwise.")] = None,
+    world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two nodes otherwise.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png otherwise.")] = None,
 ) -> None:
     """Draw a topology with its bandwidths."""

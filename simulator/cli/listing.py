@@ -114,11 +114,11 @@ def _scenarios() -> None:
 def _topologies() -> None:
     from simulator.cluster.build import facts
 
-    rows = [("topology", "GPU", "most ranks", "box", "own servers", "reducing switch")]
+    rows = [("topology", "GPU", "most ranks", "node", "own servers", "reducing switch")]
     for name in registry.names("topology"):
         f = facts(name)
-        most, box = str(f.max_ranks or "any"), str(f.box_size or "-")
+        most, node = str(f.max_ranks or "any"), str(f.node_size or "-")
         rows.append(
-            (name, f.gpu or "-", most, box, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-")
+            (name, f.gpu or "-", most, node, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-")
         )
     _columns(rows)

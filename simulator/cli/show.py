@@ -18,7 +18,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 def show(topology: str, world_size: int | None, out: Path | None) -> None:
     """Draw a topology and list its kinds of links."""
     known = facts(topology)
-    ranks = world_size or min(known.max_ranks or 10**9, 2 * (known.box_size or _DEFAULT_RANKS))
+    ranks = world_size or min(known.max_ranks or 10**9, 2 * (known.node_size or _DEFAULT_RANKS))
     target = out or Path(f"{known.name}.png")
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")

@@ -37,9 +37,9 @@ class TopologyFacts:
     own_servers : bool
         Whether parameter servers can have a port of their own.
     in_switch_reduction : bool
-        Whether the switches of its boxes can add.
-    box_size : int or None
-        GPUs of a box; None where there are no boxes, or boxes of several sizes.
+        Whether the switches of its nodes can add.
+    node_size : int or None
+        GPUs of a node; None where there are no nodes, or nodes of several sizes.
     gpu : str or None
         The GPU that it has by default ("inline" for one that the file describes).
     one_route : bool
@@ -50,7 +50,7 @@ class TopologyFacts:
     max_ranks: int | None
     own_servers: bool
     in_switch_reduction: bool
-    box_size: int | None
+    node_size: int | None
     gpu: str | None
     one_route: bool = False
 
@@ -72,7 +72,7 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
 
     Examples
     --------
-    >>> facts("dgx_a100").box_size
+    >>> facts("dgx_a100").node_size
     8
     """
     read = load_topology(topology, base)
@@ -83,7 +83,7 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
         max_ranks=shape.max_ranks,
         own_servers=shape.own_servers,
         in_switch_reduction=shape.in_switch_reduction,
-        box_size=shape.box_size,
+        node_size=shape.node_size,
         gpu=gpu,
         one_route=shape.one_route,
     )
@@ -142,12 +142,12 @@ def build(
     places = _placed(world_size, placement)
     graph = _graph(read, max(places) + 1, servers)
     _slow_down(graph, link_factors or {})
-    ranks, boxes = _seats(graph, places)
+    ranks, nodes = _seats(graph, places)
     if gpu is None and read.gpu is None:
         raise ScenarioError(f"topology {read.name!r} names no GPU; give cluster.gpu, such as a100_sxm_80gb")
     kind = load_gpu(gpu, base) if gpu is not None else load_gpu(read.gpu or "", read.folder)
     seed = read.ecmp_seed if ecmp_seed is None else ecmp_seed
-    used = [number for number, _ in boxes]
+    used = [number for number, _ in nodes]
     reducing = graph.graph.get("reducing_switches") or ()
     hosts = graph.graph.get("hosts") or ()
     return Cluster(
@@ -158,9 +158,9 @@ def build(
         ranks=ranks,
         servers=tuple(of_kind(graph, "server")[:servers]),
         speeds=_speeds(world_size, stragglers or {}),
-        boxes=tuple(members for _, members in boxes),
+        nodes=tuple(members for _, members in nodes),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
-        collectives=_measured(read, one_box=len(boxes) == 1),
+        collectives=_measured(read, one_node=len(nodes) == 1),
         hosts=tuple(hosts[place] for place in places) if hosts else (),
     )
 
@@ -180,11 +180,11 @@ def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]
 def _shape(read: Topology, graph: Graph | None) -> Shape:
     if graph is None:
         return builders.find(read.builder or "").limits(**read.options)
-    sizes = {len(box) for box in graph.graph.get("boxes", ())}
+    sizes = {len(node) for node in graph.graph.get("nodes", ())}
     return Shape(
         max_ranks=len(of_kind(graph, "gpu")),
         own_servers=bool(of_kind(graph, "server")),
-        box_size=sizes.pop() if len(sizes) == 1 else None,
+        node_size=sizes.pop() if len(sizes) == 1 else None,
         in_switch_reduction=bool(graph.graph.get("reducing_switches")),
     )
 
@@ -209,15 +209,15 @@ def _graph(read: Topology, gpus: int, servers: int) -> Graph:
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
-    """Give every rank its vertex, and list the boxes that are used with their ranks."""
+    """Give every rank its vertex, and list the nodes that are used with their ranks."""
     gpus = of_kind(graph, "gpu")
     ranks = tuple(gpus[place] for place in places)
-    boxes = graph.graph.get("boxes") or ((*gpus,),)
-    number = {name: i for i, box in enumerate(boxes) for name in box}
+    nodes = graph.graph.get("nodes") or ((*gpus,),)
+    number = {name: i for i, node in enumerate(nodes) for name in node}
     members: dict[int, list[int]] = {}
     for rank, name in enumerate(ranks):
         members.setdefault(number[name], []).append(rank)
-    return ranks, [(box, tuple(members[box])) for box in sorted(members)]
+    return ranks, [(node, tuple(members[node])) for node in sorted(members)]
 
 
 def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ...]:
@@ -245,6 +245,6 @@ def _similar(graph: Graph, src: str, dst: str) -> list[str]:
     return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]
 
 
-def _measured(read: Topology, *, one_box: bool) -> dict[str, MachineCollective]:
-    chosen = {name: both.one_box if one_box else both.boxes for name, both in read.collectives.items()}
+def _measured(read: Topology, *, one_node: bool) -> dict[str, MachineCollective]:
+    chosen = {name: both.one_node if one_node else both.nodes for name, both in read.collectives.items()}
     return {name: measured for name, measured in chosen.items() if measured is not None}

@@ -66,9 +66,9 @@ class MachineCollective:
     startup : float
         Paid once an operation by every rank before its first transfer [s].
     rate_cap : float
-        Bound on each flow for very large arrays [B/s]; in multi_ring on those from one rank into its box together.
+        Bound on each flow for very large arrays [B/s]; in multi_ring on those from one rank into its node together.
     cross_rate_cap : float
-        The same for flows between boxes [B/s].
+        The same for flows between nodes [B/s].
     half_size : float
         Array size at which the caps have fallen to a half [B]; 0: they do not depend on size.
     exponent : float
@@ -120,12 +120,12 @@ class Cluster:
         Vertices of parameter servers that stand on their own.
     speeds : tuple of float
         Factor on rank r's FLOP/s and HBM bandwidth; 1 for a healthy one.
-    boxes : tuple of tuple of int
-        Ranks of each box; one box with all ranks where the topology knows none.
+    nodes : tuple of tuple of int
+        Ranks of each node; one node with all ranks where the topology knows none.
     reducing_switches : tuple of str
-        For each box the switch that can reduce; empty where none can.
+        For each node the switch that can reduce; empty where none can.
     collectives : mapping of operation to MachineCollective
-        What this machine runs at this number of boxes, where it was measured.
+        What this machine runs at this number of nodes, where it was measured.
     hosts : tuple of str
         Rank r's processor socket, where offloaded data lie; empty where the topology has none.
     """
@@ -137,7 +137,7 @@ class Cluster:
     ranks: tuple[str, ...]
     servers: tuple[str, ...] = ()
     speeds: tuple[float, ...] = ()
-    boxes: tuple[tuple[int, ...], ...] = ()
+    nodes: tuple[tuple[int, ...], ...] = ()
     reducing_switches: tuple[str, ...] = ()
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
@@ -151,13 +151,13 @@ class Cluster:
         """The route between two vertices; see `Router.route`."""
         return self.router.route(src, dst)
 
-    def box_of(self) -> Mapping[int, int]:
-        """Number of each rank's box."""
-        return self._box_of
+    def node_of(self) -> Mapping[int, int]:
+        """Number of each rank's node."""
+        return self._node_of
 
     @cached_property
-    def _box_of(self) -> Mapping[int, int]:
-        return {rank: number for number, box in enumerate(self.boxes) for rank in box}
+    def _node_of(self) -> Mapping[int, int]:
+        return {rank: number for number, node in enumerate(self.nodes) for rank in node}
 
     def hbm_bandwidth(self, rank: int) -> float:
         """HBM bandwidth of a rank, its straggler factor applied [B/s]."""

@@ -1,8 +1,8 @@
-"""The network between boxes: leaf switches, and spines above them.
+"""The network between nodes: leaf switches, and spines above them.
 
 Rule: every network card has one cable to a leaf, every leaf one bundle of cables to each spine. In a rail fabric card
-i of every box of a pod hangs on leaf i of the pod, so that equal cards are one switch apart; in a leaf-spine fabric all
-cards of a box hang on the same leaf. Like trains: platforms by destination, or all platforms of one station.
+i of every node of a pod hangs on leaf i of the pod, so that equal cards are one switch apart; in a leaf-spine fabric
+all cards of a node hang on the same leaf. Like trains: platforms by destination, or all platforms of one station.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.cluster.box import Box, gpu_names, nic_names
 from simulator.cluster.graph import Graph, add_cable, add_vertex
+from simulator.cluster.node import Node, gpu_names, nic_names
 
 Wiring = Literal["rail", "leaf_spine"]
 
@@ -26,8 +26,8 @@ class Fabric:
     Attributes
     ----------
     wiring : {"rail", "leaf_spine"}
-    boxes_per_leaf : int
-        Boxes of a pod (rail), or boxes at a leaf.
+    nodes_per_leaf : int
+        Nodes of a pod (rail), or nodes at a leaf.
     nic_bandwidth, nic_latency : float
         Of the cable from a card to its leaf [B/s], [s].
     spine_latency : float
@@ -39,7 +39,7 @@ class Fabric:
     """
 
     wiring: Wiring
-    boxes_per_leaf: int
+    nodes_per_leaf: int
     nic_bandwidth: float
     nic_latency: float
     spine_latency: float
@@ -47,43 +47,43 @@ class Fabric:
     oversubscription: float
 
 
-def add_fabric(graph: Graph, fabric: Fabric, box: Box, boxes: int, servers: int) -> None:
-    """Join boxes, and servers with a card of their own, by leaves and spines.
+def add_fabric(graph: Graph, fabric: Fabric, node: Node, nodes: int, servers: int) -> None:
+    """Join nodes, and servers with a card of their own, by leaves and spines.
 
     Parameters
     ----------
     graph : Graph
-        Has the boxes' network cards.
+        Has the nodes' network cards.
     fabric : Fabric
-    box : Box
-    boxes, servers : int
+    node : Node
+    nodes, servers : int
         How many there are. Servers take the leaves in turn.
     """
-    pods = -(-boxes // fabric.boxes_per_leaf)
-    width = box.nics if fabric.wiring == "rail" else 1
+    pods = -(-nodes // fabric.nodes_per_leaf)
+    width = node.nics if fabric.wiring == "rail" else 1
     leaves = [add_vertex(graph, f"leaf{i}", "switch", forwards=True) for i in range(pods * width)]
-    for number in range(boxes):
-        pod = number // fabric.boxes_per_leaf
-        for i, card in enumerate(nic_names(box, number)):
+    for number in range(nodes):
+        pod = number // fabric.nodes_per_leaf
+        for i, card in enumerate(nic_names(node, number)):
             add_cable(graph, card, leaves[pod * width + i % width], fabric.nic_bandwidth, fabric.nic_latency)
     if fabric.wiring == "rail":
-        _count_by_leaf(graph, fabric, box, boxes)
+        _count_by_leaf(graph, fabric, node, nodes)
     for i in range(servers):
         server = add_vertex(graph, f"server{i}", "server", forwards=False)
         add_cable(graph, server, leaves[i % len(leaves)], fabric.nic_bandwidth, fabric.nic_latency)
-    _add_spines(graph, fabric, leaves, cards=fabric.boxes_per_leaf * box.nics // width)
+    _add_spines(graph, fabric, leaves, cards=fabric.nodes_per_leaf * node.nics // width)
 
 
-def _count_by_leaf(graph: Graph, fabric: Fabric, box: Box, boxes: int) -> None:
+def _count_by_leaf(graph: Graph, fabric: Fabric, node: Node, nodes: int) -> None:
     """Say each GPU's position leaf by leaf: what a leaf's GPUs receive then comes down from all spines alike."""
-    share = -(-box.gpus // box.nics)
-    for number in range(boxes):
-        pod, place = divmod(number, fabric.boxes_per_leaf)
-        for i, gpu in enumerate(gpu_names(box, number)):
-            card = i * box.nics // box.gpus
-            first = -(-card * box.gpus // box.nics)
-            leaf = pod * box.nics + card
-            graph.nodes[gpu]["position"] = (leaf * fabric.boxes_per_leaf + place) * share + i - first
+    share = -(-node.gpus // node.nics)
+    for number in range(nodes):
+        pod, place = divmod(number, fabric.nodes_per_leaf)
+        for i, gpu in enumerate(gpu_names(node, number)):
+            card = i * node.nics // node.gpus
+            first = -(-card * node.gpus // node.nics)
+            leaf = pod * node.nics + card
+            graph.nodes[gpu]["position"] = (leaf * fabric.nodes_per_leaf + place) * share + i - first
 
 
 def _add_spines(graph: Graph, fabric: Fabric, leaves: list[str], cards: int) -> None:

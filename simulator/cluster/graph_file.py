@@ -1,8 +1,8 @@
 """Graphs from other programs: networkx's node-link JSON, and GraphML.
 
 Rule: vertices say their `kind`, edges their `bandwidth` and `latency` as text with a unit or as SI numbers; an
-undirected edge is a link in each direction. Two attributes are optional: `box`, the same for all GPUs of a box, and
-`reduces`, true for a switch of a box that can add.
+undirected edge is a link in each direction. Two attributes are optional: `node`, the same for all GPUs of a node, and
+`reduces`, true for a switch of a node that can add.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _graph(document: Document) -> tuple[Graph, list[Fault]]:
         _add_edge(graph, document, (where, i), edge, both, faults)
     if not faults and not of_kind(graph, "gpu"):
         faults.append(document.fault(("nodes",), "has no vertex of kind 'gpu'"))
-    _say_boxes(graph)
+    _say_nodes(graph)
     return graph, faults
 
 
@@ -143,15 +143,16 @@ def _quantity(
         return 1.0
 
 
-def _say_boxes(graph: Graph) -> None:
-    """Collect boxes and their reducing switches from the vertices, where all GPUs name a box."""
-    boxes: dict[str, list[str]] = {}
+def _say_nodes(graph: Graph) -> None:
+    """Collect nodes and their reducing switches from the vertices, where all GPUs name a node."""
+    nodes: dict[str, list[str]] = {}
     reducing: dict[str, str] = {}
     for name, facts in graph.nodes(data=True):
-        if facts.get("kind") == "gpu" and "box" in facts:
-            boxes.setdefault(str(facts["box"]), []).append(name)
-        if facts.get("reduces") and "box" in facts:
-            reducing[str(facts["box"])] = name
-    if boxes and sum(map(len, boxes.values())) == len(of_kind(graph, "gpu")):
-        graph.graph["boxes"] = tuple(map(tuple, boxes.values()))
-        graph.graph["reducing_switches"] = tuple(reducing.values()) if reducing.keys() == boxes.keys() else ()
+        node = facts.get("node", facts.get("box"))  # the former word
+        if facts.get("kind") == "gpu" and node is not None:
+            nodes.setdefault(str(node), []).append(name)
+        if facts.get("reduces") and node is not None:
+            reducing[str(node)] = name
+    if nodes and sum(map(len, nodes.values())) == len(of_kind(graph, "gpu")):
+        graph.graph["nodes"] = tuple(map(tuple, nodes.values()))
+        graph.graph["reducing_switches"] = tuple(reducing.values()) if reducing.keys() == nodes.keys() else ()

@@ -18,16 +18,16 @@ class Shape:
         GPUs that it has; None where it grows with the world size.
     own_servers : bool
         Whether parameter servers can have a port of their own.
-    box_size : int or None
-        GPUs of a box; None where there are no boxes.
+    node_size : int or None
+        GPUs of a node; None where there are no nodes.
     in_switch_reduction : bool
-        Whether the switch of a box can add.
+        Whether the switch of a node can add.
     one_route : bool
         Whether there is one shortest way at most between any two, however many ranks there are.
     """
 
     max_ranks: int | None = None
     own_servers: bool = False
-    box_size: int | None = None
+    node_size: int | None = None
     in_switch_reduction: bool = False
     one_route: bool = False

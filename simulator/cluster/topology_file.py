@@ -17,6 +17,7 @@ from simulator.basics.document import Document, Fault, load
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
+from simulator.cluster.former_words import in_todays_words
 from simulator.cluster.gpu_file import faults_of
 from simulator.cluster.locate import locate
 from simulator.cluster.quantity import MOST_PARTS, Bandwidth, Count, Seconds, Size
@@ -30,10 +31,10 @@ Operation = Literal[
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperation:
-    """How a machine runs one operation: with all ranks in one box, and over several boxes; None where not measured."""
+    """How a machine runs one operation: with all ranks in one node, and over several nodes; None where not measured."""
 
-    one_box: MachineCollective | None = None
-    boxes: MachineCollective | None = None
+    one_node: MachineCollective | None = None
+    nodes: MachineCollective | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,12 @@ class _Collective(Strict):
 
 
 class _Operation(Strict):
-    one_box: _Collective | None = None
-    boxes: _Collective | None = None
+    one_node: _Collective | None = None
+    nodes: _Collective | None = None
 
     def record(self) -> MeasuredOperation:
         """Make the record of both."""
-        return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_box, self.boxes)))
+        return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_node, self.nodes)))
 
 
 class _Ecmp(Strict):
@@ -134,6 +135,7 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:
+    document = in_todays_words(document)
     file, faults = check(_TopologyFile, document)
     options, wrong = _options(document)
     document.refuse(faults + wrong + _gpu(document, folder))

@@ -53,8 +53,8 @@ class Request:
         How many parameter servers.
     servers_on : {"own", "workers"}
         As vertices of their own, or on the ranks.
-    boxes : tuple of tuple of int
-        Places in the group, box by box; empty where the topology knows none.
+    nodes : tuple of tuple of int
+        Places in the group, node by node; empty where the topology knows none.
     """
 
     operation: str
@@ -65,7 +65,7 @@ class Request:
     chunks: int | None = None
     servers: int = 1
     servers_on: Literal["own", "workers"] = "own"
-    boxes: tuple[tuple[int, ...], ...] = ()
+    nodes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.world_size < 2:
@@ -130,16 +130,16 @@ class Algorithm:
     closed_form : function (Request, Sizes, IdleNetwork) -> float or None
         Time on an idle network [s], where there is an exact form; else None.
     options : tuple of str
-        Which of rank_order, chunks, servers, boxes it listens to.
+        Which of rank_order, chunks, servers, nodes it listens to.
     flows : function (Request) -> int
-        How many of its flows from one rank into its box a machine's rate cap holds together: each gets that part.
-    fewest_in_box : int
-        A machine runs it by itself for groups with so many ranks in every box.
+        How many of its flows from one rank into its node a machine's rate cap holds together: each gets that part.
+    fewest_in_node : int
+        A machine runs it by itself for groups with so many ranks in every node.
     most_by_choice : int or None
         Ranks of the largest group that is given to it where nobody asks for it and others can do it too.
     auxiliary : Auxiliary
         What takes part beside ranks: parameter servers with machines of their own, where the request has them there;
-        the reducing switch of each box.
+        the reducing switch of each node.
     whole : tuple of str
         Operations whose array is not cut into pieces, though `chunks` is an option of others.
     examples : function (ranks) -> iterable of Example
@@ -152,7 +152,7 @@ class Algorithm:
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
     flows: Callable[[Request], int] = field(default=lambda request: 1)
-    fewest_in_box: int = 1
+    fewest_in_node: int = 1
     most_by_choice: int | None = None
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
     src, dst, before = transfers.src.tolist(), transfers.dst.tolist(), transfers.before_on_channel.tolist()
     routes = {pair: cluster.route(vertices[pair[0]], vertices[pair[1]]) for pair in set(zip(src, dst, strict=True))}
     waits, bandwidth = transfers.waits_of(), cluster.router.bandwidth
-    cap_of = rate_caps(cluster.box_of(), op)
+    cap_of = rate_caps(cluster.node_of(), op)
     load: dict[int, float] = {}
     ends: list[float] = []
     for part in op.schedule.rounds():

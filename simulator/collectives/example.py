@@ -15,10 +15,10 @@ class Example:
 
     Attributes
     ----------
-    box_size : int or None
-        Ranks of each box; None where the algorithm knows no boxes.
+    node_size : int or None
+        Ranks of each node; None where the algorithm knows no nodes.
     given : bool
-        Whether boxes are given with the request, on a cluster that has none; otherwise the cluster has them, with
+        Whether nodes are given with the request, on a cluster that has none; otherwise the cluster has them, with
         switches that can reduce.
     servers : int or None
         Parameter servers, of their own or on workers as `servers_on` says; None where the algorithm has none.
@@ -27,7 +27,7 @@ class Example:
         Pipeline pieces; None for the algorithm's own choice.
     """
 
-    box_size: int | None = None
+    node_size: int | None = None
     given: bool = False
     servers: int | None = None
     servers_on: str = "own"
@@ -45,16 +45,16 @@ def in_pieces(ranks: int) -> Iterator[Example]:
     yield Example(chunks=3)
 
 
-def in_boxes(ranks: int) -> Iterator[Example]:
-    """Boxes of every size that divides the ranks, given with the request and as the cluster has them."""
+def in_nodes(ranks: int) -> Iterator[Example]:
+    """Nodes of every size that divides the ranks, given with the request and as the cluster has them."""
     for size in _divisors(ranks):
-        yield Example(box_size=size, given=True)
-        yield Example(box_size=size)
+        yield Example(node_size=size, given=True)
+        yield Example(node_size=size)
 
 
 def at_switches(ranks: int) -> Iterator[Example]:
-    """Boxes of every size, each with a switch that reduces."""
-    yield from (Example(box_size=size) for size in _divisors(ranks))
+    """Nodes of every size, each with a switch that reduces."""
+    yield from (Example(node_size=size) for size in _divisors(ranks))
 
 
 def with_servers(ranks: int) -> Iterator[Example]:

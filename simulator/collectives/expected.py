@@ -19,9 +19,9 @@ from simulator.records.chunks import chunk_sizes
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
 
-# ("input", rank) | ("add", node, node) | ("total", node): a complete sum, divided and rounded for good |
-# ("rounded", node): a partial sum that travelled in the payload's dtype
-Node = tuple[str, int] | tuple[str, int, int]
+# ("input", rank) | ("add", term, term) | ("total", term): a complete sum, divided and rounded for good |
+# ("rounded", term): a partial sum that travelled in the payload's dtype
+Term = tuple[str, int] | tuple[str, int, int]
 # A transfer as it concerns one chunk: source, destination, whether it is added.
 Step = tuple[int, int, bool]
 
@@ -71,20 +71,20 @@ class _Chunk:
     adds: str
     rounds: bool
     held: dict[int, int]
-    nodes: list[Node] = field(default_factory=list)
-    known: dict[Node, int] = field(default_factory=dict)
+    terms: list[Term] = field(default_factory=list)
+    known: dict[Term, int] = field(default_factory=dict)
     origins: list[int] = field(default_factory=list)
     buffered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def node(self, node: Node, origins: int) -> int:
-        if node not in self.known:
-            self.known[node] = len(self.nodes)
-            self.nodes.append(node)
+    def term(self, term: Term, origins: int) -> int:
+        if term not in self.known:
+            self.known[term] = len(self.terms)
+            self.terms.append(term)
             self.origins.append(origins)
-        return self.known[node]
+        return self.known[term]
 
     def add(self, a: int, b: int) -> int:
-        return self.node(("add", a, b), self.origins[a] | self.origins[b])
+        return self.term(("add", a, b), self.origins[a] | self.origins[b])
 
     def settle(self, participant: int) -> None:
         """Add what is buffered, in rank order, the own part in its place."""
@@ -92,7 +92,7 @@ class _Chunk:
         if not waiting:
             return
         own = [(participant, self.held[participant])] if participant in self.held else []
-        terms = [node for _, node in sorted(waiting + own)]
+        terms = [term for _, term in sorted(waiting + own)]
         total = terms[0]
         for term in terms[1:]:
             total = self.add(total, term)
@@ -114,11 +114,11 @@ class _Chunk:
 
     def finish(self, value: int, *, keep: bool) -> int:
         """What is left of a sum when it is copied: a complete one is final, a partial one is rounded to travel."""
-        if not self.rounds or self.nodes[value][0] in ("input", "total", "rounded"):
+        if not self.rounds or self.terms[value][0] in ("input", "total", "rounded"):
             return value
         if self.origins[value] == (1 << self.world_size) - 1:
-            return self.node(("total", value), self.origins[value])
-        return value if keep else self.node(("rounded", value), self.origins[value])
+            return self.term(("total", value), self.origins[value])
+        return value if keep else self.term(("rounded", value), self.origins[value])
 
 
 def judge(
@@ -171,7 +171,7 @@ def _judge_chunk(
     rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
     paper = _Chunk(n, schedule.adds, rounds, {})
     for rank in holders(schedule, chunk):
-        paper.held[rank] = paper.node(("input", rank), 1 << rank)
+        paper.held[rank] = paper.term(("input", rank), 1 << rank)
     for src, dst, reduce in carried:
         paper.transfer(src, dst, reduce=reduce)
     wanted: dict[int, list[int]] = {}
@@ -188,11 +188,11 @@ def _judge_chunk(
     sources = [inputs[r][part] for r in range(n) if origins >> r & 1]
     truth = exact(sources, numbers.reduction)
     wrong, error = 0, 0.0
-    for node, ranks in wanted.items():
-        expected = values[node]
-        if len(sources) > 1 and not (rounds and paper.nodes[node][0] == "total"):
+    for term, ranks in wanted.items():
+        expected = values[term]
+        if len(sources) > 1 and not (rounds and paper.terms[term][0] == "total"):
             expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
-        if len(sources) > 1 or paper.nodes[node] != ("input", origins.bit_length() - 1):
+        if len(sources) > 1 or paper.terms[term] != ("input", origins.bit_length() - 1):
             error = max(error, _distance(expected, truth))
         for rank in ranks:
             differing = unlike(results[rank][part], expected)
@@ -204,17 +204,17 @@ def _judge_chunk(
 
 def _evaluate(paper: _Chunk, numbers: Numbers, inputs: Sequence[Array], part: slice, n: int) -> list[Array]:
     values: list[Array] = []
-    for node in paper.nodes:
-        if node[0] == "input":
-            values.append(inputs[node[1]][part])
-        elif node[0] == "add":
-            total = values[node[1]].astype(numbers.accumulate)
-            accumulate_into(total, values[node[2]].astype(numbers.accumulate), numbers.reduction)  # type: ignore[misc]
+    for term in paper.terms:
+        if term[0] == "input":
+            values.append(inputs[term[1]][part])
+        elif term[0] == "add":
+            total = values[term[1]].astype(numbers.accumulate)
+            accumulate_into(total, values[term[2]].astype(numbers.accumulate), numbers.reduction)  # type: ignore[misc]
             values.append(total)
-        elif node[0] == "total":
-            values.append(finished(values[node[1]], numbers.reduction, n, numbers.dtype.numpy))
+        elif term[0] == "total":
+            values.append(finished(values[term[1]], numbers.reduction, n, numbers.dtype.numpy))
         else:
-            values.append(finished(values[node[1]], "sum", n, numbers.dtype.numpy))
+            values.append(finished(values[term[1]], "sum", n, numbers.dtype.numpy))
     return values
 
 

@@ -1,10 +1,10 @@
-"""Hierarchical: add up inside every box, then across the boxes, then hand out inside.
+"""Hierarchical: add up inside every node, then across the nodes, then hand out inside.
 
-Like branch offices that settle accounts among themselves before head offices talk: slow links between boxes carry only
+Like branch offices that settle accounts among themselves before head offices talk: slow links between nodes carry only
 1/G of the array for each of G ranks. All three stages are rings. With `chunks` the array is cut into segments that
 follow each other through the stages, so that links inside and across work at once.
 
-Chunk b G + g belongs to the g-th rank of box b; the *set* g is that chunk of every box.
+Chunk b G + g belongs to the g-th rank of node b; the *set* g is that chunk of every node.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import numpy as np
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
-from simulator.collectives.example import in_boxes
+from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.schedule import Ints, Repeat, Round, Schedule, kept
 
 
-def equal_boxes(request: Request) -> tuple[tuple[int, ...], ...]:
-    """The request's boxes; ValueError unless they are all of one size and hold every rank once."""
-    boxes = request.boxes or (tuple(range(request.world_size)),)
-    if len({len(box) for box in boxes}) != 1:
-        raise ValueError(f"boxes must be of one size, got sizes {[len(box) for box in boxes]}; give group_size")
-    if sorted(place for box in boxes for place in box) != list(range(request.world_size)):
-        raise ValueError("boxes must hold each rank of the group once")
-    return boxes
+def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
+    """The request's nodes; ValueError unless they are all of one size and hold every rank once."""
+    nodes = request.nodes or (tuple(range(request.world_size)),)
+    if len({len(node) for node in nodes}) != 1:
+        raise ValueError(f"nodes must be of one size, got sizes {[len(node) for node in nodes]}; give group_size")
+    if sorted(place for node in nodes for place in node) != list(range(request.world_size)):
+        raise ValueError("nodes must hold each rank of the group once")
+    return nodes
 
 
 @dataclass(slots=True)
 class Stages:
-    """A draft over boxes of G ranks, stage by stage.
+    """A draft over nodes of G ranks, stage by stage.
 
     `arrived` is the last transfer into each rank for a segment, `sent` the last one of a ring stage out of it; -1 where
     there is none.
@@ -42,7 +42,7 @@ class Stages:
     Transfers of a stage queue in one channel a source rank; stages have channels of their own.
     """
 
-    boxes: tuple[tuple[int, ...], ...]
+    nodes: tuple[tuple[int, ...], ...]
     draft: Draft = field(init=False)
     arrived: Ints = field(init=False)
     sent: Ints = field(init=False)
@@ -53,27 +53,27 @@ class Stages:
 
     @property
     def size(self) -> int:
-        return len(self.boxes[0])
+        return len(self.nodes[0])
 
     @property
     def ranks(self) -> int:
-        return len(self.boxes) * self.size
+        return len(self.nodes) * self.size
 
     def next_segment(self) -> None:
         self.arrived = np.full(self.ranks, -1)
         self.sent = np.full(self.ranks, -1)
 
     def inside(self, stage: int, segment: int, *, reduce: bool) -> None:
-        """A ring inside every box, moving whole sets; set g ends (or begins) at the g-th rank."""
+        """A ring inside every node, moving whole sets; set g ends (or begins) at the g-th rank."""
         sets = segment * self.ranks + np.arange(self.size)
-        part = np.broadcast_to(np.arange(self.size), (len(self.boxes), self.size))
-        self._rings(np.array(self.boxes), part, sets, 1, len(self.boxes), stage, reduce=reduce)
+        part = np.broadcast_to(np.arange(self.size), (len(self.nodes), self.size))
+        self._rings(np.array(self.nodes), part, sets, 1, len(self.nodes), stage, reduce=reduce)
 
     def across(self, stage: int, segment: int, *, reduce: bool) -> None:
-        """A ring through the g-th rank of every box, moving single chunks; chunk b ends (or begins) at box b."""
+        """A ring through the g-th rank of every node, moving single chunks; chunk b ends (or begins) at node b."""
         chunks = segment * self.ranks + np.arange(self.ranks)
-        part = np.arange(self.ranks).reshape(len(self.boxes), self.size)
-        self._rings(np.array(self.boxes).T, part.T, chunks, self.size, 1, stage, reduce=reduce)
+        part = np.arange(self.ranks).reshape(len(self.nodes), self.size)
+        self._rings(np.array(self.nodes).T, part.T, chunks, self.size, 1, stage, reduce=reduce)
 
     def _rings(self, rings: Ints, part: Ints, table: Ints, apart: int, count: int, stage: int, *, reduce: bool) -> None:
         """Note rings side by side, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
@@ -127,22 +127,22 @@ def all_gather(request: Request) -> Schedule:
 
 
 def _in_order(request: Request) -> Request:
-    placed = tuple(place for box in equal_boxes(request) for place in box)
+    placed = tuple(place for node in equal_nodes(request) for place in node)
     if placed != tuple(range(request.world_size)):
-        raise ValueError(f"hierarchical {request.operation} needs boxes of consecutive ranks, got {list(placed)}")
+        raise ValueError(f"hierarchical {request.operation} needs nodes of consecutive ranks, got {list(placed)}")
     if request.chunks not in (None, 1):
         raise ValueError(f"hierarchical {request.operation} is not cut into segments; leave `chunks` out")
     return request
 
 
 def _schedule(request: Request, cut: int) -> Schedule:
-    boxes = equal_boxes(request)
-    if len(boxes) == 1 or len(boxes[0]) == 1:
+    nodes = equal_nodes(request)
+    if len(nodes) == 1 or len(nodes[0]) == 1:
         return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="hierarchical")
     n, reducing, copying = request.world_size, request.operation != "all_gather", request.operation != "reduce_scatter"
 
     def parts() -> Iterator[Round | Repeat]:
-        stages = Stages(boxes)
+        stages = Stages(nodes)
         for segment in range(cut):
             stages.next_segment()
             if reducing:
@@ -153,31 +153,31 @@ def _schedule(request: Request, cut: int) -> Schedule:
                 stages.inside(2, segment, reduce=False)
         return stages.draft.parts()
 
-    rows = cut * (reducing + copying) * (rows_of_rings(n, len(boxes[0])) + rows_of_rings(n, len(boxes)))
+    rows = cut * (reducing + copying) * (rows_of_rings(n, len(nodes[0])) + rows_of_rings(n, len(nodes)))
     return Schedule(request.operation, "hierarchical", n, 0, n * cut, "in_sequence", kept(parts), rows=rows)
 
 
 def as_ring(request: Request) -> Request:
-    return replace(request, rank_order=tuple(place for box in equal_boxes(request) for place in box), chunks=None)
+    return replace(request, rank_order=tuple(place for node in equal_nodes(request) for place in node), chunks=None)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """M boxes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)).
+    """M nodes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)).
 
     Twice that for all_reduce. beta2 is a rank's share of its NIC.
     """
-    boxes = equal_boxes(request)
-    m, g, n = len(boxes), len(boxes[0]), request.world_size
+    nodes = equal_nodes(request)
+    m, g, n = len(nodes), len(nodes[0]), request.world_size
     if m == 1 or g == 1:
         return ring.closed_form(as_ring(request), sizes, network)
-    inside, across = network.inside(boxes), network.across(boxes)
+    inside, across = network.inside(nodes), network.across(nodes)
     if inside is None or across is None or request.elements % n or segments(request) != 1:
         return None
     chunk = request.elements // n
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     if reducing and not network.hbm_bears(max(inside.rate(1), across.rate)):
         return None
-    # Between the boxes reducing and copying are one ring of twice the steps.
+    # Between the nodes reducing and copying are one ring of twice the steps.
     steps = (m - 1) * (reducing + copying)
     if copying and not across.out_of_the_way(steps, inside.latency):
         return None
@@ -193,7 +193,7 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
-    options=("boxes", "chunks"),
+    options=("nodes", "chunks"),
     whole=("reduce_scatter", "all_gather"),
-    examples=in_boxes,
+    examples=in_nodes,
 )

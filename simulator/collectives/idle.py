@@ -39,16 +39,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """Rings through boxes.
+    """Rings through nodes.
 
     Attributes
     ----------
     latencies : tuple of float
-        From each box to the next [s].
+        From each node to the next [s].
     rate : float
         Of each flow [B/s].
     beside : bool
-        Whether rings inside the boxes take some of their links.
+        Whether rings inside the nodes take some of their links.
     """
 
     latencies: tuple[float, ...]
@@ -67,13 +67,13 @@ class Across:
         return whole * sum(self.latencies) + max(windows)
 
     def out_of_the_way(self, steps: int, within: float) -> bool:
-        """Whether nothing still leaves a box after so many steps when a ring inside it, of this latency [s], goes on.
+        """Whether nothing still leaves a node after so many steps when a ring inside it, of this latency [s], goes on.
 
-        Where a box has got its last chunk behind it are the K hops up to it, and where it has sent its own the K hops
+        Where a node has got its last chunk behind it are the K hops up to it, and where it has sent its own the K hops
         that end one later: they differ by the hop out of it and the first of the others.
         """
         places = range(len(self.latencies))
-        apart = [self.latencies[box] - self.latencies[(box - steps) % len(places)] for box in places]
+        apart = [self.latencies[node] - self.latencies[(node - steps) % len(places)] for node in places]
         return not self.beside or max(apart) <= within * (1 + 1e-12)
 
 
@@ -91,7 +91,7 @@ class IdleNetwork:
     startup : float
         [s]
     rate_cap, cross_rate_cap : float
-        Bound on each flow [B/s], and on those between boxes.
+        Bound on each flow [B/s], and on those between nodes.
     """
 
     cluster: Cluster
@@ -114,7 +114,7 @@ class IdleNetwork:
             return None
         ups = {_facts(graph.edges[name, hub]) for name in names}
         downs = {_facts(graph.edges[hub, name]) for name in names}
-        one_cap = self.rate_cap == self.cross_rate_cap or len(set(self._boxes().values())) == 1
+        one_cap = self.rate_cap == self.cross_rate_cap or len(set(self._nodes().values())) == 1
         if len(ups) != 1 or ups != downs or not one_cap:
             return None
         return Link(first.route.latency, first.route.bandwidth, first.cap)
@@ -134,31 +134,31 @@ class IdleNetwork:
         """The same along an open line."""
         return _alike(self._hops(pairwise(order)))
 
-    def inside(self, boxes: Sequence[Sequence[int]]) -> Link | None:
-        """Inside every box each ring hop has links of its own, alike in all boxes."""
-        return _alike([hop for box in boxes for hop in self._round(box)])
+    def inside(self, nodes: Sequence[Sequence[int]]) -> Link | None:
+        """Inside every node each ring hop has links of its own, alike in all nodes."""
+        return _alike([hop for node in nodes for hop in self._round(node)])
 
-    def across(self, boxes: Sequence[Sequence[int]]) -> Across | None:
-        """Rings through the same place of every box, if they share their narrowest links evenly and keep step.
+    def across(self, nodes: Sequence[Sequence[int]]) -> Across | None:
+        """Rings through the same place of every node, if they share their narrowest links evenly and keep step.
 
-        Latencies may differ from one pair of boxes to the next; then no link may serve two pairs, for flows of
-        different pairs would not meet at the same time each round, nor a ring inside a box that is of neither end.
+        Latencies may differ from one pair of nodes to the next; then no link may serve two pairs, for flows of
+        different pairs would not meet at the same time each round, nor a ring inside a node that is of neither end.
         """
-        pairs = list(zip(boxes, [*boxes[1:], boxes[0]], strict=True))
-        hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(boxes[0])))
+        pairs = list(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
+        hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(nodes[0])))
         users: dict[int, list[int]] = {}
         for number, hop in enumerate(hops):
             for link in hop.route.links:
-                users.setdefault(link, []).append(number // len(boxes[0]))
+                users.setdefault(link, []).append(number // len(nodes[0]))
         bandwidths = self.cluster.router.bandwidth
         shares = {min((bandwidths[i] / len(users[i]), len(users[i])) for i in hop.route.links) for hop in hops}
         latencies = [
-            {hop.route.latency for hop in hops[k : k + len(boxes[0])]} for k in range(0, len(hops), len(boxes[0]))
+            {hop.route.latency for hop in hops[k : k + len(nodes[0])]} for k in range(0, len(hops), len(nodes[0]))
         ]
-        # By box the pairs that are on the links inside it: from it to the next one, and from the one before.
-        beside = [self._served(box, users) for box in boxes]
+        # By node the pairs that are on the links inside it: from it to the next one, and from the one before.
+        beside = [self._served(node, users) for node in nodes]
         apart = all(len(set(served)) == 1 for served in users.values()) and all(
-            served <= {box, (box - 1) % len(boxes)} for box, served in enumerate(beside)
+            served <= {node, (node - 1) % len(nodes)} for node, served in enumerate(beside)
         )
         alike = len({hop.route.latency for hop in hops}) == 1
         if len(shares) != 1 or len({hop.cap for hop in hops}) != 1 or any(len(found) > 1 for found in latencies):
@@ -206,18 +206,18 @@ class IdleNetwork:
         ways = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
         return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in ways)
 
-    def _boxes(self) -> dict[int, int]:
-        """Box of each participant that has one, by place; servers have none."""
-        box_of = {rank: number for number, box in enumerate(self.cluster.boxes) for rank in box}
-        return {place: box_of[rank] for place, rank in enumerate(self.group) if rank in box_of}
+    def _nodes(self) -> dict[int, int]:
+        """Node of each participant that has one, by place; servers have none."""
+        node_of = {rank: number for number, node in enumerate(self.cluster.nodes) for rank in node}
+        return {place: node_of[rank] for place, rank in enumerate(self.group) if rank in node_of}
 
     def _hop(self, a: int, b: int) -> _Hop:
         return self._hops([(a, b)])[0]
 
     def _hops(self, pairs: Iterable[tuple[int, int]]) -> list[_Hop]:
-        boxes, found = self._boxes(), []
+        nodes, found = self._nodes(), []
         for a, b in pairs:
-            within = a not in boxes or b not in boxes or boxes[a] == boxes[b]
+            within = a not in nodes or b not in nodes or nodes[a] == nodes[b]
             route = self.cluster.route(self.vertices[a], self.vertices[b])
             found.append(_Hop(route, self.rate_cap if within else self.cross_rate_cap))
         return found
@@ -225,9 +225,9 @@ class IdleNetwork:
     def _round(self, order: Sequence[int]) -> list[_Hop]:
         return self._hops(zip(order, [*order[1:], order[0]], strict=True))
 
-    def _served(self, box: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
-        """Who of the users of links is on those of a ring inside a box."""
-        return {user for hop in self._round(box) for link in hop.route.links for user in users.get(link, ())}
+    def _served(self, node: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
+        """Who of the users of links is on those of a ring inside a node."""
+        return {user for hop in self._round(node) for link in hop.route.links for user in users.get(link, ())}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
-"""Multi ring: over boxes of G ranks, G rings at once, each leaving a box at another rank and so over another card.
+"""Multi ring: over nodes of G ranks, G rings at once, each leaving a node at another rank and so over another card.
 
-Like a housing block with as many mailmen as doors: one ring crosses to the next box over a single card, G of them over
+Like a housing block with as many mailmen as doors: one ring crosses to the next node over a single card, G of them over
 all. Ring j carries the j-th of G pieces of every rank's part.
 
-In every other box the ranks are visited backwards. Ring j then leaves a box at the place where it enters the next one:
-cards of one place hang on one switch (a rail), so nothing has to change rails (but for an odd number of boxes of two
-ranks, where no order can help). Every card sends for one ring and receives for one, and G - 1 rings leave every rank
-for another one of its box.
+In every other node the ranks are visited backwards. Ring j then leaves a node at the place where it enters the next
+one: cards of one place hang on one switch (a rail), so nothing has to change rails (but for an odd number of nodes of
+two ranks, where no order can help). Every card sends for one ring and receives for one, and G - 1 rings leave every
+rank for another one of its node.
 
 References
 ----------
-.. [1] NCCL user guide, environment variables, NCCL_CROSS_NIC: rings keep to the same card of each box where they can
-   (recalled; that it turns every other box round to do so is not looked up).
+.. [1] NCCL user guide, environment variables, NCCL_CROSS_NIC: rings keep to the same card of each node where they can
+   (recalled; that it turns every other node round to do so is not looked up).
 .. [2] Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
 """
 
@@ -26,8 +26,8 @@ import numpy as np
 
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
-from simulator.collectives.example import in_boxes
-from simulator.collectives.hierarchical import as_ring, equal_boxes
+from simulator.collectives.example import in_nodes
+from simulator.collectives.hierarchical import as_ring, equal_nodes
 from simulator.collectives.idle import IdleNetwork, Link
 from simulator.collectives.uneven import advance_uneven
 from simulator.records.chunks import split
@@ -38,25 +38,25 @@ _MOST_HOPS: Final = 2**24
 
 
 def count(request: Request) -> int:
-    """How many rings: as many as a box has ranks; one where there is one box."""
-    boxes = equal_boxes(request)
-    return len(boxes[0]) if len(boxes) > 1 else 1
+    """How many rings: as many as a node has ranks; one where there is one node."""
+    nodes = equal_nodes(request)
+    return len(nodes[0]) if len(nodes) > 1 else 1
 
 
 def orders(request: Request) -> list[tuple[int, ...]]:
-    """Each ring's order of travel; one ring where there is one box, or boxes of one rank."""
-    boxes = equal_boxes(request)
-    size = len(boxes[0])
-    if len(boxes) == 1 or size == 1:
-        return [tuple(chain(*boxes))]
-    turns = _turns(len(boxes), size)
+    """Each ring's order of travel; one ring where there is one node, or nodes of one rank."""
+    nodes = equal_nodes(request)
+    size = len(nodes[0])
+    if len(nodes) == 1 or size == 1:
+        return [tuple(chain(*nodes))]
+    turns = _turns(len(nodes), size)
     return [
-        tuple(box[(j + i) % size] for box, turn in zip(boxes, turns, strict=True) for i in turn) for j in range(size)
+        tuple(node[(j + i) % size] for node, turn in zip(nodes, turns, strict=True) for i in turn) for j in range(size)
     ]
 
 
-def _turns(boxes: int, size: int) -> list[list[int]]:
-    """Places of a box that ring 0 visits, box by box (modulo size); ring j's are j further on.
+def _turns(nodes: int, size: int) -> list[list[int]]:
+    """Places of a node that ring 0 visits, node by node (modulo size); ring j's are j further on.
 
     Examples
     --------
@@ -66,11 +66,11 @@ def _turns(boxes: int, size: int) -> list[list[int]]:
     [[0, 1, 2, 3], [3, 0, 1, 2], [2, 1, 3, 0]]
     """
     forth = list(range(size))
-    turns = [forth, forth[::-1]] * (boxes // 2)
-    if boxes % 2 and size > 2:
-        # The last two boxes of an odd number: in at size - 1 and out at size - 2, in there and out at 0, the first's.
+    turns = [forth, forth[::-1]] * (nodes // 2)
+    if nodes % 2 and size > 2:
+        # The last two nodes of an odd number: in at size - 1 and out at size - 2, in there and out at 0, the first's.
         turns[-1:] = [[size - 1, *forth[:-1]], [*forth[-2:0:-1], size - 1, 0]]
-    elif boxes % 2:
+    elif nodes % 2:
         turns.append(forth)
     return turns
 
@@ -81,7 +81,7 @@ def plan(request: Request) -> Schedule:
 
 
 def flows(request: Request) -> int:
-    """Rings that leave a rank for another one of its box: all but the one that leaves the box."""
+    """Rings that leave a rank for another one of its node: all but the one that leaves the node."""
     return max(1, count(request) - 1)
 
 
@@ -128,7 +128,7 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
-    options=("boxes",),
+    options=("nodes",),
     flows=flows,
-    examples=in_boxes,
+    examples=in_nodes,
 )

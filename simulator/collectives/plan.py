@@ -1,6 +1,6 @@
 """Planning: from "all_reduce 256 MiB over these ranks" to a Program, with the algorithm chosen and its time foreseen.
 
-Rule: everything is decided here, before a clock runs: algorithm, boxes, servers' and switches' vertices, start-up and
+Rule: everything is decided here, before a clock runs: algorithm, nodes, servers' and switches' vertices, start-up and
 rate caps of the machine. No clock, no arrays.
 """
 
@@ -31,7 +31,7 @@ class Task:
     Attributes
     ----------
     request : Request
-        What; its boxes are filled in from the cluster where they are left empty.
+        What; its nodes are filled in from the cluster where they are left empty.
     algorithm : str
         A name of the catalog, or "auto".
     group : tuple of int
@@ -91,11 +91,11 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     Raises
     ------
     ScenarioError
-        The algorithm cannot do this here: an operation it does not have, unequal boxes, no reducing switch, no servers.
+        The algorithm cannot do this here: an operation it does not have, unequal nodes, no reducing switch, no servers.
     """
     if task.reduction == "average" and not find_dtype(task.dtype).is_float:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
-    task = replace(task, request=_with_boxes(cluster, task))
+    task = replace(task, request=_with_nodes(cluster, task))
     name, why = (task.algorithm, "as asked") if task.algorithm != "auto" else _chosen(cluster, task)
     algorithm = catalog.find(name)
     if task.request.operation not in algorithm.plans:
@@ -147,14 +147,14 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
     return tuple(buffers)
 
 
-def _with_boxes(cluster: Cluster, task: Task) -> Request:
-    if task.request.boxes:
+def _with_nodes(cluster: Cluster, task: Task) -> Request:
+    if task.request.nodes:
         return task.request
-    box_of, boxes = cluster.box_of(), dict[int, list[int]]()
+    node_of, nodes = cluster.node_of(), dict[int, list[int]]()
     for place, rank in enumerate(task.group):
-        if rank in box_of:
-            boxes.setdefault(box_of[rank], []).append(place)
-    return replace(task.request, boxes=tuple(tuple(boxes[box]) for box in sorted(boxes)))
+        if rank in node_of:
+            nodes.setdefault(node_of[rank], []).append(place)
+    return replace(task.request, nodes=tuple(tuple(nodes[node]) for node in sorted(nodes)))
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
@@ -187,7 +187,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
 
 
 def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective] | None:
-    """An algorithm on this group; None where it cannot be run: boxes that are not all full, for one, may forbid it."""
+    """An algorithm on this group; None where it cannot be run: nodes that are not all full, for one, may forbid it."""
     algorithm = catalog.find(name)
     if task.request.operation not in algorithm.plans:
         return None
@@ -253,12 +253,12 @@ def _schedule(name: str, request: Request) -> Schedule:
 def _runs(cluster: Cluster, request: Request) -> MachineCollective | None:
     """What was measured on this machine for this operation.
 
-    Where too few ranks of a box take part for what it runs, it goes round as its all-gather does: a ring's all-reduce
+    Where too few ranks of a node take part for what it runs, it goes round as its all-gather does: a ring's all-reduce
     is a reduce-scatter and an all-gather.
     """
     own = cluster.collectives.get(request.operation)
-    in_box = min(map(len, request.boxes), default=request.world_size)
-    if own is not None and in_box < catalog.find(own.algorithm).fewest_in_box:
+    in_node = min(map(len, request.nodes), default=request.world_size)
+    if own is not None and in_node < catalog.find(own.algorithm).fewest_in_node:
         return cluster.collectives.get("all_gather", own)
     return own
 
@@ -280,10 +280,10 @@ def _extras(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tu
         return cluster.servers[: request.servers]
     if auxiliary is not Auxiliary.SWITCHES:
         return ()
-    box_of = cluster.box_of()
-    boxes = sorted({box_of[rank] for rank in task.group if rank in box_of})
-    switches = [cluster.reducing_switches[box] for box in boxes if box < len(cluster.reducing_switches)]
-    if len(switches) != len(request.boxes):
+    node_of = cluster.node_of()
+    nodes = sorted({node_of[rank] for rank in task.group if rank in node_of})
+    switches = [cluster.reducing_switches[node] for node in nodes if node < len(cluster.reducing_switches)]
+    if len(switches) != len(request.nodes):
         raise ScenarioError(
             f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; "
             "it needs a topology with in_switch_reduction: true"

@@ -30,7 +30,7 @@ def factors(
     state = _mixed(np.full(np.shape(number), seed, np.uint64))
     for part in (np.asarray(rank), np.full(np.shape(number), op), np.asarray(number)):
         state = _mixed(state ^ part.astype(np.uint64))
-    # Box & Muller 1958; the first uniform is kept away from 0.
+    # Node & Muller 1958; the first uniform is kept away from 0.
     first = (_mixed(state) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
     second = (_mixed(state ^ np.uint64(0xA5A5A5A5)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return np.asarray(np.exp(sigma * np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)))

@@ -148,12 +148,12 @@ class _Desk:
     _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
     def wire(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[Wiring]:
-        bandwidth, box_of = np.array(self.capacity), self._boxes()
+        bandwidth, node_of = np.array(self.capacity), self._nodes()
         times = Counter(map(_kind, collectives))
         laid: dict[_Kind, Laid] = {}
         for op in collectives:
             if _kind(op) not in laid:
-                laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, box_of)
+                laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, node_of)
         every = list(laid.values())
         watched = all_links(every) if watch_all else useful_links(every, bandwidth)
         ways = {kind: one.ways.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
@@ -174,12 +174,12 @@ class _Desk:
             self._cargos[key] = Cargo(op.schedule, *sizes)
         return self._cargos[key]
 
-    def _boxes(self) -> Ints:
-        """Each rank's box; -1 where it has none."""
-        found = self.cluster.box_of()
+    def _nodes(self) -> Ints:
+        """Each rank's node; -1 where it has none."""
+        found = self.cluster.node_of()
         return np.array([found.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
 
-    def _lay(self, op: Collective, times: int, bandwidth: Floats, box_of: Ints) -> Laid:
+    def _lay(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> Laid:
         cargo, ranks = self._cargo(op), len(op.group)
         src, dst, reduce = cargo.ways.T
         way, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
@@ -189,9 +189,9 @@ class _Desk:
         order = np.argsort(np.concatenate([way, adding]), kind="stable")
         way, link = np.concatenate([way, adding])[order], np.concatenate([link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), _REDUCE_WEIGHT)])[order]
-        # Servers and switches belong to no box, or to that of everybody they talk to.
-        box = np.concatenate([box_of[group], np.full(len(op.extras), -1)])
-        inside = (box[src] < 0) | (box[dst] < 0) | (box[src] == box[dst])
+        # Servers and switches belong to no node, or to that of everybody they talk to.
+        node = np.concatenate([node_of[group], np.full(len(op.extras), -1)])
+        inside = (node[src] < 0) | (node[dst] < 0) | (node[src] == node[dst])
         rate = np.where(inside, op.rate_cap, op.cross_rate_cap)
         np.minimum.at(rate, way, bandwidth[link] / weight)
         ways = Ways(way, link, weight, latency, rate, np.zeros(len(way), np.bool_))

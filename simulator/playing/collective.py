@@ -70,7 +70,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
     group = spec.group or tuple(range(scenario.cluster.world_size))
     count, on = _servers(spec)
     size = spec.group_size
-    boxes = tuple(tuple(range(b, b + size)) for b in range(0, len(group), size)) if size else ()
+    nodes = tuple(tuple(range(b, b + size)) for b in range(0, len(group), size)) if size else ()
     request = Request(
         operation=spec.operation,
         world_size=len(group),
@@ -80,7 +80,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
         chunks=spec.chunks,
         servers=count,
         servers_on=on,
-        boxes=boxes,
+        nodes=nodes,
     )
     messages, wait = _messages(spec, itemsize)
     task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)

@@ -99,7 +99,7 @@ class Collective:
     rate_cap : float
         Bound on the rate of each flow [B/s]; infinite where there is none.
     cross_rate_cap : float
-        The same for flows that leave a box [B/s].
+        The same for flows that leave a node [B/s].
     duration : float or None
         Where its closed form is taken instead of its transfers: it ends so long after its last rank has reached it [s].
     together : bool

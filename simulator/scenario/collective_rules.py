@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
 # Keys that only some algorithms listen to, and the word by which an algorithm file says so.
-OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "boxes"}
+OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "nodes"}
 
 
 def takers(option: str) -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def takers(option: str) -> tuple[str, ...]:
     from simulator.collectives import catalog
 
     able = tuple(name for name in catalog.names() if OPTIONS[option] in catalog.find(name).options)
-    # What reduces in switches has the boxes that the machine has; nobody can choose their size.
+    # What reduces in switches has the nodes that the machine has; nobody can choose their size.
     return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
 
 
@@ -52,7 +52,7 @@ def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFact
         yield from _servers(shape, ranks, facts)
         yield from _group_size(shape, ranks)
         if facts is not None:
-            yield from _boxes(shape, cluster, facts)
+            yield from _nodes(shape, cluster, facts)
     yield from _tensors(shape)
 
 
@@ -198,18 +198,18 @@ def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
         yield _conflict("chunks", told, "operation", "algorithm", of_key=True)
 
 
-def _boxes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
-    name, box_size, ranks = shape.algorithm, facts.box_size, cluster.world_size
+def _nodes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
+    name, node_size, ranks = shape.algorithm, facts.node_size, cluster.world_size
     if _in_switch(name) and not facts.in_switch_reduction:
         told = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
         yield _conflict("algorithm", told, "cluster.topology")
     elif _in_switch(name) or (name in takers("group_size") and shape.group_size is None):
-        if box_size is None:
-            told = f"topology {facts.name} has no boxes of one size; say how many ranks make one: 'group_size: 4'"
+        if node_size is None:
+            told = f"topology {facts.name} has no nodes of one size; say how many ranks make one: 'group_size: 4'"
             yield _conflict("algorithm", f"got {name!r}; {told}", "group_size", "cluster.topology")
-        elif shape.group is None and cluster.placement is None and ranks > box_size and ranks % box_size:
-            near = f"{ranks // box_size * box_size} or {(ranks // box_size + 1) * box_size}"
-            told = f"got {name!r} on {ranks} ranks, but a box has {box_size} and all must be full; take {near} ranks"
+        elif shape.group is None and cluster.placement is None and ranks > node_size and ranks % node_size:
+            near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
+            told = f"got {name!r} on {ranks} ranks, but a node has {node_size} and all must be full; take {near} ranks"
             yield _conflict("algorithm", told, "group_size", "group", "cluster")
 
 

@@ -137,7 +137,7 @@ class CollectiveSpec:
     group : tuple of int or None
         Ranks that take part; None for all.
     group_size : int or None
-        Ranks of each box, for hierarchical and multi_ring; None for the topology's own boxes.
+        Ranks of each node, for hierarchical and multi_ring; None for the topology's own nodes.
     tensors : tuple of int or None
         Sizes of the tensors that make up the array [B]; None for one array.
     fusion : BufferFusion or BucketFusion or None

@@ -136,7 +136,7 @@ class CollectiveShape(Shape):
         default=None, description="Place in the group, for broadcast, reduce, scatter and gather."
     )
     group: list[Rank] | None = Field(default=None, description="Ranks that take part; all if left out.")
-    group_size: Count | None = Field(default=None, description="Ranks of each box, for hierarchical and multi_ring.")
+    group_size: Count | None = Field(default=None, description="Ranks of each node, for hierarchical and multi_ring.")
     tensors: list[Annotated[int, reading.size(0)]] | None = Field(
         default=None, description="Sizes of the tensors, in order."
     )

@@ -196,7 +196,7 @@ class OffloadShape(Shape):
         default="none", description="Nothing, or the optimizer's states and its update."
     )
     host_rate: Annotated[float, reading.rate()] = Field(
-        default=Offload().host_rate, description="What a box's processors read and write while they update."
+        default=Offload().host_rate, description="What a node's processors read and write while they update."
     )
 
 

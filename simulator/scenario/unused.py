@@ -125,10 +125,10 @@ def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: T
     auxiliary = catalog.find(shape.algorithm).auxiliary if shape.algorithm in catalog.names() else Auxiliary.NONE
     if auxiliary is Auxiliary.SERVERS and (shape.servers is None or shape.servers.on == "own"):
         return "servers of their own add up, so that no GPU's own speed counts"
-    box = None if facts is None else facts.box_size
-    in_one_box = box is not None and cluster.world_size <= box and cluster.placement is None
-    if auxiliary is Auxiliary.SWITCHES and in_one_box:
-        return "the box's switch adds up, so that no GPU's own speed counts"
+    node = None if facts is None else facts.node_size
+    in_one_node = node is not None and cluster.world_size <= node and cluster.placement is None
+    if auxiliary is Auxiliary.SWITCHES and in_one_node:
+        return "the node's switch adds up, so that no GPU's own speed counts"
     return ""
 
 

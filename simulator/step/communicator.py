@@ -74,8 +74,8 @@ class Communicator:
     def among(self, op: Collective, scope: Scope, number: int) -> Collective:
         """What rank 0's group does, done by another group of its kind.
 
-        It is planned anew where that one lies otherwise in its boxes, or where switches of boxes take part: two ranks
-        of one box and two of different boxes are not served alike.
+        It is planned anew where that one lies otherwise in its nodes, or where switches of nodes take part: two ranks
+        of one node and two of different nodes are not served alike.
         """
         group, named = self.groups.members(scope, number), bool(op.extras)
         if scope == "own":
@@ -88,16 +88,16 @@ class Communicator:
         return replace(anew, stream=op.stream, after=op.after, act=op.act)
 
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
-        """Each rank's box, by its number, or by the first of the group that is in it."""
+        """Each rank's node, by its number, or by the first of the group that is in it."""
         if (group, named) not in self._seated:
-            boxes = [self._box_of.get(rank) for rank in group]
-            first = {box: place for place, box in reversed(list(enumerate(boxes)))}
-            self._seated[group, named] = tuple(boxes if named else (first[box] for box in boxes))
+            nodes = [self._node_of.get(rank) for rank in group]
+            first = {node: place for place, node in reversed(list(enumerate(nodes)))}
+            self._seated[group, named] = tuple(nodes if named else (first[node] for node in nodes))
         return self._seated[group, named]
 
     @cached_property
-    def _box_of(self) -> Mapping[int, int]:
-        return self.cluster.box_of()
+    def _node_of(self) -> Mapping[int, int]:
+        return self.cluster.node_of()
 
     @cached_property
     def alone(self) -> bool:

@@ -112,6 +112,6 @@ def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Colle
     )
 
 
-def host_rate(cluster: Cluster, of_box: float) -> float:
-    """A rank's part of what its box's processors read and write each second [B/s]."""
-    return of_box / max(len(box) for box in cluster.boxes) if cluster.hosts else of_box
+def host_rate(cluster: Cluster, of_node: float) -> float:
+    """A rank's part of what its node's processors read and write each second [B/s]."""
+    return of_node / max(len(node) for node in cluster.nodes) if cluster.hosts else of_node

@@ -5,7 +5,7 @@
 Rule: a step is written for rank 0; here it becomes every rank's own, with the groups that the rank is in.
 
 Hybrid sharding [1]_ cuts the ranks into groups of n that share the states among them (shard groups: neighbours, inside
-a box if n is a box); the ranks at the same place of every group hold the same part (replicate groups). A mesh is a
+a node if n is a node); the ranks at the same place of every group hold the same part (replicate groups). A mesh is a
 smaller group of neighbours still, over which parameters are spread between forward and backward.
 
 References

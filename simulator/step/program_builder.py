@@ -84,10 +84,10 @@ class Score:
         return name
 
     def on_host(
-        self, name: str, nbytes: float, of_box: float, after: Iterable[str | None] = (), act: Act | None = None
+        self, name: str, nbytes: float, of_node: float, after: Iterable[str | None] = (), act: Act | None = None
     ) -> str:
-        """Work of the host's processors: so many bytes read and written, at the rate of a whole box [B/s]."""
-        seconds = nbytes / host_rate(self.communicator.cluster, of_box)
+        """Work of the host's processors: so many bytes read and written, at the rate of a whole node [B/s]."""
+        seconds = nbytes / host_rate(self.communicator.cluster, of_node)
         return self._beside(name, seconds, nbytes, "optimizer", HOST, after, act)
 
     def at_server(self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act | None = None) -> str:

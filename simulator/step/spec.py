@@ -126,12 +126,12 @@ class Offload:
     Attributes
     ----------
     host_rate : float
-        Bytes of states that a box's processors read and write each second while they update [B/s].
+        Bytes of states that a node's processors read and write each second while they update [B/s].
     """
 
-    # Four boxes of A100 update 72.7 billion parameters, 28 bytes each, in some 10 s
+    # Four nodes of A100 update 72.7 billion parameters, 28 bytes each, in some 10 s
     # (github.com/deepspeedai/DeepSpeed/issues/6834, Qwen 72B with ZeRO-3 on 32 A100). Others see from 0.4 to 4 billion
-    # parameters a second and box, which is 11 to 110 GB/s.
+    # parameters a second and node, which is 11 to 110 GB/s.
     host_rate: float = 50e9
 
 

@@ -20,7 +20,7 @@ from simulator.records.schedule import Repeat
 from simulator.records.transfers import write_out
 from tests.playing import (
     Array,
-    boxes,
+    nodes,
     parts,
     planned,
     played,
@@ -44,7 +44,7 @@ def variants(algorithm: str, n: int) -> Iterator[tuple[Cluster, dict[str, Any]]]
     """Where, and with which options, an algorithm can run on n ranks: its own examples."""
     for example in catalog.find(algorithm).examples(n):
         own = example.servers if example.servers_on == "own" else 0
-        cluster = boxes(n, example.box_size) if example.box_size and not example.given else star(n, own or 0)
+        cluster = nodes(n, example.node_size) if example.node_size and not example.given else star(n, own or 0)
         yield cluster, request_options(example, n)
 
 
@@ -55,16 +55,16 @@ def requests(algorithm: str, operation: str, n: int, elements: int) -> Iterator[
             yield cluster, Request(operation, n, elements, root=root, **options)
 
 
-def with_boxes(cluster: Cluster, request: Request) -> Request:
+def with_nodes(cluster: Cluster, request: Request) -> Request:
     """The request as the planner completes it."""
-    return request if request.boxes else replace(request, boxes=cluster.boxes)
+    return request if request.nodes else replace(request, nodes=cluster.nodes)
 
 
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
 def test_rows_are_counted_before_they_are_written_down(algorithm: str, operation: str) -> None:
     for n in SIZES[:-1]:
         for cluster, request in requests(algorithm, operation, n, 100 * n):
-            schedule = catalog.find(algorithm).plans[operation](with_boxes(cluster, request))
+            schedule = catalog.find(algorithm).plans[operation](with_nodes(cluster, request))
             written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
             assert schedule.rows == written, request
 
@@ -152,7 +152,7 @@ def test_it_sends_what_it_declares_and_proves_its_promise(algorithm: str, operat
     declared = catalog.find(algorithm)
     for elements in (0, 1, n - 1, 1003):
         for cluster, bare in requests(algorithm, operation, n, elements):
-            request = with_boxes(cluster, bare)
+            request = with_nodes(cluster, bare)
             schedule = declared.plans[operation](request)
             transfers = write_out(schedule)
             sent = int(transfer_elements(transfers, chunk_sizes(schedule, elements)).sum())
@@ -238,7 +238,7 @@ def test_a_chain_adds_from_the_far_end_towards_the_root(n: int) -> None:
 
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
 def test_an_array_of_no_elements_takes_only_latency(algorithm: str, operation: str) -> None:
-    cluster = boxes(4, 4) if algorithm == "nvls" else star(4, 1)
+    cluster = nodes(4, 4) if algorithm == "nvls" else star(4, 1)
     request = Request(operation, 4, 0)
     run = played(cluster, algorithm, request)
     assert run.verdict.wrong == 0
@@ -253,7 +253,7 @@ def test_links_without_latency_and_chunks_without_elements_keep_the_order(
     algorithm: str, operation: str, elements: int
 ) -> None:
     # Everything may then end at one instant; what waits must still come after what it waits for.
-    cluster = boxes(4, 4) if algorithm == "nvls" else star(4, 1, latency="0 s")
+    cluster = nodes(4, 4) if algorithm == "nvls" else star(4, 1, latency="0 s")
     for root in (0, 2) if operation in ROOTED else (0,):
         request = Request(operation, 4, elements, root=root)
         run = played(cluster, algorithm, request, dtype="int64")

@@ -122,7 +122,7 @@ def test_a_link_reaches_at_most_what_its_wire_carries(name: str) -> None:
         ("leaf_spine_100g", "pcie4_x16", "ethernet_100g"),
     ],
 )
-def test_shipped_boxes_are_made_of_catalog_links(topology: str, inside: str, outside: str) -> None:
+def test_shipped_nodes_are_made_of_catalog_links(topology: str, inside: str, outside: str) -> None:
     cluster = build(topology, 16)
     card = next(name for name, facts in cluster.graph.nodes(data=True) if facts["kind"] == "nic")
     assert cluster.route("gpu0", "gpu1").bandwidth == load_link(inside).bandwidth

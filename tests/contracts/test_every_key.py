@@ -68,7 +68,7 @@ BASES: Final[Mapping[str, Data]] = {
     "buckets": _tensors({"buckets": "800 B"}),
     "chain": _collective(operation="broadcast", algorithm="chain", root=1),
     "exchange": _collective("torus_2d", 16, operation="all_to_all", algorithm="direct", size="4096 B"),
-    "boxes": _collective("dgx_a100", 16, algorithm="hierarchical", size="16 KiB", dtype="bfloat16"),
+    "nodes": _collective("dgx_a100", 16, algorithm="hierarchical", size="16 KiB", dtype="bfloat16"),
     "hybrid": _training(sharding={"strategy": "zero3", "shard_size": 2}, gradient_accumulation_steps=2),
     "ddp": _training(ranks=2, sharding="ddp", attention="standard", precision="fp16"),
     "offload": _training("dgx_a100", ranks=2, sharding="zero2", offload="optimizer"),
@@ -88,7 +88,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.world_size": (8,),
     "cluster.gpu": ("h100_sxm", SLOW_GPU),
     "cluster.stragglers": ({0: 1e-6},),
-    "cluster.link_factors": ({"gpu0->switch0": 0.1}, {"gpu1->switch0": 0.1}, {"gpu0->box0/port0": 0.01}),
+    "cluster.link_factors": ({"gpu0->switch0": 0.1}, {"gpu1->switch0": 0.1}, {"gpu0->node0/port0": 0.01}),
     "cluster.jitter.compute": (0.5,),
     "cluster.jitter.latency": (0.5,),
     "cluster.placement": ([0, 8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15], [1]),
@@ -185,9 +185,9 @@ POLICY: Final = "training.activation_checkpointing"
 NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "tp", "pp", "cp", "ep"))
 # One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
-    "cluster.placement": ("alone", "boxes"),
+    "cluster.placement": ("alone", "nodes"),
     "cluster.ecmp.hash": ("exchange", "ring", "alone"),
-    "cluster.link_factors": ("ring", "buffer", "chain", "boxes", "hybrid", "ddp", "alone", "pushed", "real"),
+    "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
     "training.allocator": ("large",),
     # A model for real, and no more of them than it takes.
     "training.numerics": ("ddp", "alone", "pushed", "real", "real servers"),

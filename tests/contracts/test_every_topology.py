@@ -52,15 +52,15 @@ def test_ranks_are_the_first_gpus_in_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_boxes_hold_every_rank_once(name: str) -> None:
-    size = facts(name).box_size
+def test_nodes_hold_every_rank_once(name: str) -> None:
+    size = facts(name).node_size
     for n in sizes(name):
         cluster = build(name, n)
-        assert sorted(rank for box in cluster.boxes for rank in box) == list(range(n))
-        assert len(cluster.boxes) == (1 if size is None else -(-n // size))
-        assert len(cluster.reducing_switches) == (len(cluster.boxes) if facts(name).in_switch_reduction else 0)
-        for switch, box in zip(cluster.reducing_switches, cluster.boxes, strict=False):
-            assert all(cluster.graph.has_edge(cluster.ranks[rank], switch) for rank in box)
+        assert sorted(rank for node in cluster.nodes for rank in node) == list(range(n))
+        assert len(cluster.nodes) == (1 if size is None else -(-n // size))
+        assert len(cluster.reducing_switches) == (len(cluster.nodes) if facts(name).in_switch_reduction else 0)
+        for switch, node in zip(cluster.reducing_switches, cluster.nodes, strict=False):
+            assert all(cluster.graph.has_edge(cluster.ranks[rank], switch) for rank in node)
 
 
 @pytest.mark.parametrize("name", NAMES)

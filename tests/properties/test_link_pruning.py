@@ -34,13 +34,13 @@ ALGORITHMS = ("ring", "direct", "direct", "tree", "halving_doubling", "naive", "
 
 
 def inside(kind: str, **more: Any) -> Mapping[str, Any]:
-    """Boxes of four GPUs, whose cards are as many as told or half as many."""
+    """Nodes of four GPUs, whose cards are as many as told or half as many."""
     options = {
         "gpus": 4, "inside": kind, "hosts": 2, "pcie_bandwidth": "31.5 GB/s", "pcie_latency": "0.5 us",
         "socket_bandwidth": "20 GB/s", "socket_latency": "0.3 us", "nics": 2, "nic_bandwidth": "25 GB/s",
-        "nic_latency": "1 us", "fabric": "leaf_spine", "boxes_per_leaf": 2, "spine_latency": "0.3 us",
+        "nic_latency": "1 us", "fabric": "leaf_spine", "nodes_per_leaf": 2, "spine_latency": "0.3 us",
     } | more  # fmt: skip
-    return {"builder": "boxes", "options": options, "gpu": "a100_sxm_80gb"}
+    return {"builder": "nodes", "options": options, "gpu": "a100_sxm_80gb"}
 
 
 def tree(builder: str, **options: Any) -> Mapping[str, Any]:
@@ -69,7 +69,7 @@ MACHINES: dict[str, tuple[str | Mapping[str, Any], int]] = {
     "cards for two": (inside("nvswitch", link_bandwidth="300 GB/s", link_latency="0.5 us"), 12),
     "no fast links": (inside("pcie"), 12),
     "a star with servers": ("star_100g", 8),
-    "mesh in a box": (inside("full_mesh", link_bandwidth="64 GB/s", link_latency="1 us", nics=4, fabric="rail"), 12),
+    "mesh in a node": (inside("full_mesh", link_bandwidth="64 GB/s", link_latency="1 us", nics=4, fabric="rail"), 12),
 }
 
 

@@ -18,7 +18,7 @@ from simulator.collectives.verify import verify
 from simulator.errors import ScheduleError
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
-from tests.playing import equal_boxes, request_options
+from tests.playing import equal_nodes, request_options
 from tests.replay import Row, columns_of, keeps_the_promise, rows_of, same_float_bits
 
 PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in catalog.pairs()]
@@ -63,12 +63,12 @@ MUTATIONS = (dropped, doubled, with_wrong_chunk, with_wrong_target, flipped)
 
 
 def options(algorithm: str, operation: str, n: int) -> dict[str, Any]:
-    """Of the algorithm's examples one with boxes of several ranks, or with several servers, where it has any."""
+    """Of the algorithm's examples one with nodes of several ranks, or with several servers, where it has any."""
     examples = list(catalog.find(algorithm).examples(n))
-    largest = max(examples, key=lambda one: (one.box_size or 0) % n + (one.servers or 0) % n)
+    largest = max(examples, key=lambda one: (one.node_size or 0) % n + (one.servers or 0) % n)
     found = request_options(largest, n)
-    if largest.box_size:
-        found["boxes"] = equal_boxes(n, largest.box_size)
+    if largest.node_size:
+        found["nodes"] = equal_nodes(n, largest.node_size)
     takes = catalog.find(algorithm)
     in_pieces = "chunks" in takes.options and operation not in takes.whole
     return found | ({"chunks": found.get("chunks") or 2} if in_pieces else {})

@@ -17,7 +17,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
-from tests.playing import WIDE_GPU, assert_time, boxes, equal_boxes, planned, regular, star, time_of
+from tests.playing import WIDE_GPU, assert_time, equal_nodes, nodes, planned, regular, star, time_of
 
 WORLD_SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16)
 # Divisible by every number up to 16.
@@ -126,13 +126,13 @@ def test_on_a_ring_graph_only_the_ring_has_a_form(n: int) -> None:
 @pytest.mark.parametrize(
     ("m", "g", "nics"), [(2, 2, 2), (2, 4, 4), (2, 4, 2), (3, 4, 1), (4, 4, 4), (3, 5, 5), (2, 8, 4)]
 )
-def test_hierarchical_over_boxes_shares_the_network_cards(m: int, g: int, nics: int) -> None:
+def test_hierarchical_over_nodes_shares_the_network_cards(m: int, g: int, nics: int) -> None:
     n = m * g
     alpha1, beta1 = 2 * 0.5e-6, 300e9
     # GPU, PCIe, card, leaf, card, PCIe, GPU; a card is shared by g / nics GPUs.
     alpha2, beta2 = 2 * (0.25e-6 + 0.25e-6 + 1e-6), 25e9 / (g / nics)
     way = (g - 1) * (alpha1 + S / (g * beta1)) + (m - 1) * (alpha2 + S / (g * m * beta2))
-    cluster = boxes(n, g, nics)
+    cluster = nodes(n, g, nics)
     assert_time(2 * way, cluster, "hierarchical", Request("all_reduce", n, ELEMENTS))
     assert_time(way, cluster, "hierarchical", Request("reduce_scatter", n, ELEMENTS))
     assert_time(way, cluster, "hierarchical", Request("all_gather", n, ELEMENTS))
@@ -144,7 +144,7 @@ def test_hierarchical_with_groups_on_a_star(n: int) -> None:
     for g in (d for d in range(2, n) if n % d == 0):
         m = n // g
         expected = 2 * (g - 1) * (alpha + S / (g * beta)) + 2 * (m - 1) * (alpha + S / (g * m * beta))
-        assert_time(expected, star(n), "hierarchical", Request("all_reduce", n, ELEMENTS, boxes=equal_boxes(n, g)))
+        assert_time(expected, star(n), "hierarchical", Request("all_reduce", n, ELEMENTS, nodes=equal_nodes(n, g)))
 
 
 def longest_window(steps: int, latencies: list[float], times: list[float]) -> float:
@@ -173,7 +173,7 @@ def capped(cluster: Cluster, **facts: Any) -> Cluster:
 )
 @pytest.mark.parametrize("cards", [1e9, 3e9, 12.5e9])
 def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g: int, nics: int, cards: float) -> None:
-    # Inside a box G - 1 rings leave every rank, so each gets that part of the cap; one ring crosses at every rank.
+    # Inside a node G - 1 rings leave every rank, so each gets that part of the cap; one ring crosses at every rank.
     n, inside, startup = m * g, 40e9, 20e-6
     # A number of elements that n g divides, so that all pieces are of one size.
     elements = 1260 * n * g
@@ -183,7 +183,7 @@ def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g:
     hop = {False: piece / (inside / (g - 1)), True: piece / cards}
     leaves = [i % g == g - 1 for i in range(n)]
     latencies, times = [alpha2 if leaves[i] else alpha1 for i in range(n)], [hop[leaves[i]] for i in range(n)]
-    cluster = capped(boxes(n, g, nics), startup=startup, rate_cap=inside, cross_rate_cap=cards)
+    cluster = capped(nodes(n, g, nics), startup=startup, rate_cap=inside, cross_rate_cap=cards)
     for operation, steps in (("all_gather", n - 1), ("reduce_scatter", n - 1), ("all_reduce", 2 * (n - 1))):
         expected = startup + longest_window(steps, latencies, times)
         assert_time(expected, cluster, "multi_ring", Request(operation, n, elements))
@@ -197,7 +197,7 @@ def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g:
 @pytest.mark.parametrize("elements", [0, 1, 7, 12 * 3, 12 * 4 + 5, 1003])
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_reduce"])
 def test_many_rings_have_a_form_for_parts_that_differ_too(operation: str, elements: int) -> None:
-    cluster = capped(boxes(12, 4), rate_cap=40e9, cross_rate_cap=10e9)
+    cluster = capped(nodes(12, 4), rate_cap=40e9, cross_rate_cap=10e9)
     request = Request(operation, 12, elements)
     predicted = planned(cluster, "multi_ring", request).predicted
     assert predicted == pytest.approx(time_of(cluster, "multi_ring", request), rel=EXACT)
@@ -205,18 +205,18 @@ def test_many_rings_have_a_form_for_parts_that_differ_too(operation: str, elemen
 
 def test_many_rings_that_can_fill_a_port_together_have_no_form() -> None:
     # Three rings of a rank share its port of 300 GB/s as they meet, which no formula foresees.
-    assert planned(boxes(8, 4), "multi_ring", Request("all_gather", 8, ELEMENTS)).predicted is None
-    # One ring a port and a card for each rank: nothing meets, with an odd number of boxes either.
+    assert planned(nodes(8, 4), "multi_ring", Request("all_gather", 8, ELEMENTS)).predicted is None
+    # One ring a port and a card for each rank: nothing meets, with an odd number of nodes either.
     for n in (6, 8):
         request = Request("all_gather", n, ELEMENTS)
-        predicted = planned(boxes(n, 2), "multi_ring", request).predicted
-        assert predicted == pytest.approx(time_of(boxes(n, 2), "multi_ring", request), rel=EXACT)
+        predicted = planned(nodes(n, 2), "multi_ring", request).predicted
+        assert predicted == pytest.approx(time_of(nodes(n, 2), "multi_ring", request), rel=EXACT)
 
 
-def test_many_rings_use_as_many_cards_as_a_box_has() -> None:
-    # Bus bandwidth over boxes of 8 with cards of 25 GB/s: one ring 25, eight rings 200.
+def test_many_rings_use_as_many_cards_as_a_node_has() -> None:
+    # Bus bandwidth over nodes of 8 with cards of 25 GB/s: one ring 25, eight rings 200.
     n, elements = 32, 32 * 8 * 2**17
-    cluster = boxes(n, 8)
+    cluster = nodes(n, 8)
     request = Request("all_gather", n, elements)
     nbytes = 4 * elements * (n - 1) / n
     assert nbytes / time_of(cluster, "ring", request) <= 25e9
@@ -226,7 +226,7 @@ def test_many_rings_use_as_many_cards_as_a_box_has() -> None:
 def test_a_switch_that_adds_beats_the_ring_by_the_ratio_of_their_volumes() -> None:
     # busbw 2(N-1)/(N+1) beta against beta; the filling of the pipeline and latencies cost a tenth at this size.
     n, elements = 8, 64 * 2**20
-    cluster = boxes(n, n)
+    cluster = nodes(n, n)
     ring = time_of(cluster, "ring", Request("all_reduce", n, elements))
     nvls = time_of(cluster, "nvls", Request("all_reduce", n, elements, chunks=64))
     assert 0.9 * 2 * (n - 1) / (n + 1) <= ring / nvls <= 2 * (n - 1) / (n + 1)
@@ -305,7 +305,7 @@ def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
     n = len(group)
     for algorithm, operation in catalog.pairs():
         if algorithm == "nvls" or (
-            algorithm in ("hierarchical", "multi_ring") and len({len(b) for b in cluster.boxes}) > 1
+            algorithm in ("hierarchical", "multi_ring") and len({len(b) for b in cluster.nodes}) > 1
         ):
             continue
         request = Request(operation, n, 240 * n * 7, servers=n, servers_on="workers")
@@ -315,9 +315,9 @@ def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
 
 
 @pytest.mark.parametrize("size", [2, 8])
-def test_an_nvswitch_box_is_a_star_whose_pcie_ports_do_not_matter(size: int) -> None:
+def test_an_nvswitch_node_is_a_star_whose_pcie_ports_do_not_matter(size: int) -> None:
     alpha, beta = 1e-6, 300e9
     forms = on_a_star(size, alpha, beta)
     for algorithm in ("ring", "naive", "direct", "tree", "halving_doubling"):
         expected = forms[algorithm, "all_reduce"]
-        assert_time(expected, boxes(size, size), algorithm, Request("all_reduce", size, ELEMENTS))
+        assert_time(expected, nodes(size, size), algorithm, Request("all_reduce", size, ELEMENTS))

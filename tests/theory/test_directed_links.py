@@ -16,7 +16,7 @@ from simulator.cluster.routing import Router
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
 from simulator.errors import NoRouteError, ScenarioError
-from tests.playing import WIDE_GPU, boxes, divisors, equal_boxes, planned, regular, star, time_of
+from tests.playing import WIDE_GPU, divisors, equal_nodes, nodes, planned, regular, star, time_of
 
 EXACT = 1e-9
 # Divisible by every number up to 9, and by 16 pieces.
@@ -48,10 +48,10 @@ def torus(*shape: int, latency: str = "1 us") -> Cluster:
 
 @st.composite
 def directed(draw: st.DrawFn) -> tuple[Cluster, int]:
-    """Links of one kind or two, by direction or by place; a few odd, a few missing, a few one-way; and a box's size."""
+    """Links of one kind or two, by direction or by place; a few odd, missing or one-way; and a node's size."""
     n = draw(st.integers(2, 9))
     size = draw(st.sampled_from(divisors(n)))
-    flat = [star(n, n), regular("ring", n), regular("fully_connected", n), leaves(n, size), boxes(n, size)]
+    flat = [star(n, n), regular("ring", n), regular("fully_connected", n), leaves(n, size), nodes(n, size)]
     cluster = draw(st.sampled_from([*flat, *([torus(size, n // size)] if 1 < size < n else [])]))
     graph = cluster.graph.copy()
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
@@ -66,7 +66,7 @@ def directed(draw: st.DrawFn) -> tuple[Cluster, int]:
     facts = st.tuples(st.sampled_from([1e9, 2e9, 4e9]), st.sampled_from([0.0, 1e-6, 5e-6, 1e-4]))
     kinds: list[Facts] = draw(st.lists(facts, min_size=3, max_size=3))
     place = {vertex: number for number, vertex in enumerate(graph)}
-    by = draw(st.sampled_from(["nothing", "number", "neighbour", "level", "box"]))
+    by = draw(st.sampled_from(["nothing", "number", "neighbour", "level", "node"]))
     for a, b in sorted(graph.edges):
         ranks = [place[v] for v in (a, b) if v in cluster.ranks]
         kind = {
@@ -74,7 +74,7 @@ def directed(draw: st.DrawFn) -> tuple[Cluster, int]:
             "number": place[a] < place[b],
             "neighbour": (place[b] - place[a]) % n == 1,
             "level": len(ranks) if a in cluster.ranks else -len(ranks),
-            "box": sum(ranks) // size,
+            "node": sum(ranks) // size,
         }[by]
         graph.edges[a, b].update(bandwidth=kinds[kind % 3][0], latency=kinds[kind % 3][1])
     # Other latencies on links between switches, and anything on a few.
@@ -102,7 +102,7 @@ def asked(draw: st.DrawFn) -> tuple[Cluster, Request]:
         rank_order=tuple(draw(st.permutations(range(n)))) if draw(st.booleans()) else (),
         servers=n,
         servers_on="own" if cluster.servers and draw(st.booleans()) else "workers",
-        boxes=equal_boxes(n, size),
+        nodes=equal_nodes(n, size),
     )
     return cluster, request
 
@@ -193,8 +193,8 @@ def test_a_way_beside_the_switch_that_leads_in_one_direction_only_is_a_way() -> 
 
 
 @pytest.mark.parametrize("late", [0.0, 1e-6, 2e-6, 3e-6, 1e-4])
-def test_boxes_behind_unlike_latencies_have_a_form_until_what_leaves_them_is_met_inside(late: float) -> None:
-    """Two GPUs a leaf: a ring inside begins 2 us after a box has got its last chunk, over the ports to other leaves.
+def test_nodes_behind_unlike_latencies_have_a_form_until_what_leaves_them_is_met_inside(late: float) -> None:
+    """Two GPUs a leaf: a ring inside begins 2 us after a node has got its last chunk, over the ports to other leaves.
 
     A chunk out of leaf 1 is longer on its way by `late`; one round more over it, and it is longer than the way inside.
     """
@@ -204,7 +204,7 @@ def test_boxes_behind_unlike_latencies_have_a_form_until_what_leaves_them_is_met
     graph = cluster.graph.copy()
     graph.edges["leaf1", "spine"]["latency"] += late
     cluster = on(cluster, graph)
-    request = Request("all_gather", n, ELEMENTS, boxes=equal_boxes(n, g))
+    request = Request("all_gather", n, ELEMENTS, nodes=equal_nodes(n, g))
     # Both GPUs of a leaf share its link to the spine. The worst two hops in a row hold the late one.
     across = (m - 1) * (4 * alpha + S / n / (beta / g)) + late
     inside = (g - 1) * (2 * alpha + m * S / n / beta)
@@ -214,6 +214,6 @@ def test_boxes_behind_unlike_latencies_have_a_form_until_what_leaves_them_is_met
     else:
         assert predicted is None
     assert time_of(cluster, "hierarchical", request) >= (across + inside) * (1 - EXACT)
-    scattered = Request("reduce_scatter", n, ELEMENTS, boxes=equal_boxes(n, g))
+    scattered = Request("reduce_scatter", n, ELEMENTS, nodes=equal_nodes(n, g))
     assert planned(cluster, "hierarchical", scattered).predicted == pytest.approx(across + inside, rel=EXACT)
     assert time_of(cluster, "hierarchical", scattered) == pytest.approx(across + inside, rel=EXACT)

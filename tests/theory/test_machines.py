@@ -9,7 +9,7 @@ import pytest
 
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
-from tests.playing import assert_time, boxes, equal_boxes, star
+from tests.playing import assert_time, equal_nodes, nodes, star
 
 # Divisible by every number up to 16.
 ELEMENTS = 720_720
@@ -40,21 +40,21 @@ def test_a_cap_that_depends_on_the_size_is_half_at_the_half_size() -> None:
     assert_time(2 * (n - 1) * hop, cluster, "ring", Request("all_reduce", n, 3 * ELEMENTS))
 
 
-def test_flows_that_leave_a_box_have_a_cap_of_their_own() -> None:
+def test_flows_that_leave_a_node_have_a_cap_of_their_own() -> None:
     m, g = 2, 4
     n = m * g
-    cluster = with_machine(boxes(n, g), algorithm="hierarchical", startup=1e-5, rate_cap=100e9, cross_rate_cap=5e9)
+    cluster = with_machine(nodes(n, g), algorithm="hierarchical", startup=1e-5, rate_cap=100e9, cross_rate_cap=5e9)
     way = (g - 1) * (1e-6 + S / (g * 100e9)) + (m - 1) * (3e-6 + S / (g * m * 5e9))
     assert_time(1e-5 + 2 * way, cluster, "hierarchical", Request("all_reduce", n, ELEMENTS))
-    # One rank of each box: every hop of the ring leaves a box.
+    # One rank of each node: every hop of the ring leaves a node.
     pair = Request("all_reduce", 2, ELEMENTS)
     assert_time(1e-5 + 2 * (3e-6 + S / 2 / 5e9), cluster, "ring", pair, group=(0, g))
     line = Request("broadcast", 2, ELEMENTS, chunks=1)
     assert_time(1e-5 + 3e-6 + S / 5e9, cluster, "chain", line, group=(0, g))
 
 
-def test_boxes_made_by_the_user_do_not_change_which_flows_leave_a_box() -> None:
-    # Groups of 2 in a box of 4: the stage across stays inside the machine's box.
-    cluster = with_machine(boxes(4, 4), algorithm="hierarchical", rate_cap=100e9, cross_rate_cap=5e9)
-    request = Request("all_reduce", 4, ELEMENTS, boxes=equal_boxes(4, 2))
+def test_nodes_made_by_the_user_do_not_change_which_flows_leave_a_node() -> None:
+    # Groups of 2 in a node of 4: the stage across stays inside the machine's node.
+    cluster = with_machine(nodes(4, 4), algorithm="hierarchical", rate_cap=100e9, cross_rate_cap=5e9)
+    request = Request("all_reduce", 4, ELEMENTS, nodes=equal_nodes(4, 2))
     assert_time(2 * (1e-6 + S / (2 * 100e9)) + 2 * (1e-6 + S / (4 * 100e9)), cluster, "hierarchical", request)

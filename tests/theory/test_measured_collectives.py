@@ -100,16 +100,16 @@ def test_the_same_ring_over_four_gpus_was_not_fitted_and_is_within_fifteen_perce
 
 @pytest.mark.parametrize("topology", ["dgx_a100", "dgx_h100", "dgx_b200", "aws_p4de", "aws_p5"])
 @pytest.mark.parametrize("operation", RINGS)
-def test_several_boxes_run_the_ring_of_one_and_pay_the_network_of_the_all_reduce(topology: str, operation: str) -> None:
+def test_several_nodes_run_the_ring_of_one_and_pay_the_network_of_the_all_reduce(topology: str, operation: str) -> None:
     held = load_topology(topology).collectives
-    one, boxes = held[operation].one_box, held[operation].boxes
-    summed_one, summed = held["all_reduce"].one_box, held["all_reduce"].boxes
-    assert None not in (one, boxes, summed_one, summed)
-    assert boxes.startup == pytest.approx(one.startup + summed.startup - summed_one.startup, rel=1e-3)
-    assert (boxes.rate_cap, boxes.half_size, boxes.exponent) == (one.rate_cap, one.half_size, one.exponent)
-    assert boxes.algorithm == "multi_ring"
+    one, nodes = held[operation].one_node, held[operation].nodes
+    summed_one, summed = held["all_reduce"].one_node, held["all_reduce"].nodes
+    assert None not in (one, nodes, summed_one, summed)
+    assert nodes.startup == pytest.approx(one.startup + summed.startup - summed_one.startup, rel=1e-3)
+    assert (nodes.rate_cap, nodes.half_size, nodes.exponent) == (one.rate_cap, one.half_size, one.exponent)
+    assert nodes.algorithm == "multi_ring"
     assert one.algorithm == "ring"
-    assert boxes.source.startswith("not measured here: ")
+    assert nodes.source.startswith("not measured here: ")
 
 
 def test_every_shipped_section_is_made_from_the_fits_by_sweep() -> None:
@@ -121,7 +121,7 @@ def test_every_shipped_section_is_made_from_the_fits_by_sweep() -> None:
 
 
 def test_bus_bandwidths_that_no_ring_reaches_are_reached_by_the_machines_algorithm() -> None:
-    """483 GB/s on links of 450 GB/s; 78 GB/s with cards of 50 GB/s a box."""
+    """483 GB/s on links of 450 GB/s; 78 GB/s with cards of 50 GB/s a node."""
     for name, links in (("8_h100", 450e9), ("p4de_16_a100", 50e9)):
         held = measured_sweep(name)
         cluster, machine = shipped(name)

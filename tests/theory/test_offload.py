@@ -93,7 +93,7 @@ def test_closed_forms_equal_what_is_played(strategy: str, topology: str) -> None
 
 
 def test_copies_that_share_a_slot_with_the_network_are_played() -> None:
-    """Cards hang on the same PCIe switches, so between boxes nothing is taken by its closed form."""
+    """Cards hang on the same PCIe switches, so between nodes nothing is taken by its closed form."""
     assert offloaded("zero3", 16, collectives="auto").report.closed_form_collectives == 0
     assert offloaded("zero3", 8, collectives="auto").report.closed_form_collectives > 0
 

@@ -13,11 +13,11 @@ from math import prod
 import networkx as nx
 import pytest
 
-from simulator.cluster.builders.boxes import boxes
 from simulator.cluster.builders.dragonfly import dragonfly
 from simulator.cluster.builders.fat_tree import fat_tree
 from simulator.cluster.builders.fully_connected import fully_connected
 from simulator.cluster.builders.hypercube import hypercube
+from simulator.cluster.builders.nodes import nodes
 from simulator.cluster.builders.ring import ring
 from simulator.cluster.builders.star import star
 from simulator.cluster.builders.torus import torus
@@ -316,7 +316,7 @@ def test_routes_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_neighbours_of_a_large_pod_use_their_own_cards() -> None:
-    graph = boxes(
+    graph = nodes(
         2048, gpus=8, inside="nvswitch", link_bandwidth=450e9, pcie_bandwidth=63e9, pcie_latency=0.0, nics=8,
         nic_bandwidth=50e9,
     )  # fmt: skip
@@ -328,8 +328,8 @@ def test_neighbours_of_a_large_pod_use_their_own_cards() -> None:
 
 
 def test_all_rails_of_two_pods_cross_the_spines_at_full_rate() -> None:
-    """Box b of pod 0 sends to box b of pod 1, all eight rails at once: no link carries more than its bandwidth."""
-    graph = boxes(
+    """Node b of pod 0 sends to node b of pod 1, all eight rails at once: no link carries more than its bandwidth."""
+    graph = nodes(
         512, gpus=8, inside="nvswitch", link_bandwidth=450e9, pcie_bandwidth=63e9, pcie_latency=0.0, nics=8,
         nic_bandwidth=50e9,
     )  # fmt: skip

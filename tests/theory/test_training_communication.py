@@ -188,18 +188,18 @@ def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() 
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(12, 6), (24, 12)])
-def test_copies_are_summed_in_the_switch_of_a_box_that_they_share(ranks: int, size: int) -> None:
-    """Of 6 and 6 ranks in boxes of 8, ranks 0 and 6 share a box, 2 and 8 do not: no group can do as the first does.
+def test_copies_are_summed_in_the_switch_of_a_node_that_they_share(ranks: int, size: int) -> None:
+    """Of 6 and 6 ranks in nodes of 8, ranks 0 and 6 share a node, 2 and 8 do not: no group can do as the first does.
 
-    Where each box has one of them, no switch has anything to add.
+    Where each node has one of them, no switch has anything to add.
     """
     played = play(step("zero3", shard_size=size), ranks, "dgx_h100")
-    switches = dict(zip(played.cluster.boxes, played.cluster.reducing_switches, strict=True))
+    switches = dict(zip(played.cluster.nodes, played.cluster.reducing_switches, strict=True))
     sums = [op for name, op in played.plan.program.collectives().items() if name.startswith("sum layer 0 over copies")]
     assert len(sums) == size
     for op in sums:
-        together = [box for box in switches if set(op.group) <= set(box)]
-        assert op.extras == tuple(switches[box] for box in together)
+        together = [node for node in switches if set(op.group) <= set(node)]
+        assert op.extras == tuple(switches[node] for node in together)
         assert op.schedule.algorithm == ("nvls" if together else "multi_ring")
 
 

@@ -132,8 +132,8 @@ def test_every_algorithm_trains_alike_but_for_rounding(algorithm: str) -> None:
     np.testing.assert_allclose(norm, golden("fp32_ddp")["gnorm"][:5], rtol=1e-6)
 
 
-BOXES_OF_TWO = {
-    "builder": "boxes",
+NODES_OF_TWO = {
+    "builder": "nodes",
     "options": {
         "gpus": 2, "inside": "nvswitch", "link_bandwidth": "300 GB/s", "hosts": 1, "pcie_bandwidth": "63 GB/s",
         "pcie_latency": "1 us", "nics": 2, "nic_bandwidth": "25 GB/s", "nic_latency": "1 us",
@@ -142,9 +142,9 @@ BOXES_OF_TWO = {
 }  # fmt: skip
 
 
-def test_copies_of_the_states_in_boxes_give_the_bits_of_sums_that_go_through_boxes() -> None:
-    """Hybrid sharding in boxes against ddp under `hierarchical`: first inside, then across."""
-    facts: dict[str, Any] = {"algorithm": "hierarchical", "topology": BOXES_OF_TWO}
+def test_copies_of_the_states_in_nodes_give_the_bits_of_sums_that_go_through_nodes() -> None:
+    """Hybrid sharding in nodes against ddp under `hierarchical`: first inside, then across."""
+    facts: dict[str, Any] = {"algorithm": "hierarchical", "topology": NODES_OF_TWO}
     assert same_bits(trained("ddp", **facts), trained("zero3", shard_size=2, **facts))
 
 

@@ -13,20 +13,20 @@ from simulator.engine import events
 from simulator.engine.compiled import engine
 from simulator.records.program import Collective, Op, Program
 from simulator.report.numbers.link_use import link_uses
-from tests.playing import boxes, equal_boxes, planned, regular, star
+from tests.playing import equal_nodes, nodes, planned, regular, star
 
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize(
     ("cluster", "algorithm", "elements"),
-    [(star(6), "ring", 1003), (boxes(12, 4), "multi_ring", 48 * 1003), (boxes(12, 4), "multi_ring", 1003)],
+    [(star(6), "ring", 1003), (nodes(12, 4), "multi_ring", 48 * 1003), (nodes(12, 4), "multi_ring", 1003)],
 )
 def test_the_busiest_link_alone_is_told_as_all_are(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster, algorithm: str, elements: int, *, together: bool
 ) -> None:
     """Two collectives, one behind the other or on two streams, with books of all links and of one."""
     size = cluster.world_size
-    made = planned(cluster, algorithm, Request("all_reduce", size, elements, boxes=equal_boxes(size, 4))).program
+    made = planned(cluster, algorithm, Request("all_reduce", size, elements, nodes=equal_nodes(size, 4))).program
     ranks = []
     for own in made.ranks:
         first = next(op for op in own if isinstance(op, Collective))

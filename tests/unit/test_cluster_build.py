@@ -35,7 +35,7 @@ def test_an_inline_topology_builds_like_a_file() -> None:
     cluster = build(STAR, 3, servers=1)
     assert (cluster.name, cluster.ranks, cluster.servers) == ("inline", ("gpu0", "gpu1", "gpu2"), ("server0",))
     assert cluster.gpus[0].name == "l4"
-    assert cluster.boxes == ((0, 1, 2),)
+    assert cluster.nodes == ((0, 1, 2),)
     assert cluster.speeds == (1.0, 1.0, 1.0)
 
 
@@ -64,14 +64,14 @@ def test_a_link_factor_slows_one_direction_of_one_link() -> None:
 def test_placement_gives_rank_r_its_gpu() -> None:
     cluster = build("dgx_a100", 3, placement=[9, 0, 8])
     assert cluster.ranks == ("gpu9", "gpu0", "gpu8")
-    assert cluster.boxes == ((1,), (0, 2))
+    assert cluster.nodes == ((1,), (0, 2))
     assert cluster.hosts == ("host2", "host0", "host2")
 
 
-def test_only_boxes_with_ranks_are_told() -> None:
+def test_only_nodes_with_ranks_are_told() -> None:
     cluster = build("dgx_h100", 2, placement=[16, 17])
-    assert cluster.boxes == ((0, 1),)
-    assert cluster.reducing_switches == ("box2/nvswitch",)
+    assert cluster.nodes == ((0, 1),)
+    assert cluster.reducing_switches == ("node2/nvswitch",)
 
 
 def test_facts_are_known_without_building() -> None:
@@ -104,17 +104,17 @@ def test_the_seed_of_the_file_is_replaced_by_the_callers() -> None:
     assert routes() != routes(ecmp_seed=3)
 
 
-def test_measured_collectives_are_chosen_by_the_number_of_boxes() -> None:
+def test_measured_collectives_are_chosen_by_the_number_of_nodes() -> None:
     file = {
-        "builder": "boxes",
+        "builder": "nodes",
         "gpu": "l4",
         "options": {"gpus": 2, "inside": "pcie", "pcie_bandwidth": "1 GB/s", "pcie_latency": "1 us", "nics": 1,
                     "nic_bandwidth": "1 GB/s"},
         "collectives": {
-            "all_reduce": {"one_box": {"algorithm": "nvls", "startup": "20 us", "rate_cap": "470 GB/s",
+            "all_reduce": {"one_node": {"algorithm": "nvls", "startup": "20 us", "rate_cap": "470 GB/s",
                                        "half_size": "8 MiB", "exponent": 0.5, "chunks": 8, "source": "here"},
-                           "boxes": {"algorithm": "tree", "cross_rate_cap": "40 GB/s"}},
-            "broadcast": {"one_box": {"algorithm": "chain"}},
+                           "nodes": {"algorithm": "tree", "cross_rate_cap": "40 GB/s"}},
+            "broadcast": {"one_node": {"algorithm": "chain"}},
         },
     }  # fmt: skip
     inside, across = build(file, 2).collectives, build(file, 3).collectives
@@ -173,7 +173,7 @@ def test_a_misspelt_name_is_answered_with_the_right_one(how: dict[str, Any], mea
 def test_all_faults_of_a_file_are_told_at_once_with_line_and_column(tmp_path: Path) -> None:
     path = write(
         tmp_path / "wrong.yaml",
-        "builder: boxes\n"
+        "builder: nodes\n"
         "bulder: x\n"
         "options:\n"
         "  gpus: 0\n"
@@ -183,7 +183,7 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_and_column(tmp_path: Pa
         "  pcie_latency: 5 GB\n"
         "collectives:\n"
         "  allreduce: {}\n"
-        "  broadcast: {one_box: {algorithm: chain, chunk: 3}}\n",
+        "  broadcast: {one_node: {algorithm: chain, chunk: 3}}\n",
     )
     with pytest.raises(ScenarioError) as caught:
         load_topology(path)
@@ -196,7 +196,7 @@ def test_all_faults_of_a_file_are_told_at_once_with_line_and_column(tmp_path: Pa
         ":7:19: options.pcie_bandwidth: got 63; must be text with a unit",
         ":8:17: options.pcie_latency: got '5 GB'; 'GB' measures bytes, not time",
         ":10:3: collectives.allreduce: got 'allreduce'; one of ",
-        ":11:43: collectives.broadcast.one_box.chunk: unknown key; one of algorithm, chunks, ",
+        ":11:44: collectives.broadcast.one_node.chunk: unknown key; one of algorithm, chunks, ",
     ]
     assert len(lines) == len(starts)
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
@@ -224,14 +224,14 @@ def test_what_a_builder_refuses_is_told_at_its_options(tmp_path: Path) -> None:
         build(path, 2)
 
 
-def two_boxes() -> nx.Graph:
+def two_nodes() -> nx.Graph:
     graph = nx.Graph()
     for i in range(4):
-        graph.add_node(f"a{i}", kind="gpu", box=i // 2)
+        graph.add_node(f"a{i}", kind="gpu", node=i // 2)
         graph.add_edge(f"a{i}", f"in{i // 2}", bandwidth="100 GB/s", latency="1 us")
-    for box in range(2):
-        graph.nodes[f"in{box}"].update(kind="switch", box=box, reduces=True)
-        graph.add_edge(f"in{box}", "top", bandwidth=25e9, latency=2e-6)
+    for node in range(2):
+        graph.nodes[f"in{node}"].update(kind="switch", node=node, reduces=True)
+        graph.add_edge(f"in{node}", "top", bandwidth=25e9, latency=2e-6)
     graph.add_node("top", kind="switch")
     graph.add_edge("s", "top", bandwidth="25 GB/s", latency="2 us")
     graph.nodes["s"]["kind"] = "server"
@@ -240,10 +240,10 @@ def two_boxes() -> nx.Graph:
 
 @pytest.mark.parametrize("edges", ["edges", "links"])
 def test_a_node_link_graph_is_a_topology(tmp_path: Path, edges: str) -> None:
-    path = write(tmp_path / "two.json", json.dumps(nx.node_link_data(two_boxes(), edges=edges)))
+    path = write(tmp_path / "two.json", json.dumps(nx.node_link_data(two_nodes(), edges=edges)))
     cluster = build(str(path), 4, gpu="l4", servers=1)
     assert cluster.ranks == ("a0", "a1", "a2", "a3")
-    assert cluster.boxes == ((0, 1), (2, 3))
+    assert cluster.nodes == ((0, 1), (2, 3))
     assert cluster.reducing_switches == ("in0", "in1")
     assert cluster.servers == ("s",)
     route = cluster.route("a0", "a3")
@@ -270,7 +270,7 @@ def test_a_graph_goes_to_graphml_and_json_and_comes_back(tmp_path: Path) -> None
 
 
 def test_a_topology_file_can_take_its_graph_from_another_file(tmp_path: Path) -> None:
-    write(tmp_path / "two.json", json.dumps(nx.node_link_data(two_boxes(), edges="edges")))
+    write(tmp_path / "two.json", json.dumps(nx.node_link_data(two_nodes(), edges="edges")))
     path = write(tmp_path / "mine.yaml", "graph: two.json\ngpu: l4\n")
     assert facts(path) == TopologyFacts("mine", 4, True, True, 2, "l4")
     assert build(path, 2).route("a0", "a1").bandwidth == 100e9

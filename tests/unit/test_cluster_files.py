@@ -23,11 +23,11 @@ PLAIN: dict[str, Any] = {
 
 
 def test_a_bare_value_is_short_for_a_figure() -> None:
-    long = PLAIN | {"hbm_bandwidth": {"value": "500 GB/s", "source": "box", "sure": False}}
+    long = PLAIN | {"hbm_bandwidth": {"value": "500 GB/s", "source": "node", "sure": False}}
     short, full = load_gpu(PLAIN), load_gpu(long)
     assert short.hbm_bandwidth == full.hbm_bandwidth == 500e9
     assert (short.facts["unsure"], full.facts["unsure"]) == ((), ("hbm_bandwidth",))
-    assert full.facts["sources"]["hbm_bandwidth"] == "box"
+    assert full.facts["sources"]["hbm_bandwidth"] == "node"
     assert short.scale_up_bandwidth == 0.0
 
 

@@ -13,7 +13,7 @@ from simulator.collectives.plan import Task, packed, plan
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
-from tests.playing import boxes, planned, regular, star, time_of
+from tests.playing import nodes, planned, regular, star, time_of
 
 ALPHA, BETA = 10e-6, 12.5e9
 
@@ -119,8 +119,8 @@ def test_what_cannot_be_is_told_with_its_reason(eight_gpus: Cluster) -> None:
         (
             eight_gpus,
             "hierarchical",
-            replace(request, boxes=((0, 1, 2), (3, 4, 5, 6, 7))),
-            r"boxes must be of one size, got sizes \[3, 5\]",
+            replace(request, nodes=((0, 1, 2), (3, 4, 5, 6, 7))),
+            r"nodes must be of one size, got sizes \[3, 5\]",
         ),
         (
             eight_gpus,
@@ -188,7 +188,7 @@ def test_auto_without_any_form_takes_the_least_estimate_and_calls_it_so() -> Non
 
 
 def test_a_machines_own_number_of_pieces_is_taken_unless_the_user_says_otherwise() -> None:
-    cluster = replace(boxes(4, 4), collectives={"all_reduce": MachineCollective("nvls", chunks=3)})
+    cluster = replace(nodes(4, 4), collectives={"all_reduce": MachineCollective("nvls", chunks=3)})
 
     def segments(nbytes: int, chunks: int | None = None) -> int:
         made = planned(cluster, "nvls", Request("all_reduce", 4, nbytes // 4, chunks=chunks))

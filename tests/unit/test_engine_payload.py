@@ -11,7 +11,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, Request
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
-from tests.playing import Array, boxes, played, same_bits, star, starts, time_of
+from tests.playing import Array, nodes, played, same_bits, star, starts, time_of
 
 
 def zeroed(value: Array) -> Array:
@@ -78,7 +78,7 @@ def test_every_reduction_is_right_in_every_algorithm(
     algorithm: str, operation: str, accumulate: str, reduction: str
 ) -> None:
     n, elements = 8, 203
-    cluster = boxes(n, 4) if algorithm in ("nvls", "hierarchical", "multi_ring") else star(n, 1)
+    cluster = nodes(n, 4) if algorithm in ("nvls", "hierarchical", "multi_ring") else star(n, 1)
     request = Request(operation, n, elements)
     x = starts(request, "bfloat16")
     run = played(cluster, algorithm, request, dtype="bfloat16", reduction=reduction, accumulate=accumulate, start=x)
@@ -95,7 +95,7 @@ def test_every_reduction_is_right_in_every_algorithm(
         assert np.all(error <= ((1 + u) ** n - 1) * np.abs(exact) + 1e-30)
     else:
         scale = np.abs(wide).sum(0) / (n if reduction == "average" else 1)
-        # In several boxes an in-switch sum of a box travels in the payload's dtype, so it is rounded there too.
+        # In several nodes an in-switch sum of a node travels in the payload's dtype, so it is rounded there too.
         steps = (1 + u) ** (n + 1) - 1 if accumulate == "payload" else u * (2.1 if algorithm == "nvls" else 1.001)
         assert np.all(error <= steps * scale)
     assert run.verdict.wrong == 0
@@ -106,7 +106,7 @@ def test_every_reduction_is_right_in_every_algorithm(
 )
 def test_partial_sums_in_float32_take_four_bytes_on_the_wire_where_they_travel(algorithm: str) -> None:
     n, elements = 8, 8 * 1000
-    cluster = boxes(n, 4) if algorithm in ("hierarchical", "multi_ring") else star(n)
+    cluster = nodes(n, 4) if algorithm in ("hierarchical", "multi_ring") else star(n)
     run = played(cluster, algorithm, Request("all_reduce", n, elements), dtype="bfloat16", accumulate="float32")
     log = run.timeline.logs[0]
     reducing = log.transfers.reduce

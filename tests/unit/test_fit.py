@@ -114,7 +114,7 @@ def test_ranks_hosts_and_gpu_are_read_from_the_rank_list(tmp_path: Path) -> None
     path = tmp_path / "log.txt"
     path.write_text(log(SIZES, ring_time))
     sweep = read_sweep(path)
-    assert (sweep.operation, sweep.world_size, sweep.boxes) == ("all_reduce", 8, 2)
+    assert (sweep.operation, sweep.world_size, sweep.nodes) == ("all_reduce", 8, 2)
     assert sweep.gpu == GPU
     assert sweep.dtype == "float32"
     assert sweep.rows[0] == (1024, pytest.approx(ring_time(1024, 8), rel=1e-3))
@@ -133,14 +133,14 @@ def test_a_sweep_without_a_topology_is_played_on_links_from_the_sweep(sweep_file
     assert any("times what the fastest row needs" in text for text in done.assumed)
     path = tmp_path / "machine.yaml"
     path.write_text(to_yaml(done))
-    assert load_topology(path).collectives["all_reduce"].one_box == done.machine
+    assert load_topology(path).collectives["all_reduce"].one_node == done.machine
 
 
-def test_hosts_without_a_topology_become_boxes(tmp_path: Path) -> None:
+def test_hosts_without_a_topology_become_nodes(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(log(SIZES[4:], ring_time))
     done = fit(path, algorithm="hierarchical")
-    assert (done.topology, done.boxes, done.world_size) == ("measured_boxes", 2, 8)
+    assert (done.topology, done.nodes, done.world_size) == ("measured_nodes", 2, 8)
     assert "cross_rate_cap" in done.constants
     assert abs(done.at_largest) < 0.05
     again = tmp_path / "machine.yaml"
@@ -171,8 +171,8 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
     text = to_yaml(found)
     assert text.startswith("# NVIDIA DGX A100")
     assert text.count("collectives:") == 1
-    boxes = before.collectives["all_reduce"].boxes
-    assert boxes is None or f"algorithm: {boxes.algorithm}" in text
+    nodes = before.collectives["all_reduce"].nodes
+    assert nodes is None or f"algorithm: {nodes.algorithm}" in text
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_is_missing_or_wrong_is_told_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_boxes_that_do_not_agree_with_the_topology_are_refused(tmp_path: Path) -> None:
+def test_nodes_that_do_not_agree_with_the_topology_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(log(SIZES, ring_time))
     with pytest.raises(ScenarioError, match="8 ranks on 2 hosts, but dgx_h100 puts them into 1"):

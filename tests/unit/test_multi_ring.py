@@ -1,4 +1,4 @@
-"""Several rings over boxes: who sends over which card, and how a machine's cap is shared."""
+"""Several rings over nodes: who sends over which card, and how a machine's cap is shared."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simulator.collectives.multi_ring import orders
 from simulator.collectives.ring import ALGORITHM as RING
 from simulator.records.chunks import chunk_sizes, split
 from simulator.records.transfers import write_out
-from tests.playing import boxes, equal_boxes, planned, time_of
+from tests.playing import equal_nodes, nodes, planned, time_of
 
 
 def request(m: int, g: int) -> Request:
-    return Request("all_gather", m * g, 1000, boxes=equal_boxes(m * g, g))
+    return Request("all_gather", m * g, 1000, nodes=equal_nodes(m * g, g))
 
 
 def hops(order: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -33,7 +33,7 @@ def test_every_card_sends_for_one_ring_and_receives_for_one(m: int, g: int) -> N
     assert all(sorted(ring) == list(range(m * g)) for ring in rings)
     crossing = [(a, b) for ring in rings for a, b in hops(ring) if a // g != b // g]
     assert sorted(a for a, _ in crossing) == sorted(b for _, b in crossing) == list(range(m * g))
-    # All other rings that pass a rank stay in its box.
+    # All other rings that pass a rank stay in its node.
     inside = Counter(a for ring in rings for a, b in hops(ring) if a // g == b // g)
     assert set(inside.values()) == {g - 1}
 
@@ -44,10 +44,10 @@ def test_a_ring_that_crosses_stays_on_its_rail(m: int, g: int) -> None:
     assert all(a % g == b % g for a, b in crossing)
 
 
-def test_with_one_box_or_boxes_of_one_rank_it_is_the_ring() -> None:
-    for grouped in (equal_boxes(6, 6), equal_boxes(6, 1), ()):
-        wanted = Request("all_reduce", 6, 1003, boxes=grouped)
-        ours = planned(boxes(6, 6), "multi_ring", wanted).program.collectives()["all_reduce"].schedule
+def test_with_one_node_or_nodes_of_one_rank_it_is_the_ring() -> None:
+    for grouped in (equal_nodes(6, 6), equal_nodes(6, 1), ()):
+        wanted = Request("all_reduce", 6, 1003, nodes=grouped)
+        ours = planned(nodes(6, 6), "multi_ring", wanted).program.collectives()["all_reduce"].schedule
         theirs = RING.plans["all_reduce"](wanted)
         for name in ("src", "dst", "first", "channel", "waiter", "awaited"):
             assert getattr(write_out(ours), name).tolist() == getattr(write_out(theirs), name).tolist()
@@ -55,7 +55,7 @@ def test_with_one_box_or_boxes_of_one_rank_it_is_the_ring() -> None:
 
 @pytest.mark.parametrize("elements", [0, 1, 7, 1003])
 def test_a_part_is_the_same_whether_it_is_cut_or_not(elements: int) -> None:
-    schedule = planned(boxes(8, 4), "multi_ring", Request("all_gather", 8, elements)).program.collectives()
+    schedule = planned(nodes(8, 4), "multi_ring", Request("all_gather", 8, elements)).program.collectives()
     sizes = chunk_sizes(schedule["all_gather"].schedule, elements).reshape(8, 4)
     assert sizes.sum(axis=1).tolist() == split(elements, 8).tolist()
     assert all(row.tolist() == split(int(row.sum()), 4).tolist() for row in sizes)
@@ -65,14 +65,14 @@ def with_cap(cluster: Cluster, cap: float) -> Cluster:
     return replace(cluster, collectives={"all_gather": MachineCollective("multi_ring", rate_cap=cap)})
 
 
-def test_rings_that_leave_a_rank_inside_share_the_cap_and_a_group_of_one_box_has_it_whole() -> None:
-    cluster = with_cap(boxes(8, 4), 30e9)
+def test_rings_that_leave_a_rank_inside_share_the_cap_and_a_group_of_one_node_has_it_whole() -> None:
+    cluster = with_cap(nodes(8, 4), 30e9)
     over = planned(cluster, "multi_ring", Request("all_gather", 8, 800)).program.collectives()["all_gather"]
-    one_box = Request("all_gather", 4, 4000)
-    inside = planned(cluster, "multi_ring", one_box, group=(0, 1, 2, 3)).program.collectives()["all_gather"]
+    one_node = Request("all_gather", 4, 4000)
+    inside = planned(cluster, "multi_ring", one_node, group=(0, 1, 2, 3)).program.collectives()["all_gather"]
     assert (over.rate_cap, inside.rate_cap) == (10e9, 30e9)
     expected = 3 * (1e-6 + 4000 / 30e9)
-    assert time_of(cluster, "multi_ring", one_box, group=(0, 1, 2, 3)) == pytest.approx(expected, rel=1e-9)
+    assert time_of(cluster, "multi_ring", one_node, group=(0, 1, 2, 3)) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])

@@ -70,27 +70,27 @@ def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cann
     made = chosen(build(name, 16))
     assert made.algorithm == machine
     assert made.why.startswith(f"{name} runs {machine} (")
-    # One full box and half of another: what needs boxes of one size has none.
+    # One full node and half of another: what needs nodes of one size has none.
     uneven = chosen(build(name, 12))
     assert "hierarchical" != uneven.algorithm != "nvls"
-    # A group of one full box within the uneven cluster may run it again.
+    # A group of one full node within the uneven cluster may run it again.
     assert chosen(build(name, 12), group=tuple(range(8))).algorithm == machine
 
 
-@pytest.mark.parametrize(("in_box", "runs"), [(1, "multi_ring"), (2, "nvls"), (8, "nvls")])
-def test_a_switch_has_nothing_to_add_where_each_box_has_one_rank(in_box: int, runs: str) -> None:
-    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit): copies of a shard that stand alone in their boxes go round."""
+@pytest.mark.parametrize(("in_node", "runs"), [(1, "multi_ring"), (2, "nvls"), (8, "nvls")])
+def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, runs: str) -> None:
+    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit): copies of a shard that stand alone in their nodes go round."""
     cluster = build("dgx_h100", 32)
-    group = tuple(8 * box + place for box in range(4) for place in range(in_box))
+    group = tuple(8 * node + place for node in range(4) for place in range(in_node))
     made = chosen(cluster, group=group)
     assert made.algorithm == runs
     gathered = cluster.collectives["all_gather"]
-    assert (made.ops[0].startup == gathered.startup) == (in_box == 1)
+    assert (made.ops[0].startup == gathered.startup) == (in_node == 1)
 
 
 def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:
     with pytest.raises(
-        ScenarioError, match=r"collective\.algorithm: nvls: boxes must be of one size, got sizes \[8, 4\]"
+        ScenarioError, match=r"collective\.algorithm: nvls: nodes must be of one size, got sizes \[8, 4\]"
     ):
         plan(build("dgx_h100", 12), Task(Request("all_reduce", 12, 1024), "nvls", tuple(range(12))))
 

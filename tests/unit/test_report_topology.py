@@ -12,11 +12,11 @@ from simulator.report.plots.layout import places, selected
 GPU = Gpu("plain", {}, 1, 1.0, 1, 0.0, 1.0)
 
 
-def cluster(graph: Graph, per_box: int | None = None) -> Cluster:
+def cluster(graph: Graph, per_node: int | None = None) -> Cluster:
     ranks = tuple(graphs.of_kind(graph, "gpu"))
-    step = per_box or len(ranks)
-    boxes = tuple(tuple(range(i, min(i + step, len(ranks)))) for i in range(0, len(ranks), step))
-    return Cluster("test", graph, Router(graph, "test"), (GPU,) * len(ranks), ranks, boxes=boxes)
+    step = per_node or len(ranks)
+    nodes = tuple(tuple(range(i, min(i + step, len(ranks)))) for i in range(0, len(ranks), step))
+    return Cluster("test", graph, Router(graph, "test"), (GPU,) * len(ranks), ranks, nodes=nodes)
 
 
 def star(gpus: int, bandwidth: float = 12.5e9) -> Graph:
@@ -28,25 +28,25 @@ def star(gpus: int, bandwidth: float = 12.5e9) -> Graph:
     return graph
 
 
-def boxed(boxes: int, gpus: int = 8) -> Graph:
-    """Boxes of GPUs on an NVSwitch and a NIC each, NICs on one leaf."""
+def in_nodes(nodes: int, gpus: int = 8) -> Graph:
+    """Nodes of GPUs on an NVSwitch and a NIC each, NICs on one leaf."""
     graph = graphs.empty()
     graphs.add_vertex(graph, "leaf", "switch", forwards=True)
-    for box in range(boxes):
-        graphs.add_vertex(graph, f"box{box}/nvswitch", "switch", forwards=False)
-        graphs.add_vertex(graph, f"box{box}/nic", "nic", forwards=True)
-        graphs.add_cable(graph, f"box{box}/nic", "leaf", 50e9, 2e-6)
+    for node in range(nodes):
+        graphs.add_vertex(graph, f"node{node}/nvswitch", "switch", forwards=False)
+        graphs.add_vertex(graph, f"node{node}/nic", "nic", forwards=True)
+        graphs.add_cable(graph, f"node{node}/nic", "leaf", 50e9, 2e-6)
         for gpu in range(gpus):
-            name = graphs.add_vertex(graph, f"box{box}/gpu{gpu}", "gpu", forwards=False)
-            graphs.add_cable(graph, name, f"box{box}/nvswitch", 450e9, 1e-6)
-            graphs.add_cable(graph, name, f"box{box}/nic", 64e9, 1e-6)
+            name = graphs.add_vertex(graph, f"node{node}/gpu{gpu}", "gpu", forwards=False)
+            graphs.add_cable(graph, name, f"node{node}/nvswitch", 450e9, 1e-6)
+            graphs.add_cable(graph, name, f"node{node}/nic", 64e9, 1e-6)
     return graph
 
 
 def test_the_title_counts_what_there_is_and_what_links_carry() -> None:
     assert plot_topology.finding(cluster(star(8))) == "test: 8 GPUs, 1 switch; every link 12.5 GB/s each way"
-    assert plot_topology.finding(cluster(boxed(2), 8)) == (
-        "test: 16 GPUs in 2 boxes, 2 NICs, 3 switches; links of 50 GB/s to 450 GB/s each way"
+    assert plot_topology.finding(cluster(in_nodes(2), 8)) == (
+        "test: 16 GPUs in 2 nodes, 2 NICs, 3 switches; links of 50 GB/s to 450 GB/s each way"
     )
 
 
@@ -64,11 +64,11 @@ def test_a_star_s_switch_stands_in_the_middle(gpus: int) -> None:
 def test_tiers_rise_from_the_gpus_to_the_network_and_nvswitches_stand_below() -> None:
     import networkx as nx
 
-    graph = boxed(2)
+    graph = in_nodes(2)
     kinds = {vertex: str(kind) for vertex, kind in graph.nodes(data="kind")}
-    at = places(nx.Graph(graph), kinds, [f"box{b}/gpu{i}" for b in range(2) for i in range(8)])
-    heights = {name: at[name][1] for name in ("box0/nvswitch", "box0/gpu0", "box0/nic", "leaf")}
-    assert heights == {"box0/nvswitch": -1.0, "box0/gpu0": 0.0, "box0/nic": 1.0, "leaf": 2.0}
+    at = places(nx.Graph(graph), kinds, [f"node{b}/gpu{i}" for b in range(2) for i in range(8)])
+    heights = {name: at[name][1] for name in ("node0/nvswitch", "node0/gpu0", "node0/nic", "leaf")}
+    assert heights == {"node0/nvswitch": -1.0, "node0/gpu0": 0.0, "node0/nic": 1.0, "leaf": 2.0}
     assert len(set(at.values())) == len(at)
 
 
@@ -84,19 +84,19 @@ def test_a_degraded_direction_is_told_apart() -> None:
     assert "12.5 GB/s / 5 GB/s" in {text.get_text() for text in drawn.axes[0].texts}
 
 
-def test_of_a_large_cluster_whole_boxes_are_drawn_and_the_rest_counted() -> None:
-    large = cluster(boxed(100), 8)
-    chosen, boxes = selected(large, 200)
-    # A box has 8 GPUs, an NVSwitch and a NIC; 20 boxes fill 200 places.
-    assert boxes == 200 // 10
-    assert sum(vertex.endswith("/nvswitch") for vertex in chosen) == boxes
+def test_of_a_large_cluster_whole_nodes_are_drawn_and_the_rest_counted() -> None:
+    large = cluster(in_nodes(100), 8)
+    chosen, nodes = selected(large, 200)
+    # A node has 8 GPUs, an NVSwitch and a NIC; 20 nodes fill 200 places.
+    assert nodes == 200 // 10
+    assert sum(vertex.endswith("/nvswitch") for vertex in chosen) == nodes
     drawn = plot_topology.figure(large)
     assert drawn.legends[0].get_title().get_text() == (
-        f"{len(chosen)} of 1001 vertices are drawn: the first 20 of 100 boxes and what joins them"
+        f"{len(chosen)} of 1001 vertices are drawn: the first 20 of 100 nodes and what joins them"
     )
 
 
-def test_of_a_box_larger_than_the_page_the_first_gpus_and_the_switch_are_drawn() -> None:
+def test_of_a_node_larger_than_the_page_the_first_gpus_and_the_switch_are_drawn() -> None:
     chosen, _ = selected(cluster(star(1000)), 200)
     assert "switch" in chosen
     assert {"gpu0", "gpu1"} <= chosen

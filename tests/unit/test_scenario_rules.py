@@ -125,12 +125,12 @@ def test_nvls_needs_switches_that_add() -> None:
     assert line.startswith("collective.algorithm: got 'nvls'; the switches of topology dgx_a100 cannot reduce")
 
 
-def test_hierarchical_needs_full_boxes() -> None:
+def test_hierarchical_needs_full_nodes() -> None:
     assert told({"algorithm": "hierarchical"}, {"topology": "dgx_a100", "world_size": 16}) == []
     (line,) = told({"algorithm": "hierarchical"}, {"topology": "dgx_a100", "world_size": 12})
-    assert line.endswith("a box has 8 and all must be full; take 8 or 16 ranks")
+    assert line.endswith("a node has 8 and all must be full; take 8 or 16 ranks")
     assert told({"algorithm": "hierarchical", "group_size": 4}) == []
-    assert "has no boxes" in told({"algorithm": "hierarchical"})[0]
+    assert "has no nodes" in told({"algorithm": "hierarchical"})[0]
     (line,) = told({"algorithm": "hierarchical", "group_size": 3})
     assert line == "collective.group_size: got 3; must divide the 8 ranks of the group; try 2, 4, 8"
 
@@ -190,7 +190,7 @@ def test_a_topology_written_out_needs_a_gpu_from_somewhere() -> None:
 
 
 def test_pieces_are_refused_where_the_algorithm_does_not_cut_this_operation() -> None:
-    boxes = {"topology": "dgx_a100", "world_size": 16}
-    assert told({"algorithm": "hierarchical", "chunks": 4}, boxes) == []
-    (line,) = told({"algorithm": "hierarchical", "chunks": 4, "operation": "all_gather"}, boxes)
+    nodes = {"topology": "dgx_a100", "world_size": 16}
+    assert told({"algorithm": "hierarchical", "chunks": 4}, nodes) == []
+    (line,) = told({"algorithm": "hierarchical", "chunks": 4, "operation": "all_gather"}, nodes)
     assert line == "collective.chunks: got 4; hierarchical all_gather is not cut into pieces; remove it"

@@ -15,7 +15,7 @@ from simulator.errors import SimulationError
 from simulator.records.chunks import chunk_sizes, split, transfer_elements
 from simulator.records.schedule import Repeat, Round, Schedule
 from simulator.records.transfers import write_out
-from tests.playing import equal_boxes
+from tests.playing import equal_nodes
 
 
 @given(st.integers(0, 10_000), st.integers(1, 200))
@@ -35,8 +35,8 @@ def test_an_all_to_all_cuts_every_row_alike() -> None:
 
 @pytest.mark.parametrize(("algorithm", "operation"), catalog.pairs())
 def test_columns_are_the_rounds_written_one_below_the_other(algorithm: str, operation: str) -> None:
-    boxes = equal_boxes(6, 3) if algorithm in ("hierarchical", "multi_ring", "nvls") else ()
-    schedule = catalog.find(algorithm).plans[operation](Request(operation, 6, 1000, boxes=boxes, servers=2))
+    nodes = equal_nodes(6, 3) if algorithm in ("hierarchical", "multi_ring", "nvls") else ()
+    schedule = catalog.find(algorithm).plans[operation](Request(operation, 6, 1000, nodes=nodes, servers=2))
     rounds, columns = list(schedule.rounds()), write_out(schedule)
     for name in ("src", "dst", "first", "count", "reduce", "channel"):
         assert getattr(columns, name).tolist() == np.concatenate([getattr(r, name) for r in rounds]).tolist()

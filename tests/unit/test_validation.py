@@ -232,7 +232,7 @@ def test_buffers_of_the_loss_are_given_back(strategy: Strategy) -> None:
 
 
 def small(line: int = 112) -> Row:
-    """13 B on one box, two sequences a GPU."""
+    """13 B on one node, two sequences a GPU."""
     return next(row for row in measured("foundry") if row.line == line)
 
 
@@ -273,11 +273,11 @@ def test_an_error_is_of_tokens_per_second() -> None:
     assert found.memory_error is None
 
 
-def test_groups_tell_boxes_and_dtypes_apart_and_the_fitted_rows_together() -> None:
+def test_groups_tell_nodes_and_dtypes_apart_and_the_fitted_rows_together() -> None:
     played = [outcome(0.1), outcome(-0.1, gpus=16), outcome(0.3, matmul="float8_e4m3fn")]
     found = {group.name: group for group in by_group(played)}
     assert list(found) == [
-        "foundry, bf16, all", "foundry, H100, one box", "foundry, H100, several boxes", "foundry, H100, fp8",
+        "foundry, bf16, all", "foundry, H100, one node", "foundry, H100, several nodes", "foundry, H100, fp8",
     ]  # fmt: skip
     assert found["foundry, bf16, all"].bias == pytest.approx(0.0)
     assert found["foundry, H100, fp8"].median == pytest.approx(0.3)
@@ -296,7 +296,7 @@ def test_no_error_cannot_be_summarised() -> None:
         (outcome(-0.3, matmul="float8_e4m3fn"), "cast"),
         (outcome(0.3, table="torchtitan", gpus=16), "not stated"),
         (outcome(-0.3, seq_len=32768), "attention"),
-        (outcome(-0.3, gpus=16), "boxes"),
+        (outcome(-0.3, gpus=16), "nodes"),
         (outcome(-0.3), "kernels"),
     ],
 )

@@ -82,7 +82,7 @@ def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | Non
     return Fit(
         operation=sweep.operation,
         world_size=sweep.world_size,
-        boxes=max(1, len(place.cluster.boxes)),
+        nodes=max(1, len(place.cluster.nodes)),
         topology=place.cluster.name,
         base=place.base,
         machine=found.machine,

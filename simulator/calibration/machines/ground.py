@@ -18,9 +18,9 @@ from simulator.errors import ScenarioError
 
 # How much faster than the fastest row an assumed link is: the fitted cap shall rule, not the link.
 _SPARE: Final = 1.25
-# How much faster links inside a box are, where cards between boxes are what rules.
+# How much faster links inside a node are, where cards between nodes are what rules.
 _PLENTY: Final = 4.0
-# A route through a switch, recalled for NVSwitch (1-2 us), and one to another box, measured with perftest on EDR.
+# A route through a switch, recalled for NVSwitch (1-2 us), and one to another node, measured with perftest on EDR.
 _LATENCY: Final = "0.5 us"
 _NIC_LATENCY: Final = "0.9 us"
 
@@ -48,31 +48,31 @@ def ground(sweep: Sweep, topology: str | None) -> Ground:
     Raises
     ------
     ScenarioError
-        Fewer GPUs than ranks; boxes that do not agree with the sweep's.
+        Fewer GPUs than ranks; nodes that do not agree with the sweep's.
     """
     if topology is None:
         return _assumed(sweep)
     cluster = build(topology, sweep.world_size)
-    if sweep.boxes is not None and cluster.boxes and len(cluster.boxes) != sweep.boxes:
+    if sweep.nodes is not None and cluster.nodes and len(cluster.nodes) != sweep.nodes:
         raise ScenarioError(
-            f"{sweep.source}: {sweep.world_size} ranks on {sweep.boxes} hosts, "
-            f"but {cluster.name} puts them into {len(cluster.boxes)}; give the topology that was measured"
+            f"{sweep.source}: {sweep.world_size} ranks on {sweep.nodes} hosts, "
+            f"but {cluster.name} puts them into {len(cluster.nodes)}; give the topology that was measured"
         )
-    placed = f"{len(cluster.boxes)} box(es), as {cluster.name} places {sweep.world_size} ranks"
-    return Ground(cluster, topology, () if sweep.boxes else (placed,))
+    placed = f"{len(cluster.nodes)} node(es), as {cluster.name} places {sweep.world_size} ranks"
+    return Ground(cluster, topology, () if sweep.nodes else (placed,))
 
 
 def _assumed(sweep: Sweep) -> Ground:
-    boxes = sweep.boxes or 1
-    if sweep.world_size % boxes:
+    nodes = sweep.nodes or 1
+    if sweep.world_size % nodes:
         raise ScenarioError(
-            f"{sweep.source}: {sweep.world_size} ranks on {boxes} hosts, not the same number on each; give a topology"
+            f"{sweep.source}: {sweep.world_size} ranks on {nodes} hosts, not the same number on each; give a topology"
         )
     gpu = _gpu(sweep.gpu)
-    keys = _star(sweep) if boxes == 1 else _boxes(sweep, boxes)
+    keys = _star(sweep) if nodes == 1 else _nodes(sweep, nodes)
     keys["gpu"] = gpu or _any_gpu(sweep)
-    where = "one switch" if boxes == 1 else f"{boxes} boxes with a card for each GPU"
-    said = "" if sweep.boxes else ", because the sweep names no hosts"
+    where = "one switch" if nodes == 1 else f"{nodes} nodes with a card for each GPU"
+    said = "" if sweep.nodes else ", because the sweep names no hosts"
     links = keys["options"].get("nic_bandwidth", keys["options"].get("bandwidth"))
     return Ground(
         build(keys, sweep.world_size),
@@ -104,15 +104,15 @@ def _star(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _boxes(sweep: Sweep, boxes: int) -> dict[str, Any]:
-    size = sweep.world_size // boxes
+def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
+    size = sweep.world_size // nodes
     card = _SPARE * _fastest(sweep)
     if sweep.operation == "all_reduce":
-        # A rank's share of what leaves a box, where sums are made inside first: S / G in a ring of boxes.
-        card = _SPARE * max(nbytes / time for nbytes, time in sweep.rows) * 2 * (boxes - 1) / sweep.world_size
+        # A rank's share of what leaves a node, where sums are made inside first: S / G in a ring of nodes.
+        card = _SPARE * max(nbytes / time for nbytes, time in sweep.rows) * 2 * (nodes - 1) / sweep.world_size
     return {
-        "name": "measured_boxes",
-        "builder": "boxes",
+        "name": "measured_nodes",
+        "builder": "nodes",
         "options": {
             "gpus": size,
             "inside": "nvswitch",

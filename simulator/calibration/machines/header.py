@@ -29,7 +29,7 @@ _SPELLED: Final = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgath
                    "reducescatter": "reduce_scatter"}  # fmt: skip
 _OPERATION: Final = ("op", "operation", "collective", "coll")
 _RANKS: Final = ("ranks", "world_size", "nranks", "num_ranks", "n_ranks", "gpus")
-_BOXES: Final = ("boxes", "nodes", "hosts", "num_nodes", "nnodes")
+_NODES: Final = ("nodes", "boxes", "hosts", "num_nodes", "nnodes")
 # As in a scenario: ten times the largest machine in operation.
 MOST_RANKS: Final = 1_000_000
 _GPU: Final = ("gpu", "gpu_name", "device")
@@ -42,7 +42,7 @@ class Header:
     """What a file says of its machine; None or empty where it does not."""
 
     world_size: int | None = None
-    boxes: int | None = None
+    nodes: int | None = None
     operation: str | None = None
     gpu: str = ""
 
@@ -81,7 +81,7 @@ def _from_log(text: str, path: Path | str) -> Header:
     found = {name for name in named if name}
     return Header(
         world_size=len(numbers) or None,
-        boxes=len({host for _, host, _ in ranks}) or None,
+        nodes=len({host for _, host, _ in ranks}) or None,
         operation=found.pop() if len(found) == 1 else None,
         gpu=ranks[0][2] if ranks else "",
     )
@@ -95,7 +95,7 @@ def _from_csv(text: str, path: Path | str) -> Header:
     except csv.Error as error:  # quotes that are never closed make a cell of all that follows
         raise ScenarioError(f"{path}: {error}; check its quotes") from error
     plain = [{str(key).strip().lower(): str(value).strip() for key, value in row.items()} for row in rows]
-    for names in (_SWEEP, _OPERATION, _RANKS, _BOXES):
+    for names in (_SWEEP, _OPERATION, _RANKS, _NODES):
         values = _values(plain, names)
         if len(values) > 1:
             raise ScenarioError(
@@ -107,7 +107,7 @@ def _from_csv(text: str, path: Path | str) -> Header:
         raise ScenarioError(f"{path}: operation: got {operation!r}; one of {', '.join(OPERATIONS)}")
     return Header(
         world_size=_whole(plain, _RANKS, path),
-        boxes=_whole(plain, _BOXES, path),
+        nodes=_whole(plain, _NODES, path),
         operation=operation_of(operation) if operation else None,
         gpu=_only(plain, _GPU) or "",
     )

@@ -1,4 +1,4 @@
-"""Which links hold a machine back: those inside its boxes or those between them.
+"""Which links hold a machine back: those inside its nodes or those between them.
 
 Rule: one sweep tells one rate, so one cap is fitted: of the links that its largest array fills most. Like asking which
 of two doors the queue stands at.
@@ -19,7 +19,7 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import TransferLog
 
-# Share of their rated bandwidth that links inside a box reach at best, against network cards, which reach nearly all:
+# Share of their rated bandwidth that links inside a node reach at best, against network cards, which reach nearly all:
 # 8 A100 0.78, 8 H100 0.69, 8 B200 0.60 of NVLink in the shipped sweeps.
 _BEST_INSIDE: Final = 0.7
 
@@ -44,7 +44,7 @@ class Bounds:
 
 
 def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None) -> Bounds:
-    """Compare how full links inside and links between boxes are when the largest array is sent in the measured time.
+    """Compare how full links inside and links between nodes are when the largest array is sent in the measured time.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def bounds(cluster: Cluster, sweep: Sweep, algorithm: str, *, pieces: int | None
 
 def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]]:
     """For each route: which limit, the least time that its busiest link needs [s], and its bandwidth [B/s]."""
-    box_of = {cluster.ranks[rank]: b for b, box in enumerate(cluster.boxes) for rank in box}
+    node_of = {cluster.ranks[rank]: b for b, node in enumerate(cluster.nodes) for rank in node}
     carried: dict[int, float] = {}
     ends: dict[int, tuple[int, int]] = {}
     for i, route in enumerate(log.route.tolist()):
@@ -79,7 +79,7 @@ def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]
     bandwidth = cluster.router.bandwidth
     found: list[tuple[Limit, float, float]] = []
     for route, (src, dst) in ends.items():
-        a, b = box_of.get(log.vertices[src]), box_of.get(log.vertices[dst])
+        a, b = node_of.get(log.vertices[src]), node_of.get(log.vertices[dst])
         limit: Limit = "across" if a is not None and b is not None and a != b else "inside"
         links = log.routes[route]
         busy = max((carried[link] / bandwidth[link] for link in links), default=0.0)

@@ -63,7 +63,7 @@ def _measured(name: str, rows: list[dict[str, str]]) -> Measured:
         operation=operation_of(first["op"]) or first["op"],
         world_size=int(first["ranks"]),
         rows=tuple(sorted((int(row["size_bytes"]), float(row["time_us_oop"]) / 1e6) for row in rows)),
-        boxes=int(first["nodes"]),
+        nodes=int(first["nodes"]),
         gpu=first["gpu"],
         source=first["source"],
     )

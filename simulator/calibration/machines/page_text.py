@@ -17,15 +17,15 @@ constants in the topology files by `python -m simulator.calibration.machines.shi
 A machine has at most five constants. The simulator plays the algorithm that the machine runs on its links, and
 
 - every rank first pays `startup` once;
-- each flow is held to `rate_cap` inside a box or `cross_rate_cap` between boxes, times 1 / (1 + (`half_size` /
+- each flow is held to `rate_cap` inside a node or `cross_rate_cap` between nodes, times 1 / (1 + (`half_size` /
   S)^`exponent`) for an array of S bytes, S at least a packet of 4096;
-- where several rings run at once (`multi_ring`), those that leave a GPU for another one of its box share `rate_cap`;
-- over several boxes all-reduces are cut into `chunks` pieces (none smaller than 4 MiB), so that links inside and
-  between boxes work at once.
+- where several rings run at once (`multi_ring`), those that leave a GPU for another one of its node share `rate_cap`;
+- over several nodes all-reduces are cut into `chunks` pieces (none smaller than 4 MiB), so that links inside and
+  between nodes work at once.
 
 Only one cap is fitted: one sweep tells one rate. It is the cap of those links that the largest array fills most. A ring
-cannot explain 483 GB/s of bus bandwidth over links of 450 GB/s (8 H100), nor 78 GB/s over cards of 50 GB/s a box (two
-p4de boxes): the first adds inside its switch (`nvls`), the second adds up inside its boxes first (`hierarchical`).
+cannot explain 483 GB/s of bus bandwidth over links of 450 GB/s (8 H100), nor 78 GB/s over cards of 50 GB/s a node (two
+p4de nodes): the first adds inside its switch (`nvls`), the second adds up inside its nodes first (`hierarchical`).
 """
 
 WHY: Final = """
@@ -37,7 +37,7 @@ hardly anything counts but the start-up; those rows have a quarter of the weight
 
 RING: Final = """## Gathers and reduce-scatters
 
-A sharded training step lives by these two, and one box of 8 H100 is the only place where they were measured: a table
+A sharded training step lives by these two, and one node of 8 H100 is the only place where they were measured: a table
 that the compiler XLA ships. Its times contain the launch, so the start-ups here do too. The machine is taken to run a
 ring, as NCCL does. The rows over 8 GPUs were fitted with two constants (start-up and cap), with three (the cap fades
 with the root of the size) and with four, those of the reduce-scatter also with one, its cap, and the gather's start-up
@@ -51,9 +51,9 @@ exponent of its own is not, nor a second start-up and half size: four numbers fo
 sweep's own unrest: its reduce-scatter of 1 MiB takes 20 us, that of 512 KiB 41 us. Over 4 and 2 GPUs, held out, the
 same constants are too fast (table below); over 2 there is only one neighbour.
 
-Nobody's gathers over several boxes are known here. There `multi_ring` runs, one ring a GPU, each crossing to the next
-box over another card, with the constants of one box, what the network adds to the start-up of the all-reduce, and its
-cap between boxes where one was fitted: `source` says `not measured here`. dgx_a100 and aws_p4de take their all-reduce's
+Nobody's gathers over several nodes are known here. There `multi_ring` runs, one ring a GPU, each crossing to the next
+node over another card, with the constants of one node, what the network adds to the start-up of the all-reduce, and its
+cap between nodes where one was fitted: `source` says `not measured here`. dgx_a100 and aws_p4de take their all-reduce's
 constants, which is a ring over the same links; dgx_b200 takes twice the bytes in the time of dgx_h100.
 """
 
@@ -76,11 +76,11 @@ operation.
 
 - Sizes between the measured ones, on the measured machine, from 1 MiB up: as the tables above say.
 - Below 1 MiB: tens of percent here and there; the library's protocols for small messages are not simulated.
-- The same boxes with fewer GPUs, or more boxes: the algorithm and the links are played, but the caps are those of the
-  measured number of GPUs. For 2 and 4 H100 the table above is all that is known; for more than two boxes nothing is.
+- The same nodes with fewer GPUs, or more nodes: the algorithm and the links are played, but the caps are those of the
+  measured number of GPUs. For 2 and 4 H100 the table above is all that is known; for more than two nodes nothing is.
 - `source` in a topology file says where constants come from, and says `not measured here` where they are taken from
-  another machine or operation: dgx_a100 and dgx_h100 over several boxes, aws_p4de in one box; gathers and
-  reduce-scatters everywhere but in one box of H100.
+  another machine or operation: dgx_a100 and dgx_h100 over several nodes, aws_p4de in one node; gathers and
+  reduce-scatters everywhere but in one node of H100.
 - One sweep of each machine is known. Another cluster of the same make, library version or cabling can differ by more
   than the errors on this page.
 

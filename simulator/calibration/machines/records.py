@@ -79,7 +79,7 @@ class Fit:
     Attributes
     ----------
     operation : str
-    world_size, boxes : int
+    world_size, nodes : int
     topology : str
         Name of the topology that it was played on.
     base : str, or mapping
@@ -98,7 +98,7 @@ class Fit:
 
     operation: str
     world_size: int
-    boxes: int
+    nodes: int
     topology: str
     base: str | Mapping[str, Any]
     machine: MachineCollective

@@ -40,7 +40,7 @@ def played(cluster: Cluster, operation: str, machine: MachineCollective, nbytes:
 
 @dataclass(slots=True)
 class Response:
-    """Times of one algorithm, with the cap on flows inside boxes or across them.
+    """Times of one algorithm, with the cap on flows inside nodes or across them.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from simulator.cluster.topology_file import MeasuredOperation
 
 # Sweeps of all_reduce that the constants are fitted to; the table's others are only held against them.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")
-# The only sweeps of these operations over a full box, taken for a ring as NCCL runs it; those over 2 and 4 of its GPUs
+# The only sweeps of these operations over a full node, taken for a ring as NCCL runs it; those over 2 and 4 of its GPUs
 # are held out.
 RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
 _ABSENT: Final = "not measured here"
@@ -59,8 +59,8 @@ def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, Mea
     all_reduces = _all_reduces(fitted)
     found = {name: {"all_reduce": both} for name, both in all_reduces.items()}
     for operation, sweep in RINGS.items():
-        for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_box).items():
-            found[name][operation] = MeasuredOperation(ring, _over_boxes(name, ring, all_reduces))
+        for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_node).items():
+            found[name][operation] = MeasuredOperation(ring, _over_nodes(name, ring, all_reduces))
     return found
 
 
@@ -77,7 +77,7 @@ def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredO
 
 
 def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str, MachineCollective]:
-    """A ring in one box of each topology: of H100 as fitted, of A100 as their all_reduce, which is a ring."""
+    """A ring in one node of each topology: of H100 as fitted, of A100 as their all_reduce, which is a ring."""
     if a100 is None or a100.algorithm != "ring":
         raise ValueError("eight A100 were fitted to no ring")
     b200 = replace(h100, rate_cap=2 * h100.rate_cap, half_size=2 * h100.half_size)
@@ -90,20 +90,20 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
     }
 
 
-def _over_boxes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
+def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
     """Several such rings at once; what the network adds to the start-up, and its cap, as of all_reduces."""
     own = all_reduces[name]
-    # An all_reduce that its links inside hold back tells no cap between boxes.
+    # An all_reduce that its links inside hold back tells no cap between nodes.
     held_by = {"dgx_h100": "dgx_b200"}.get(name, name)
-    network = all_reduces[held_by].boxes
-    if own.one_box is None or own.boxes is None or network is None:
+    network = all_reduces[held_by].nodes
+    if own.one_node is None or own.nodes is None or network is None:
         raise ValueError(f"{name} has no all_reduce to take the network's part from")
-    startup = float(f"{ring.startup + own.boxes.startup - own.one_box.startup:.4g}")
-    told = f"{_ABSENT}: rings as in one box, the network's start-up as of its all_reduce, "
+    startup = float(f"{ring.startup + own.nodes.startup - own.one_node.startup:.4g}")
+    told = f"{_ABSENT}: rings as in one node, the network's start-up as of its all_reduce, "
     if network.cross_rate_cap == float("inf"):
-        told += "no cap between boxes but its cards' rating"
+        told += "no cap between nodes but its cards' rating"
     else:
-        told += f"cap between boxes as of the all_reduce of {held_by}" + (", the same cards" if held_by != name else "")
+        told += f"cap between nodes as of the all_reduce of {held_by}" + (", the same cards" if held_by != name else "")
     machine = replace(ring, algorithm="multi_ring", startup=startup, cross_rate_cap=network.cross_rate_cap)
     return _said(machine, told)
 
@@ -116,11 +116,11 @@ def _two_a100(two_b200: MachineCollective) -> MachineCollective:
     """As much of its cards' 200 Gb/s as dgx_b200 reaches of 400 Gb/s; its switches cannot add."""
     cap = float(f"{two_b200.cross_rate_cap / 2:.4g}")
     machine = replace(two_b200, algorithm="hierarchical", cross_rate_cap=cap, chunks=8)
-    return _said(machine, f"{_ABSENT}: as two dgx_b200 boxes with cards half as fast")
+    return _said(machine, f"{_ABSENT}: as two dgx_b200 nodes with cards half as fast")
 
 
 def _two_h100(p5: MachineCollective, two_b200: MachineCollective) -> MachineCollective:
-    why = f"{_ABSENT}: rates as aws_p5 (the same boxes, as much card bandwidth), start-up as dgx_b200 (the same cards)"
+    why = f"{_ABSENT}: rates as aws_p5 (the same nodes, as much card bandwidth), start-up as dgx_b200 (the same cards)"
     return _said(replace(p5, startup=two_b200.startup), why)
 
 

@@ -30,7 +30,7 @@ class Sweep:
     ----------
     operation : str
     world_size : int
-    boxes : int or None
+    nodes : int or None
         Hosts; None where the file does not say.
     dtype : str
     rows : tuple of (int, float)
@@ -46,7 +46,7 @@ class Sweep:
     operation: str
     world_size: int
     rows: tuple[tuple[int, float], ...]
-    boxes: int | None = None
+    nodes: int | None = None
     dtype: str = "float32"
     gpu: str = ""
     source: str = ""
@@ -82,8 +82,8 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
     ranks = _world_size(path, header, world_size, operation or header.operation, rows, assumed)
     what = operation or header.operation or _operation(path, ranks, rows, assumed)
     times = _times(path, rows)
-    boxes = header.boxes
-    return Sweep(what, ranks, times, boxes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
+    nodes = header.nodes
+    return Sweep(what, ranks, times, nodes, _dtype(path, rows, assumed), header.gpu, str(path), tuple(assumed))
 
 
 def _world_size(

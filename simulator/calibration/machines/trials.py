@@ -21,11 +21,11 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
 from simulator.errors import ScenarioError
 
-# What communication libraries run, nearest first. The switch adds where it can; over boxes stages that overlap come
+# What communication libraries run, nearest first. The switch adds where it can; over nodes stages that overlap come
 # near to what NCCL's trees and rings do there.
 _PREFERRED: Final = ("nvls", "ring", "double_binary_tree", "direct", "tree", "chain", "halving_doubling")
-_OVER_BOXES: Final = ("nvls", "hierarchical", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
-# Into how many pieces arrays are tried to be cut, where boxes add up in stages that can overlap.
+_OVER_NODES: Final = ("nvls", "hierarchical", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
+# Into how many pieces arrays are tried to be cut, where nodes add up in stages that can overlap.
 _CUTS: Final = (8, 4, 16)
 # An algorithm that needs so much longer without a cap than was measured with the largest array is not it.
 _TOO_SLOW: Final = 1.1
@@ -57,7 +57,7 @@ def trials(
     found: list[Trial] = []
     too_slow: list[Tried] = []
     for name in _names(cluster, sweep, algorithm):
-        staged = sweep.operation == "all_reduce" and name in ("nvls", "hierarchical") and len(cluster.boxes) > 1
+        staged = sweep.operation == "all_reduce" and name in ("nvls", "hierarchical") and len(cluster.nodes) > 1
         cuts: tuple[int | None, ...] = _CUTS if staged else (None,)
         try:
             limits = bounds(cluster, sweep, name, pieces=cuts[-1])
@@ -92,7 +92,7 @@ def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
             able = ", ".join(catalog.operations(algorithm))
             raise ScenarioError(f"algorithm: got {algorithm!r}, which has no {sweep.operation}; it has {able}")
         return [algorithm]
-    wanted = _PREFERRED if len(cluster.boxes) < 2 else _OVER_BOXES
+    wanted = _PREFERRED if len(cluster.nodes) < 2 else _OVER_NODES
     return [name for name in wanted if sweep.operation in catalog.find(name).plans]
 
 

@@ -36,8 +36,8 @@ def told(fit: Fit) -> str:
     """
     machine = fit.machine
     held = ", ".join(f"{name} {text}" for name, text in written(machine).items())
-    boxes = "" if fit.boxes == 1 else f" in {fit.boxes} boxes"
-    lines = [f"{fit.operation} on {fit.world_size} ranks{boxes} of {fit.topology}: {machine.algorithm}"]
+    nodes = "" if fit.nodes == 1 else f" in {fit.nodes} nodes"
+    lines = [f"{fit.operation} on {fit.world_size} ranks{nodes} of {fit.topology}: {machine.algorithm}"]
     lines += [f"{len(fit.constants)} constants: {held}"]
     lines += [f"assumed: {text}" for text in fit.assumed]
     lines += ["", f"{'size':>10}  {'measured':>10}  {'simulated':>10}  {'error':>7}"]
@@ -86,7 +86,7 @@ def to_yaml(fit: Fit) -> str:
         A whole topology file: of a named topology its own text, comments kept, in which only what was fitted is new; of
         an assumed one its keys. Of a graph file the `collectives` section alone.
     """
-    one = MeasuredOperation(one_box=fit.machine) if fit.boxes == 1 else MeasuredOperation(boxes=fit.machine)
+    one = MeasuredOperation(one_node=fit.machine) if fit.nodes == 1 else MeasuredOperation(nodes=fit.machine)
     if isinstance(fit.base, Mapping):
         said = "".join(f"# Assumed: {text}.\n" for text in fit.assumed)
         return f"{said}{_mapping(fit.base)}{section({fit.operation: one})}"
@@ -95,7 +95,7 @@ def to_yaml(fit: Fit) -> str:
         return section({fit.operation: one})
     held = dict(load_topology(fit.base).collectives)
     before = held.get(fit.operation, MeasuredOperation())
-    held[fit.operation] = MeasuredOperation(one.one_box or before.one_box, one.boxes or before.boxes)
+    held[fit.operation] = MeasuredOperation(one.one_node or before.one_node, one.nodes or before.nodes)
     return without_section(path) + section(held)
 
 
@@ -104,10 +104,10 @@ def section(collectives: Mapping[str, MeasuredOperation]) -> str:
 
     Examples
     --------
-    >>> print(section({"all_reduce": MeasuredOperation(one_box=MachineCollective("ring", 5e-6, 2e11))}).strip())
+    >>> print(section({"all_reduce": MeasuredOperation(one_node=MachineCollective("ring", 5e-6, 2e11))}).strip())
     collectives:
       all_reduce:
-        one_box:
+        one_node:
           algorithm: ring
           startup: 5 us
           rate_cap: 200 GB/s
@@ -115,7 +115,7 @@ def section(collectives: Mapping[str, MeasuredOperation]) -> str:
     lines = ["collectives:"]
     for operation, both in collectives.items():
         lines.append(f"  {operation}:")
-        for key, machine in (("one_box", both.one_box), ("boxes", both.boxes)):
+        for key, machine in (("one_node", both.one_node), ("nodes", both.nodes)):
             if machine is None:
                 continue
             lines += [f"    {key}:", f"      algorithm: {machine.algorithm}"]

@@ -93,7 +93,7 @@ class Row:
         chip = "A100" if self.gpu.startswith("a100") else "H100"
         if self.eight_bit:
             return f"{self.table}, {chip}, fp8"
-        return f"{self.table}, {chip}, {'one box' if self.gpus <= 8 else 'several boxes'}"
+        return f"{self.table}, {chip}, {'one node' if self.gpus <= 8 else 'several nodes'}"
 
     @property
     def name(self) -> str:

@@ -102,7 +102,7 @@ def reason(outcome: Outcome, rows: Sequence[Row]) -> str:
     if row.seq_len >= _LONG:
         return "attention of long sequences; its kernels' year and version are not stated"
     if row.gpus > 8:
-        return "communication over boxes; the measured network is not the played one"
+        return "communication over nodes; the measured network is not the played one"
     return "kernels: shapes of this size lie off the middle of the constants"
 
 

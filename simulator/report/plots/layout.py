@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 Place = tuple[float, float]
 
 _CIRCLE_UP_TO: Final = 16
-_PART_OF_A_BOX: Final = 120  # more seats do not fit round one table
+_PART_OF_A_NODE: Final = 120  # more seats do not fit round one table
 
 
 def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
-    """Choose the vertices to draw: the first boxes with all that belongs to them, and what joins them.
+    """Choose the vertices to draw: the first nodes with all that belongs to them, and what joins them.
 
     Parameters
     ----------
@@ -33,18 +33,18 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
     Returns
     -------
     vertices : set of str
-    boxes : int
-        How many boxes are drawn whole; all of them where nothing is left out, none where the first is too large.
+    nodes : int
+        How many nodes are drawn whole; all of them where nothing is left out, none where the first is too large.
     """
     if len(cluster.graph) <= most:
-        return set(cluster.graph), len(cluster.boxes)
-    near = _nearest_boxes(cluster)
-    own: dict[int, list[str]] = {number: [] for number in range(len(cluster.boxes))}
+        return set(cluster.graph), len(cluster.nodes)
+    near = _nearest_nodes(cluster)
+    own: dict[int, list[str]] = {number: [] for number in range(len(cluster.nodes))}
     shared: list[str] = []
     for vertex in cluster.graph:
-        boxes = near.get(vertex, frozenset())
-        if len(boxes) == 1:
-            own[next(iter(boxes))].append(vertex)
+        nodes = near.get(vertex, frozenset())
+        if len(nodes) == 1:
+            own[next(iter(nodes))].append(vertex)
         else:
             shared.append(vertex)
     chosen: set[str] = set()
@@ -53,16 +53,16 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
         if drawn and len(chosen) + len(vertices) > most:
             break
         if len(vertices) > most:
-            return _around(cluster, cluster.ranks[cluster.boxes[number][0]], _PART_OF_A_BOX), 0
+            return _around(cluster, cluster.ranks[cluster.nodes[number][0]], _PART_OF_A_NODE), 0
         chosen.update(vertices)
         drawn = number + 1
-    room = [vertex for vertex in shared if any(box < drawn for box in near.get(vertex, ()))]
+    room = [vertex for vertex in shared if any(node < drawn for node in near.get(vertex, ()))]
     chosen.update(room[: max(0, most - len(chosen))])
     return chosen, drawn
 
 
 def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
-    """The vertices nearest to one, by hops: of a box larger than the page, as a star of a thousand GPUs is."""
+    """The vertices nearest to one, by hops: of a node larger than the page, as a star of a thousand GPUs is."""
     found = {vertex: None}
     front = [vertex]
     while front and len(found) < most:
@@ -72,9 +72,9 @@ def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
     return set(list(found)[:most])
 
 
-def _nearest_boxes(cluster: Cluster) -> dict[str, frozenset[int]]:
-    """For each vertex the boxes whose GPUs are fewest hops away."""
-    near = {cluster.ranks[rank]: frozenset({number}) for number, box in enumerate(cluster.boxes) for rank in box}
+def _nearest_nodes(cluster: Cluster) -> dict[str, frozenset[int]]:
+    """For each vertex the nodes whose GPUs are fewest hops away."""
+    near = {cluster.ranks[rank]: frozenset({number}) for number, node in enumerate(cluster.nodes) for rank in node}
     front = list(near)
     while front:
         reached: dict[str, frozenset[int]] = {}

@@ -41,7 +41,7 @@ _Class = tuple[float, float, float, str]
 
 
 def figure(cluster: Cluster) -> Figure:
-    """Draw a cluster; of one with more than about 200 vertices the first boxes, and a note.
+    """Draw a cluster; of one with more than about 200 vertices the first nodes, and a note.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def figure(cluster: Cluster) -> Figure:
     """
     import networkx as nx
 
-    chosen, boxes = selected(cluster, _MOST_VERTICES)
+    chosen, nodes = selected(cluster, _MOST_VERTICES)
     part = cluster.graph.subgraph([vertex for vertex in cluster.graph if vertex in chosen])
     graph: nx.Graph[str] = nx.Graph()
     graph.add_nodes_from(part)
@@ -67,7 +67,7 @@ def figure(cluster: Cluster) -> Figure:
             axes.set_aspect("equal")
             axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
         style.set_title(drawn, finding(cluster))
-        _legend(drawn, Counter(kinds.values()), classes, _left_out(cluster, len(chosen), boxes))
+        _legend(drawn, Counter(kinds.values()), classes, _left_out(cluster, len(chosen), nodes))
     return drawn
 
 
@@ -75,8 +75,8 @@ def finding(cluster: Cluster) -> str:
     """Say what a cluster consists of and what its links carry."""
     counts = Counter(str(kind) for _, kind in cluster.graph.nodes(data="kind"))
     parts = [_counted(counts[kind], kind) for kind in (*_LOOKS, *sorted(set(counts) - set(_LOOKS))) if counts[kind]]
-    if len(cluster.boxes) > 1:
-        parts[0] += f" in {len(cluster.boxes)} boxes"
+    if len(cluster.nodes) > 1:
+        parts[0] += f" in {len(cluster.nodes)} nodes"
     rates = sorted({float(facts["bandwidth"]) for _, _, facts in cluster.graph.edges(data=True)})
     if not rates:
         told = "no links"
@@ -196,13 +196,13 @@ def _tiers(at: Mapping[str, Place]) -> list[list[str]]:
     return list(tiers.values())
 
 
-def _left_out(cluster: Cluster, drawn: int, boxes: int) -> str:
+def _left_out(cluster: Cluster, drawn: int, nodes: int) -> str:
     total = len(cluster.graph)
     if drawn == total:
         return ""
-    if not boxes:
+    if not nodes:
         return f"{drawn} of {total} vertices are drawn: those nearest to rank 0"
-    return f"{drawn} of {total} vertices are drawn: the first {boxes} of {len(cluster.boxes)} boxes and what joins them"
+    return f"{drawn} of {total} vertices are drawn: the first {nodes} of {len(cluster.nodes)} nodes and what joins them"
 
 
 def _legend(drawn: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str) -> None:

@@ -32,23 +32,23 @@ def hbm_left(cluster: Cluster) -> float:
 
 
 def arriving(cluster: Cluster) -> float:
-    """Most that a ring over all ranks brings to each of them [B/s]: by the ports inside a box, and by a box's cards."""
-    rates = [_inside(cluster, box) for box in cluster.boxes[:1] if len(box) > 1]
-    if len(cluster.boxes) > 1:
-        rates.append(_across(cluster, *cluster.boxes[:2]))
+    """Most that a ring over all ranks brings to each of them [B/s]: by the ports inside a node and by its cards."""
+    rates = [_inside(cluster, node) for node in cluster.nodes[:1] if len(node) > 1]
+    if len(cluster.nodes) > 1:
+        rates.append(_across(cluster, *cluster.nodes[:2]))
     machine = cluster.collectives.get("all_gather")
     return min([*rates, machine.rate_cap]) if machine else min(rates)
 
 
-def _inside(cluster: Cluster, box: tuple[int, ...]) -> float:
-    return cluster.route(cluster.ranks[box[0]], cluster.ranks[box[1]]).bandwidth
+def _inside(cluster: Cluster, node: tuple[int, ...]) -> float:
+    return cluster.route(cluster.ranks[node[0]], cluster.ranks[node[1]]).bandwidth
 
 
-def _across(cluster: Cluster, box: tuple[int, ...], following: tuple[int, ...]) -> float:
-    """All cards of a box together: each narrowest link once."""
+def _across(cluster: Cluster, node: tuple[int, ...], following: tuple[int, ...]) -> float:
+    """All cards of a node together: each narrowest link once."""
     narrowest: dict[int, float] = {}
     bandwidth = cluster.router.bandwidth
-    for rank, other in zip(box, following, strict=False):
+    for rank, other in zip(node, following, strict=False):
         links = cluster.route(cluster.ranks[rank], cluster.ranks[other]).links
         link = min(links, key=lambda number: (bandwidth[number], number))
         narrowest[link] = bandwidth[link]

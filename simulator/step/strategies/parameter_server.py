@@ -26,7 +26,7 @@ from simulator.step.strategies.ddp import Bucket, bucketed
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
 from simulator.step.units import Unit
 
-# Servers are boxes of processors, like the hosts of offloaded optimizers.
+# Servers are nodes of processors, like the hosts of offloaded optimizers.
 _RATE = Offload().host_rate
 
 

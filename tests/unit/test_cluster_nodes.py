@@ -1,4 +1,4 @@
-"""Boxes of GPUs, and the network between them."""
+"""Nodes of GPUs, and the network between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.cluster.build import build
-from simulator.cluster.builders.boxes import boxes
+from simulator.cluster.builders.nodes import nodes
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.graph import of_kind
 from simulator.cluster.routing import Router
@@ -27,31 +27,31 @@ def names(cluster: Cluster, src: str, dst: str) -> list[str]:
     return path(cluster.router, src, dst)
 
 
-def test_one_box_has_neither_cards_nor_network() -> None:
-    graph = boxes(8, **HGX)
+def test_one_node_has_neither_cards_nor_network() -> None:
+    graph = nodes(8, **HGX)
     assert of_kind(graph, "nic") == []
     assert not [name for name in graph if name.startswith(("leaf", "spine"))]
-    assert graph.graph["boxes"] == (tuple(f"gpu{i}" for i in range(8)),)
+    assert graph.graph["nodes"] == (tuple(f"gpu{i}" for i in range(8)),)
 
 
-def test_gpus_of_a_box_meet_at_its_switch() -> None:
-    router = Router(boxes(16, **HGX))
+def test_gpus_of_a_node_meet_at_its_switch() -> None:
+    router = Router(nodes(16, **HGX))
     for a, b in ((0, 1), (0, 7), (9, 14)):
-        assert path(router, f"gpu{a}", f"gpu{b}") == [f"box{a // 8}/nvswitch", f"gpu{b}"]
+        assert path(router, f"gpu{a}", f"gpu{b}") == [f"node{a // 8}/nvswitch", f"gpu{b}"]
 
 
 @pytest.mark.parametrize("pcie_switches", [8, 4, 2])
-def test_equal_gpus_of_two_boxes_are_one_leaf_apart_on_rails(pcie_switches: int) -> None:
-    router = Router(boxes(16, **HGX, pcie_switches=pcie_switches))
+def test_equal_gpus_of_two_nodes_are_one_leaf_apart_on_rails(pcie_switches: int) -> None:
+    router = Router(nodes(16, **HGX, pcie_switches=pcie_switches))
     port = "pcie" if pcie_switches == 8 else "port"
     for i in range(8):
         assert path(router, f"gpu{i}", f"gpu{i + 8}") == [
-            f"box0/{port}{i}", f"nic{i}", f"leaf{i}", f"nic{i + 8}", f"box1/{port}{i}", f"gpu{i + 8}",
+            f"node0/{port}{i}", f"nic{i}", f"leaf{i}", f"nic{i + 8}", f"node1/{port}{i}", f"gpu{i + 8}",
         ]  # fmt: skip
 
 
 def test_other_rails_are_reached_over_a_spine() -> None:
-    found = path(Router(boxes(16, **HGX)), "gpu7", "gpu8")
+    found = path(Router(nodes(16, **HGX)), "gpu7", "gpu8")
     assert [name.rstrip("0123456789") for name in found[1:6]] == ["nic", "leaf", "spine", "leaf", "nic"]
     assert (found[1], found[5]) == ("nic7", "nic8")
 
@@ -65,12 +65,12 @@ def test_two_gpus_share_a_card_where_there_are_half_as_many() -> None:
 def test_gpus_that_share_a_pcie_switch_share_its_way_to_the_host() -> None:
     cluster = build("dgx_a100", 8)
     ways = [names(cluster, f"gpu{i}", cluster.hosts[i]) for i in range(8)]
-    assert ways[0] == ["box0/port0", "box0/pcie0", "host0"]
-    assert ways[1] == ["box0/port1", "box0/pcie0", "host0"]
+    assert ways[0] == ["node0/port0", "node0/pcie0", "host0"]
+    assert ways[1] == ["node0/port1", "node0/pcie0", "host0"]
     assert [host for *_, host in ways] == ["host0"] * 4 + ["host1"] * 4
 
 
-def test_a_mesh_box_joins_every_two_gpus_by_one_link() -> None:
+def test_a_mesh_node_joins_every_two_gpus_by_one_link() -> None:
     cluster = build("mi300x_box", 8)
     assert all(names(cluster, f"gpu{a}", f"gpu{b}") == [f"gpu{b}"] for a in range(8) for b in range(8) if a != b)
     assert cluster.route("gpu0", "gpu1").bandwidth == 64e9
@@ -82,37 +82,37 @@ def test_without_links_of_their_own_gpus_go_through_the_host() -> None:
 
 
 def test_a_tree_of_pcie_switches_reaches_other_sockets_over_the_socket_link() -> None:
-    router = Router(boxes(8, gpus=8, inside="pcie", pcie_switches=4, pcie_bandwidth=32e9, pcie_latency=1e-7,
+    router = Router(nodes(8, gpus=8, inside="pcie", pcie_switches=4, pcie_bandwidth=32e9, pcie_latency=1e-7,
                           socket_bandwidth=16e9))  # fmt: skip
-    assert path(router, "gpu0", "gpu1") == ["box0/pcie0", "gpu1"]
-    assert path(router, "gpu0", "gpu2") == ["box0/pcie0", "host0", "box0/pcie1", "gpu2"]
-    assert path(router, "gpu0", "gpu7") == ["box0/pcie0", "host0", "host1", "box0/pcie3", "gpu7"]
+    assert path(router, "gpu0", "gpu1") == ["node0/pcie0", "gpu1"]
+    assert path(router, "gpu0", "gpu2") == ["node0/pcie0", "host0", "node0/pcie1", "gpu2"]
+    assert path(router, "gpu0", "gpu7") == ["node0/pcie0", "host0", "host1", "node0/pcie3", "gpu7"]
     assert router.route("gpu0", "gpu7").bandwidth == 16e9
 
 
 def test_a_leaf_has_its_bandwidth_up_divided_by_the_oversubscription() -> None:
-    graph = boxes(64, **HGX, fabric="leaf_spine", boxes_per_leaf=2, spines=4, oversubscription=2.0)
+    graph = nodes(64, **HGX, fabric="leaf_spine", nodes_per_leaf=2, spines=4, oversubscription=2.0)
     up = [graph.edges["leaf0", spine]["bandwidth"] for spine in graph.successors("leaf0") if spine.startswith("spine")]
     assert len(up) == 4
     assert sum(up) == 2 * 8 * 25e9 / 2.0
 
 
 def test_servers_of_their_own_hang_on_the_leaves_in_turn() -> None:
-    graph = boxes(32, **HGX, fabric="leaf_spine", boxes_per_leaf=2, servers=3)
+    graph = nodes(32, **HGX, fabric="leaf_spine", nodes_per_leaf=2, servers=3)
     assert [list(graph.successors(f"server{i}")) for i in range(3)] == [["leaf0"], ["leaf1"], ["leaf0"]]
     assert graph.edges["server0", "leaf0"]["bandwidth"] == 25e9
 
 
-def test_one_box_and_a_server_have_a_network() -> None:
+def test_one_node_and_a_server_have_a_network() -> None:
     cluster = build("leaf_spine_100g", 2, servers=1)
     assert names(cluster, "gpu0", "server0") == ["host0", "nic0", "leaf0", "server0"]
 
 
 def test_spines_grow_with_the_leaves_as_in_a_superpod() -> None:
-    """Leaves and spines for 1, 2, 3, 4 units of 32 boxes: DGX SuperPOD H100 reference architecture."""
+    """Leaves and spines for 1, 2, 3, 4 units of 32 nodes: DGX SuperPOD H100 reference architecture."""
     found = {}
     for units in (1, 2, 3, 4):
-        graph = boxes(units * 32 * 8, **HGX)
+        graph = nodes(units * 32 * 8, **HGX)
         found[units] = tuple(sum(name.startswith(kind) for name in graph) for kind in ("leaf", "spine"))
     assert found == {1: (8, 4), 2: (16, 8), 3: (24, 16), 4: (32, 16)}
 
@@ -126,13 +126,13 @@ def test_spines_grow_with_the_leaves_as_in_a_superpod() -> None:
         ({"pcie_switches": 9}, "got pcie_switches 9; must be at most gpus 8"),
         ({"pcie_switches": 0}, "got pcie_switches 0; inside nvswitch needs at least 1"),
         ({"nics": 32}, "got nics 32; must be at most gpus 8"),
-        ({"nics": 0}, "more than one box needs nics"),
+        ({"nics": 0}, "more than one node needs nics"),
         ({"inside": "pcie", "link_bandwidth": None}, "got nics 8; inside pcie has room for 2"),
         ({"servers": 1}, "servers of their own need fabric leaf_spine"),
-        ({"boxes": 1}, "got world_size 16; 1 boxes of 8 have room for less"),
+        ({"nodes": 1}, "got world_size 16; 1 nodes of 8 have room for less"),
         ({"world_size": 0}, "got world_size 0; must be at least 1"),
     ],
 )
-def test_boxes_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+def test_nodes_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        boxes(**({"world_size": 16} | HGX | change))
+        nodes(**({"world_size": 16} | HGX | change))

@@ -1,6 +1,6 @@
-"""Boxes of several GPUs, as many as the ranks need, joined by a network.
+"""Nodes of several GPUs, as many as the ranks need, joined by a network.
 
-Rule: inside a box the fast links, outside the network cards; one box has no network. Like terraced houses along one
+Rule: inside a node the fast links, outside the network cards; one node has no network. Like terraced houses along one
 street.
 """
 
@@ -10,16 +10,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.cluster.box import Box, Inside, add_box, gpu_names, host_names, switch_name
 from simulator.cluster.fabric import Fabric, Wiring, add_fabric
 from simulator.cluster.graph import Graph, add_vertex, empty, require
+from simulator.cluster.node import Inside, Node, add_node, gpu_names, host_names, switch_name
 from simulator.cluster.quantity import Bandwidth, Count, Number, Seconds
 from simulator.cluster.shape import Shape
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
 
-def boxes(
+def nodes(
     world_size: int,
     *,
     gpus: Count,
@@ -37,48 +37,48 @@ def boxes(
     nic_bandwidth: Bandwidth | None = None,
     nic_latency: Seconds = 0.0,
     fabric: Wiring = "rail",
-    boxes_per_leaf: Count = 32,
+    nodes_per_leaf: Count = 32,
     spines: Count | None = None,
     spine_latency: Seconds = 0.0,
     oversubscription: Ratio = 1.0,
-    boxes: Count | None = None,
+    nodes: Count | None = None,
     servers: int = 0,
 ) -> Graph:
-    """Join boxes of GPUs.
+    """Join nodes of GPUs.
 
     Parameters
     ----------
     world_size : int
-        Decides how many boxes there are.
+        Decides how many nodes there are.
     gpus : int
-        Of a box.
+        Of a node.
     inside : {"nvswitch", "full_mesh", "pcie"}
     link_bandwidth, link_latency : float
         Of a GPU's port at the NVSwitch or of a cable of the mesh [B/s], [s]; not for pcie.
     in_switch_reduction : bool
         Whether the NVSwitch can add.
     hosts : int
-        Processor sockets of a box.
+        Processor sockets of a node.
     pcie_switches : int, optional
-        Of a box; one for each GPU by default, none where `inside` is pcie.
+        Of a node; one for each GPU by default, none where `inside` is pcie.
     pcie_bandwidth, pcie_latency : float
         Of a slot [B/s], [s].
     socket_bandwidth, socket_latency : float
         Between two sockets [B/s], [s]; as a slot's bandwidth by default.
     nics : int
-        Network cards of a box; GPU i uses card i * nics // gpus.
+        Network cards of a node; GPU i uses card i * nics // gpus.
     nic_bandwidth, nic_latency : float
         Of the cable from card to leaf [B/s], [s].
     fabric : {"rail", "leaf_spine"}
-    boxes_per_leaf : int
-        Boxes of a rail pod, or boxes whose cards hang on one leaf.
+    nodes_per_leaf : int
+        Nodes of a rail pod, or nodes whose cards hang on one leaf.
     spines : int, optional
         Half the leaves by default; there are none where one leaf does.
     spine_latency : float
         Of a cable from leaf to spine [s].
     oversubscription : float
         Bandwidth down over bandwidth up at a full leaf.
-    boxes : int, optional
+    nodes : int, optional
         The most that there can be; no limit by default.
     servers : int
         Parameter servers with a card of their own at a leaf; leaf_spine only.
@@ -86,53 +86,53 @@ def boxes(
     Returns
     -------
     Graph
-        With graph attributes `boxes` (names of the GPUs of each box), `hosts` (each GPU's socket) and
-        `reducing_switches` (one a box, or none).
+        With graph attributes `nodes` (names of the GPUs of each node), `hosts` (each GPU's socket) and
+        `reducing_switches` (one a node, or none).
     """
     count = -(-world_size // gpus)
     slots = (0 if inside == "pcie" else gpus) if pcie_switches is None else pcie_switches
     outside = count > 1 or servers > 0
     require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
-    require(boxes is None or count <= boxes, f"got world_size {world_size}; {boxes} boxes of {gpus} have room for less")
-    require(not outside or (nics > 0 and nic_bandwidth is not None), "more than one box needs nics and nic_bandwidth")
+    require(nodes is None or count <= nodes, f"got world_size {world_size}; {nodes} nodes of {gpus} have room for less")
+    require(not outside or (nics > 0 and nic_bandwidth is not None), "more than one node needs nics and nic_bandwidth")
     require(servers == 0 or fabric == "leaf_spine", "servers of their own need fabric leaf_spine")
-    box = Box(
+    node = Node(
         gpus, inside, link_bandwidth or 0.0, link_latency, hosts, slots, pcie_bandwidth, pcie_latency,
         socket_bandwidth or pcie_bandwidth, socket_latency, nics,
     )  # fmt: skip
-    _check(box, in_switch_reduction=in_switch_reduction)
+    _check(node, in_switch_reduction=in_switch_reduction)
     graph = empty()
     for number in range(count):
-        for name in gpu_names(box, number):
+        for name in gpu_names(node, number):
             add_vertex(graph, name, "gpu", forwards=False)
     for number in range(count):
-        add_box(graph, box, number, nics=outside)
+        add_node(graph, node, number, nics=outside)
     if outside:
         network = Fabric(
-            fabric, boxes_per_leaf, nic_bandwidth or 0.0, nic_latency, spine_latency, spines, oversubscription
+            fabric, nodes_per_leaf, nic_bandwidth or 0.0, nic_latency, spine_latency, spines, oversubscription
         )
-        add_fabric(graph, network, box, count, servers)
-    _say_boxes(graph, box, count, in_switch_reduction=in_switch_reduction)
+        add_fabric(graph, network, node, count, servers)
+    _say_nodes(graph, node, count, in_switch_reduction=in_switch_reduction)
     return graph
 
 
-def _check(box: Box, *, in_switch_reduction: bool) -> None:
-    gpus, slots, nics, tree = box.gpus, box.pcie_switches, box.nics, box.inside == "pcie"
-    require(tree or box.link_bandwidth > 0, f"inside {box.inside} needs link_bandwidth")
-    require(not tree or not box.link_bandwidth, "inside pcie has no link of its own; leave link_bandwidth out")
-    require(not in_switch_reduction or box.inside == "nvswitch", "in_switch_reduction needs inside nvswitch")
+def _check(node: Node, *, in_switch_reduction: bool) -> None:
+    gpus, slots, nics, tree = node.gpus, node.pcie_switches, node.nics, node.inside == "pcie"
+    require(tree or node.link_bandwidth > 0, f"inside {node.inside} needs link_bandwidth")
+    require(not tree or not node.link_bandwidth, "inside pcie has no link of its own; leave link_bandwidth out")
+    require(not in_switch_reduction or node.inside == "nvswitch", "in_switch_reduction needs inside nvswitch")
     require(slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}")
-    require(tree or slots >= 1, f"got pcie_switches 0; inside {box.inside} needs at least 1")
+    require(tree or slots >= 1, f"got pcie_switches 0; inside {node.inside} needs at least 1")
     require(nics <= gpus, f"got nics {nics}; must be at most gpus {gpus}: join the cards of one GPU to one faster card")
     # A second card at one switch would be chosen by the route's rule and not by the GPU that it is nearest to.
-    places = slots or box.hosts
+    places = slots or node.hosts
     require(not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places}, one a switch")
 
 
-def _say_boxes(graph: Graph, box: Box, count: int, *, in_switch_reduction: bool) -> None:
-    graph.graph["boxes"] = tuple(tuple(gpu_names(box, number)) for number in range(count))
+def _say_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
+    graph.graph["nodes"] = tuple(tuple(gpu_names(node, number)) for number in range(count))
     graph.graph["hosts"] = tuple(
-        host_names(box, number)[i * box.hosts // box.gpus] for number in range(count) for i in range(box.gpus)
+        host_names(node, number)[i * node.hosts // node.gpus] for number in range(count) for i in range(node.gpus)
     )
     graph.graph["reducing_switches"] = tuple(switch_name(i) for i in range(count)) if in_switch_reduction else ()
 
@@ -143,14 +143,14 @@ def limits(
     in_switch_reduction: bool = False,
     fabric: Wiring = "rail",
     nics: int = 0,
-    boxes: int | None = None,
+    nodes: int | None = None,
     **_: object,
 ) -> Shape:
     """It grows with the world size where there are cards and no limit is given."""
-    most = 1 if nics == 0 else boxes
+    most = 1 if nics == 0 else nodes
     return Shape(
         max_ranks=None if most is None else most * gpus,
         own_servers=fabric == "leaf_spine" and nics > 0,
-        box_size=gpus,
+        node_size=gpus,
         in_switch_reduction=in_switch_reduction,
     )

@@ -1,0 +1,47 @@
+"""Words that topology files used before: "box" for what the field calls a node. Files that use them are read as ever.
+
+Rule: renamed before anything is checked, keys and their places alike, so that nobody else knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from simulator.basics.document import Document, Key
+
+# Word by word, under the keys of a topology file where each stood.
+_BUILDER: Final = {"boxes": "nodes"}
+_OPTIONS: Final = {"boxes": "nodes", "boxes_per_leaf": "nodes_per_leaf"}
+_MEASURED: Final = {"one_box": "one_node", "boxes": "nodes"}
+
+
+def in_todays_words(document: Document) -> Document:
+    """A topology file with its former words replaced."""
+    if not isinstance(document.data, Mapping):
+        return document
+    data = {name: _renamed((name,), value) for name, value in document.data.items()}
+    if isinstance(data.get("builder"), str):
+        data["builder"] = _BUILDER.get(data["builder"], data["builder"])
+    keys = {_today(key): place for key, place in document.keys.items()}
+    values = {_today(key): place for key, place in document.values.items()}
+    return replace(document, data=data, keys=keys, values=values)
+
+
+def _renamed(key: Key, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {_today((*key, name))[-1]: _renamed((*key, name), inner) for name, inner in value.items()}
+
+
+def _today(key: Key) -> Key:
+    """A key's path in today's words."""
+    for place, words in ((1, _OPTIONS if key[:1] == ("options",) else {}), (2, _of_measured(key))):
+        if len(key) > place and key[place] in words:
+            key = (*key[:place], words[str(key[place])], *key[place + 1 :])
+    return key
+
+
+def _of_measured(key: Key) -> Mapping[str, str]:
+    return _MEASURED if key[:1] == ("collectives",) else {}
