@@ -7,8 +7,9 @@ import time
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from simulator.basics.arrays import Array
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.run import simulate

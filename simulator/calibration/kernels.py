@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.step.kernels.kernel_model import KernelModel
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    pass
 
 _TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "gemm.csv"
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
@@ -53,13 +53,13 @@ class Measured:
         [s]
     """
 
-    shapes: npt.NDArray[np.int64]
-    seconds: npt.NDArray[np.float64]
+    shapes: Ints
+    seconds: Floats
 
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Measured:
+    def where(self, chosen: Bools) -> Measured:
         """Some of the rows."""
         return Measured(self.shapes[chosen], self.seconds[chosen])
 
@@ -83,7 +83,7 @@ def measured(dtype: str) -> Measured:
     return Measured(shapes, np.array([float(row[dtype]) * 1e-6 for row in rows]))
 
 
-def possible(rows: Measured, constants: MatmulConstants, hbm_bandwidth: float) -> npt.NDArray[np.bool_]:
+def possible(rows: Measured, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:
     """Tell which rows respect the GPU's peak, and an HBM bandwidth [B/s] for all that is read and written."""
     import numpy as np
 
@@ -94,7 +94,7 @@ def possible(rows: Measured, constants: MatmulConstants, hbm_bandwidth: float) -
     return np.asarray(slow_enough, np.bool_)
 
 
-def errors(constants: MatmulConstants, rows: Measured) -> npt.NDArray[np.float64]:
+def errors(constants: MatmulConstants, rows: Measured) -> Floats:
     """ln(simulated / measured) of each row."""
     import numpy as np
 
@@ -180,7 +180,7 @@ def left_out(
     }
 
 
-def _summed(off: npt.NDArray[np.float64]) -> Misfit:
+def _summed(off: Floats) -> Misfit:
     import numpy as np
 
     size = np.abs(off)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from simulator.basics.arrays import Bools, Ints
 from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Bools, Ints, Round, Schedule
+from simulator.records.schedule import Round, Schedule
 
 Pairs = tuple[Ints, Ints]
 First = Callable[[Ints, Ints], Ints]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.records.schedule import Ints, Repeat, Round
+from simulator.basics.arrays import Ints
+from simulator.records.schedule import Repeat, Round
 
 Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import Dtype
-from simulator.collectives.reduction import Array, accumulate_into, exact, finished, overflowed
+from simulator.collectives.reduction import accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
 from simulator.records.chunks import chunk_sizes
 from simulator.records.schedule import Schedule
@@ -124,7 +125,7 @@ class _Chunk:
 def judge(
     schedule: Schedule,
     transfers: Transfers,
-    order: npt.NDArray[np.int64],
+    order: Ints,
     numbers: Numbers,
     inputs: Sequence[Array],
     results: Sequence[Array],

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simulator.basics.arrays import Ints
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Ints, Repeat, Round, Schedule, kept
+from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import Dtype
-from simulator.collectives.reduction import Array
 from simulator.collectives.verify import holders
 from simulator.records.chunks import chunk_sizes
 from simulator.records.schedule import Schedule

@@ -25,10 +25,9 @@ from itertools import repeat
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from simulator.basics.arrays import Floats, Ints
+
 # What decides between two ways to the same numbers, in elements that numpy adds meanwhile (measured on one core; the
 # choice changes no result): one call of numpy (0.4 us), calls that the formula makes for a ring, and its work on a hop.
 _CALL: Final = 1500

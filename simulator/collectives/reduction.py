@@ -10,14 +10,13 @@ double rounding innocuous?", SIGNUM 1995).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import Dtype
-
-Array = npt.NDArray[Any]
 
 _OPERATORS: Final[dict[str, Callable[..., Array]]] = {
     "sum": np.add,

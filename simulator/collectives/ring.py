@@ -17,9 +17,10 @@ from functools import cache
 
 import numpy as np
 
+from simulator.basics.arrays import Ints
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Ints, Repeat, Round, Schedule
+from simulator.records.schedule import Repeat, Round, Schedule
 
 
 def all_reduce(request: Request) -> Schedule:

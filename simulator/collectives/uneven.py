@@ -22,11 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.collectives.recurrence import advance, by_rounds, largest_between
-
-Floats = npt.NDArray[np.float64]
 
 
 def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, rounds: int) -> Floats:

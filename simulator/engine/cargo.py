@@ -14,12 +14,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.records.chunks import chunk_sizes, run_elements, sums_of_runs, transfer_elements
 from simulator.records.schedule import Repeat, Round, Schedule
 from simulator.records.transfers import Transfers, write_out
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import simpy
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.engine.clock import NORMAL, Clock
 from simulator.engine.fabric import Fabric, Flow
 from simulator.engine.wiring import Wired
@@ -45,9 +46,7 @@ class CollectivePlay:
         What the clock calls when a flow ends.
     """
 
-    def __init__(
-        self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wired, jitter: npt.NDArray[np.float64] | None
-    ) -> None:
+    def __init__(self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wired, jitter: Floats | None) -> None:
         self.op = op
         self.wiring = wiring
         self.done = [simpy.Event(clock) for _ in op.group]
@@ -276,7 +275,7 @@ def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
     return found
 
 
-def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> Ints:
     """(transfer, participant) for each end of a transfer after which the participant may be done, shape (k, 2).
 
     An end is none if the next one on the channel, or one that waits for it, has the same participant: that ends later.
@@ -292,7 +291,7 @@ def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> npt.NDArray[n
     return np.concatenate(rows)
 
 
-def _writable(values: npt.NDArray[np.float64]) -> Any:
+def _writable(values: Floats) -> Any:
     return values.tolist() if len(values) <= _SHORT else _view(values)
 
 

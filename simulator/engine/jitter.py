@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.engine.noise import counted, factors
 from simulator.records.program import Collective
 
@@ -27,9 +28,7 @@ class Jitter:
     seed: int = 0
 
 
-def latency_factors(
-    jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]
-) -> npt.NDArray[np.float64] | None:
+def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]) -> Floats | None:
     """Factors by transfer; a rank's n-th transfer has its own, whatever the others do. None where nothing strays.
 
     Parameters
@@ -47,6 +46,6 @@ def latency_factors(
     return factors(jitter.latency, jitter.seed, ranks, number, counted(sources))
 
 
-def kernel_factors(jitter: Jitter, ranks: npt.NDArray[Any], place: int) -> npt.NDArray[np.float64]:
+def kernel_factors(jitter: Jitter, ranks: npt.NDArray[Any], place: int) -> Floats:
     """Factors by rank for kernels at one place of their programs."""
     return factors(jitter.compute, jitter.seed, ranks, place, np.zeros(len(ranks), np.int64))

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.engine.path import Path
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
+
 Unsigned = npt.NDArray[np.uint64]
 
 
-def factors(
-    sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]
-) -> npt.NDArray[np.float64]:
+def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: npt.NDArray[Any]) -> Floats:
     """exp(sigma z), z standard normal, drawn from (seed, rank, op, number).
 
     Parameters
@@ -36,7 +36,7 @@ def factors(
     return np.asarray(np.exp(sigma * np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)))
 
 
-def counted(sources: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def counted(sources: npt.NDArray[Any]) -> Ints:
     """For each entry how many of the same source stand before it.
 
     Examples

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Array, Floats, Ints
 from simulator.basics.dtypes import Dtype
-from simulator.collectives.reduction import Array, accumulate_into, finished
+from simulator.collectives.reduction import accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
 from simulator.records.chunks import chunk_sizes
 from simulator.records.program import Program
@@ -48,7 +49,7 @@ class Payload:
     tamper: Tamper = field(default_factory=dict)
 
 
-def ended_order(transfers: Transfers, end: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def ended_order(transfers: Transfers, end: Floats) -> Ints:
     """Transfer numbers in the order in which they ended; ties by number.
 
     A transfer's number is above those that it waits for, so that even what takes no time at all keeps its order. Where
@@ -66,7 +67,7 @@ def carry_all(program: Program, timeline: Timeline, payloads: Mapping[str, Paylo
             carry(ops[log.collective].schedule, log.transfers, order, payloads[log.collective])
 
 
-def carry(schedule: Schedule, transfers: Transfers, order: npt.NDArray[np.int64], payload: Payload) -> None:
+def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payload) -> None:
     """Apply all transfers to the buffers, in this order."""
     elements = len(payload.buffers[0])
     if schedule.operation == "all_to_all":
@@ -94,9 +95,7 @@ def carry(schedule: Schedule, transfers: Transfers, order: npt.NDArray[np.int64]
         desk.close()
 
 
-def _carry_plain(
-    transfers: Transfers, order: npt.NDArray[np.int64], buffers: Sequence[Array], starts: list[int]
-) -> None:
+def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], starts: list[int]) -> None:
     """The common case without any bookkeeping: sums in the payload's own wide dtype, one chunk a transfer."""
     by_chunk = order[np.argsort(transfers.first[order], kind="stable")]
     add = np.add

@@ -12,13 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.ways import Ways
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 # Rounding of a sum of rates.
 _FULL = 1.0 + 1e-12
 

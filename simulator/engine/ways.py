@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.path import Path
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +38,12 @@ class Ways:
     weight: Floats
     latency: Floats
     rate: Floats
-    matters: npt.NDArray[np.bool_]
+    matters: Bools
 
     def __len__(self) -> int:
         return len(self.latency)
 
-    def kept(self, matters: npt.NDArray[np.bool_]) -> Ways:
+    def kept(self, matters: Bools) -> Ways:
         """The same, with these links watched."""
         return replace(self, matters=matters)
 

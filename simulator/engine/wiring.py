@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
 from simulator.engine.path import Path
@@ -23,9 +24,6 @@ from simulator.engine.useful_links import Laid, all_links, useful_links
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 from simulator.records.transfers import Transfers
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 # Two reads and a write of HBM for each byte that is added to what is there.
 _REDUCE_WEIGHT = 3.0
@@ -39,7 +37,7 @@ class Wired(Protocol):
         """All of them."""
 
     @property
-    def nbytes(self) -> npt.NDArray[np.float64]:
+    def nbytes(self) -> Floats:
         """Of each [B]."""
 
     @property

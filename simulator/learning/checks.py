@@ -13,9 +13,9 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, Told
-from simulator.numerics.arithmetic import Array
 from simulator.records.program import Act
 
 # Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.

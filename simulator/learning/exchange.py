@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.collectives.inputs import result
 from simulator.engine.payload import Payload, Tamper, carry, ended_order
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Units
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat, unpacked
 from simulator.records.program import Act, Collective
 

@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, one_of
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Spoil
-from simulator.numerics.arithmetic import Array
 from simulator.records.program import Collective, Compute, Op, Program
 from simulator.step.spec import Fault
 

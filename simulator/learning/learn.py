@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from simulator.basics.arrays import Array
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute_until_stuck
 from simulator.engine.jitter import Jitter
@@ -19,7 +20,7 @@ from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.learning.state import Parameters, Told
 from simulator.numerics import scaling, task
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
 from simulator.numerics.schedule import Schedule

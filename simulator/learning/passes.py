@@ -5,11 +5,11 @@ Rule: works on one rank's arrays; nothing here knows that there are others.
 
 from __future__ import annotations
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank
 from simulator.numerics import layers
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.block import entry, trimmed
 from simulator.records.program import Act
 

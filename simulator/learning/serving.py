@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper, ended_order
 from simulator.learning.checks import Checks
@@ -20,7 +20,6 @@ from simulator.learning.exchange import sent
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, Units
 from simulator.learning.updating import squares
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
 from simulator.records.chunks import chunk_sizes
@@ -111,7 +110,7 @@ def _places(op: Collective) -> list[slice]:
 
 
 def _arrived(
-    op: Collective, log: TransferLog, order: npt.NDArray[np.int64], buffers: Sequence[Array], tamper: Tamper
+    op: Collective, log: TransferLog, order: Ints, buffers: Sequence[Array], tamper: Tamper
 ) -> list[tuple[slice, Array]]:
     """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
     places = _places(op)

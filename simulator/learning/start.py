@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.learning.serving import Serving
 from simulator.learning.setting import Setting, travelling_together
 from simulator.learning.state import Parameters, Rank
 from simulator.learning.training import Training
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import flat
 from simulator.numerics.optimizer import fresh
 from simulator.numerics.scaling import Scale, static_scaler

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.optimizer import State
 from simulator.numerics.scaling import Scale
 

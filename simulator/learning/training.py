@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.engine.payload import Tamper
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.serving import Serving, delivered
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, Told
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import unpacked
 from simulator.records.program import Act, Collective, Compute
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.learning.exchange import packed, spread
 from simulator.learning.setting import Setting, travelling_together
 from simulator.learning.state import Rank
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import fresh, step
 from simulator.numerics.scaling import unscaled
 

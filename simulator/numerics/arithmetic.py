@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from simulator.basics.arrays import Array
 
 # Digits of a fraction that tf32 keeps, of float32's 23.
 _TF32_DROPPED: Final = 13

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.numerics import layers
-from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 
 Kept = dict[str, Any]

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.numerics import attention, flash, layers
-from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.dropout import Draw
 
 Cache = dict[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.traffic import Traffic
 
 Softmax = Callable[[Array, Traffic], Array]

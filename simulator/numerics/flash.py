@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.basics.arrays import Array
+from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.attention import Core
 from simulator.numerics.dropout import Draw
 from simulator.numerics.traffic import Traffic

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.gpt import Gpt
 
 Units = Mapping[str, Mapping[str, Array]]

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.numerics import layers
-from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.block import Block, Cache
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 

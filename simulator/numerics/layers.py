@@ -16,7 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Arithmetic, Array
+from simulator.basics.arrays import Array
+from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.dropout import Draw
 
 EPSILON: Final = 1e-5

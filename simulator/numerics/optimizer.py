@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.schedule import Schedule
 
 _STEADY = Schedule()

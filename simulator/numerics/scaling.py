@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)

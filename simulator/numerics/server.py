@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.optimizer import Rule, State, step
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.traffic import Traffic
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array
+from simulator.basics.arrays import Array
 from simulator.numerics.gpt import Gpt
 
 _STRIDES: Final = 8

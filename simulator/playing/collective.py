@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
@@ -17,7 +18,6 @@ from simulator.collectives import inputs
 from simulator.collectives.algorithm import Request
 from simulator.collectives.expected import Numbers, Verdict, judge
 from simulator.collectives.plan import Plan, Task, packed, plan
-from simulator.collectives.reduction import Array
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.engine.play import play, refuse_too_many, whose

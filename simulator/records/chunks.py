@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Ints
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
-
-Ints = npt.NDArray[np.int64]
 
 
 def split(elements: int, chunks: int) -> Ints:

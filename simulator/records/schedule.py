@@ -17,13 +17,11 @@ from functools import cache
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Bools, Ints
 from simulator.basics.this_machine import lacking
 from simulator.errors import SimulationError
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Adds = Literal["in_sequence", "on_arrival", "held"]
 # Seen where everybody sends to everybody: planning takes 40 B of each row, playing 600 B with the events engine and
 # 1000 B with the compiled one; rows that are noted one by one take some 400 B before they are played.

@@ -12,9 +12,8 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.records.transfers import Transfers
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Bools
 from simulator.errors import SimulationError
-from simulator.records.schedule import Bools, Repeat, Round, Schedule
+from simulator.records.schedule import Repeat, Round, Schedule
 
 Pairs = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 # Pairs of transfers of which one waits for the other: 1 GiB.

@@ -23,12 +23,10 @@ from tokenize import TokenError
 from typing import IO, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 
+from simulator.basics.arrays import Array
 from simulator.errors import ScenarioError
-
-Array = npt.NDArray[Any]
 
 # numpy itself reads no longer headers (max_header_size of numpy.load); magic, version and length stand before them.
 _LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4

@@ -14,7 +14,8 @@ from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.basics.arrays import Array
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.scenario.array_files import Stored, opened, stored
 

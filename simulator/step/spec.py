@@ -13,7 +13,7 @@ from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework
 
 if TYPE_CHECKING:
-    from simulator.numerics.arithmetic import Array
+    from simulator.basics.arrays import Array
 
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
 ScheduleKind = Literal["constant", "linear", "cosine"]

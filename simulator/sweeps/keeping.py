@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from simulator.basics.arrays import Array
 from simulator.basics.whole_files import write_whole
-from simulator.collectives.reduction import Array
 from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.run import Run

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Adam
 from simulator.records.program import Collective, Compute
 from simulator.step.spec import Precision

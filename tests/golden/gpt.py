@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.basics.arrays import Array
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.report.numbers.training_summary import Learning
 from simulator.run import simulate

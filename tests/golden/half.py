@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.learning.state import Told
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.step.spec import LossScaling, Precision
 from tests.golden.gpt import BATCH, STEPS, golden, tokens

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.basics.arrays import Array
 from simulator.numerics import layers
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt, Parameters
 

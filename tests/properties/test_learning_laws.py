@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.basics.arrays import Array
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.report.numbers.training_summary import Learning
 from simulator.run import simulate

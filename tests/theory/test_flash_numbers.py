@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.basics.arrays import Array
 from simulator.model.kernel import Attention
 from simulator.model.layer import Batch, layer_operations
 from simulator.model.load import load_model
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.attention import attention, attention_backward
 from simulator.numerics.counted_attention import Softmax, scored, scored_backward
 from simulator.numerics.flash import flash, flash_backward, tiles

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
@@ -15,7 +16,6 @@ from simulator.learning.state import Told
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Sgd
 from simulator.numerics.scaling import grad_scaler, static_scaler
 from simulator.step.spec import Precision

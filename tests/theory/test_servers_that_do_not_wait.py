@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.basics.arrays import Array
 from simulator.errors import ScenarioError
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array, arithmetic
+from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.basics.arrays import Array
 from simulator.learning import exchange, updating
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
@@ -15,7 +16,6 @@ from simulator.learning.start import start
 from simulator.learning.state import Rank
 from simulator.learning.training import Moment, Training
 from simulator.numerics import task
-from simulator.numerics.arithmetic import Array
 from simulator.numerics.flat import unpacked
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step

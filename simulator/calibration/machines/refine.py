@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from simulator.basics.arrays import Floats
 from simulator.calibration.machines.records import FitRow, Tried
-from simulator.calibration.machines.response import Floats, played
+from simulator.calibration.machines.response import played
 from simulator.calibration.machines.solve import Constants, Data, loss, solve
 from simulator.calibration.machines.sweep import Sweep
 from simulator.calibration.machines.trials import Trial, data, judged

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import find
 from simulator.calibration.machines.ground import with_machine
 from simulator.cluster.cluster import Cluster, MachineCollective
@@ -20,7 +20,6 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import Timeline
 
-Floats = npt.NDArray[np.float64]
 Limit = Literal["inside", "across"]
 
 # Caps that are played, as parts of the fastest link: time bends where flows that share it stop being held back by each

@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import PACKET
-
-Floats = npt.NDArray[np.float64]
 
 # Errors beyond this count by their size and no longer by its square, so that the fit goes by the middle of the rows.
 _OUTLIER: Final = 0.02

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import find
 from simulator.calibration.training_runs.playing import Outcome
 from simulator.calibration.training_runs.rows import Changes, Row, cluster_of, step_of
@@ -19,10 +20,8 @@ from simulator.step.strategies import catalog as strategies
 from simulator.step.units import Gauge, units
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    pass
 
-    Floats = npt.NDArray[np.float64]
 
 # What stands where a constant is taken away, and how far it may go.
 NEUTRAL: Final[Mapping[str, float]] = {

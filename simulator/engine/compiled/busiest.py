@@ -9,15 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.routing import Router
 from simulator.engine.compiled.played import Played
 from simulator.engine.wiring import Wiring
 from simulator.records.timeline import LinkUse
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # A collective on its links, from when on, and what became of it.
 Flight = tuple[Wiring, float, Played]
 

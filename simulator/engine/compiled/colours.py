@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from simulator.basics.arrays import Floats, Ints
+
 Colours = npt.NDArray[np.uint64]
 
 

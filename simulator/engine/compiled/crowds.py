@@ -12,11 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.max_min import rates_of
 from simulator.engine.ways import Ways
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # Rounding of bytes over a share.
 _TOGETHER: Final = 1e-12
 
@@ -39,13 +38,13 @@ class Crowds:
     crowd: Ints
     takes: Floats
 
-    def entering(self, enter: Floats) -> npt.NDArray[np.bool_]:
+    def entering(self, enter: Floats) -> Bools:
         """Which of them enter with their whole crowd, for enters of the whole batch [s]."""
         own, count = enter[self.flow], int(self.crowd.max()) + 1
         least, most = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(least, self.crowd, own)
         np.maximum.at(most, self.crowd, own)
-        found: npt.NDArray[np.bool_] = (least == most)[self.crowd]
+        found: Bools = (least == most)[self.crowd]
         return found
 
 

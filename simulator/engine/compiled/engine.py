@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest import busiest
 from simulator.engine.compiled.declined import DeclinedError
@@ -28,7 +28,6 @@ from simulator.records.program import Collective, Compute, Program
 from simulator.records.timeline import Later, Span, Timeline, TransferLog
 
 NAME = "compiled"
-Floats = npt.NDArray[np.float64]
 # Beyond so many transfers only the busiest link is told: the others' busy times would need every transfer.
 _MOST_BOOKED = 2**19
 # Ranks whose times are looked at together: bounds the memory.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.joint import Member, play_together
@@ -23,8 +23,6 @@ from simulator.engine.jitter import Jitter
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # Beyond so many rows each link's use is told as one, from the first flow to the last end.
 _MOST_USES = 2**20
 

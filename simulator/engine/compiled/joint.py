@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import Laid, execute_part
 from simulator.engine.jitter import Jitter
 from simulator.records.program import Collective, Compute, Op, Program
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from simulator.basics.arrays import Floats
+
 Interval = tuple[Floats, Floats]
 
 

@@ -14,13 +14,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.crowds import Crowds, crowds_of
 from simulator.engine.ways import Ways
 from simulator.records.schedule import Round
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.engine.ways import Ways
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # One flow may begin where another ends: ends count as this much earlier, for rounding.
 _SHORTER: Final = 1.0 - 1e-13
 # Rounding of a sum of rates.

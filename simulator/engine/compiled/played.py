@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled import rounds
 from simulator.engine.compiled.declined import DeclinedError
@@ -20,8 +20,6 @@ from simulator.engine.compiled.layout import Layout, layout_of
 from simulator.engine.compiled.meetings import Load, Meeting, Use, load_of, meetings, use_of
 from simulator.engine.ways import Ways
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # Enter and end [s].
 Times = tuple[Floats, Floats]
 # Beyond so many transfers their columns take more than a few GiB.

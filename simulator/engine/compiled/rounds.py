@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.collectives.recurrence import advance
 from simulator.collectives.uneven import advance_uneven
 from simulator.engine.compiled.layout import Batch, Laps, Layout
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # By an addition, of its result.
 _LOST: Final = float(np.finfo(np.float64).eps) / 2
 

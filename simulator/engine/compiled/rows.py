@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.colours import Colours, bits, mixed
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

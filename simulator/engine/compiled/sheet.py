@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.symmetry import Kinds, Part, entries
 from simulator.engine.path import Path
 from simulator.engine.ways import Ways
 from simulator.records.transfers import Transfers, before_on_channel
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

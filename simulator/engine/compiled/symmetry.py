@@ -22,14 +22,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.colours import Colours, bits, mixed, summed
 from simulator.engine.compiled.rows import Rows, rows_of
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # One odd link tells neighbours apart, then theirs, and so on; who hopes longer pays more than is gained.
 _MOST_PASSES: Final = 64
 

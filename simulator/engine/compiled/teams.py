@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.declined import DeclinedError
@@ -24,8 +24,6 @@ from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.records.program import Collective, Program
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # Flows that share links are followed one by one; more than this take minutes.
 _MOST_FOLLOWED = 2**22
 # So many are followed in no time, however often.

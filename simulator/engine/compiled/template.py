@@ -12,12 +12,11 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.records.program import Allocate, Collective, Compute, Free, Op, Program, SameForAll
 
-Floats = npt.NDArray[np.float64]
 _NONE: Final[Floats] = np.zeros(0)
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled import kernels
 from simulator.engine.compiled.crossing import crossing
@@ -28,7 +28,6 @@ from simulator.engine.compiled.template import Line
 from simulator.engine.jitter import Jitter, kernel_factors
 from simulator.records.program import Collective, Compute
 
-Floats = npt.NDArray[np.float64]
 # What was assumed and what came of it may differ by rounding, over the time since the start.
 _SETTLED: Final = 1e-13
 # So often, for each of them, lines that are played together are played again before they are given up.

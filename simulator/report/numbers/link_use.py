@@ -12,10 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.records.timeline import LinkUse, Timeline, TransferLog
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 # Transfers expanded over the links of their routes at once: bounds the memory, costs no time.
 _AT_ONCE: Final = 2**18
@@ -158,7 +156,7 @@ def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, F
 
 def _spread(
     link: Ints, size: Floats, enter: Floats, end: Floats, edges: Floats, carried: Floats, slope: Floats,
-    flows: npt.NDArray[np.int64],
+    flows: Ints,
 ) -> None:  # fmt: skip
     """Add flows to the bins: the part bins into `carried`, the whole ones between into `slope` and `flows`."""
     bins = len(edges) - 1

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from simulator.basics.arrays import Floats
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.timeline import LinkUse, Timeline
@@ -124,7 +124,7 @@ def _heat_map(drawn: Figure, axes: Axes, traffic: LinkTraffic, shown: list[LinkU
     bar.set_label("share of the link's bandwidth (mean of each 1/400 of the time)")
 
 
-def _shares(traffic: LinkTraffic, shown: list[LinkUse]) -> npt.NDArray[np.float64]:
+def _shares(traffic: LinkTraffic, shown: list[LinkUse]) -> Floats:
     row = {name: i for i, name in enumerate(traffic.names)}
     shares = np.zeros((len(shown), traffic.rates.shape[1]))
     for i, use in enumerate(shown):

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.arrays import Floats
+
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 # Output tiles that one SM computes at a time: what matmul libraries are compiled for (CUTLASS's profiler lists these).
@@ -140,7 +141,7 @@ def matmul_time(
     return max(c.launch + hidden, 2.0 * batch * m * n * k / c.best_flops) + copied
 
 
-def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
     """Time many shapes at once; see `matmul_time`, which gives the same numbers.
 
     Parameters
