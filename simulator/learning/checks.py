@@ -54,7 +54,7 @@ class Checks:
             return
         if act.what == "reduce_scatter":
             right = is_sum(sent, np.concatenate(given))
-        elif act.what in ("all_gather", "gather updated"):
+        elif act.what in ("all_gather", "gather updated", "gather norms"):
             size = len(given[0]) // len(sent)
             parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
             right = all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)

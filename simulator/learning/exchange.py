@@ -7,6 +7,7 @@ unpacked. Like a post room.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import fsum
 from typing import TypeVar
 
 import numpy as np
@@ -48,7 +49,9 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
         part = rank.scattered.pop(_scattered(setting, act))
         return np.pad(part, (0, op.elements - len(part)))
     place = op.group.index(rank.number)
-    if act.what != "all_gather":
+    if act.what == "gather norms":
+        own = np.array([rank.squares, rank.rest])
+    elif act.what != "all_gather":
         own = np.concatenate(list(rank.parts.values()))
     elif len(op.group) == setting.cut:
         own = rank.parts[act.units]
@@ -97,6 +100,8 @@ def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
         rank.overflowed = bool(array.any())
     elif act.what == "sum norm":
         rank.squares = float(array[0])
+    elif act.what == "gather norms":
+        rank.squares = fsum(array)
     elif act.what == "gather updated":
         _spread_all(setting, rank, array)
 

@@ -41,10 +41,13 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     """
     plan = setting.plan
     _refuse_uncarried(setting)
-    stored = setting.gpt.arithmetic.stored
+    stored, wide = setting.gpt.arithmetic.stored, _wide(plan)
     ranks = []
     for number in range(setting.world_size):
-        held = {unit: {name: value.astype(stored) for name, value in own.items()} for unit, own in initial.items()}
+        # Rounded from the copy that is updated, as after each step, so that whoever gathers them has the same.
+        held = {
+            u: {name: value.astype(wide).astype(stored) for name, value in own.items()} for u, own in initial.items()
+        }
         # Where parameters are sharded they are gathered before anybody computes.
         gathers = plan.strategy.gathering is Gathering.BEFORE_USE and setting.cut > 1
         ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else held))
@@ -72,8 +75,7 @@ def _padded(setting: Setting, initial: Mapping[str, Parameters], units: tuple[st
 
 
 def _wide(plan: StepPlan) -> np.dtype[np.generic]:
-    precision = plan.step.precision
-    return np.dtype(find(precision.master or precision.params).numpy)
+    return find(plan.step.precision.updated).numpy
 
 
 def _refuse_uncarried(setting: Setting) -> None:

@@ -82,6 +82,8 @@ class Rank:
         Activations on the way up, their gradient on the way down.
     squares : float
         Of the gradient; its part's at first, then everybody's.
+    rest : float
+        What its part's squares leave over beyond float64, where parameters are that.
     overflowed : bool
     """
 
@@ -97,6 +99,7 @@ class Rank:
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
     flowing: dict[int, Array] = field(default_factory=dict)
     squares: float = 0.0
+    rest: float = 0.0
     overflowed: bool = False
 
     def held(self) -> int:

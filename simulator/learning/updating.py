@@ -17,6 +17,7 @@ from simulator.basics.arrays import Array
 from simulator.learning.exchange import packed, spread
 from simulator.learning.setting import Setting, travelling_together
 from simulator.learning.state import Rank
+from simulator.numerics import compensated
 from simulator.numerics.optimizer import fresh, step
 from simulator.numerics.scaling import unscaled
 
@@ -33,9 +34,12 @@ def check(setting: Setting, rank: Rank) -> None:
 
 
 def norm(setting: Setting, rank: Rank) -> None:
-    """Add up the squares of this rank's part, one unit after the other."""
+    """Add up the squares of this rank's part, one unit after the other; for float64 in no order that shows."""
     collect(setting, rank)
-    rank.squares = squares(*rank.summed.values())
+    if setting.plan.step.precision.updated == "float64":
+        rank.squares, rank.rest = compensated.squares(rank.summed.values())
+    else:
+        rank.squares = squares(*rank.summed.values())
 
 
 def squares(*parts: Array) -> float:

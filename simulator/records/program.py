@@ -24,7 +24,8 @@ class Act:
     ----------
     what : str
         "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "sum copies", "all_gather", "check" and
-        "flag" for overflow, "norm" and "sum norm", "update", "gather updated", "push", "serve", "pull".
+        "flag" for overflow, "norm" and "sum norm" or "gather norms", "update", "gather updated", "push", "serve",
+        "pull".
     units : tuple of str
         Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
     micro : int

@@ -174,15 +174,19 @@ def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:
     --------
     >>> precision(PrecisionSpec(params="float32")).master is None
     True
+    >>> precision(PrecisionSpec(params="float64")).reduce
+    'float64'
     """
     from simulator.step.spec import Precision
 
     narrow = dtypes.find(spec.params).bits < dtypes.find("float32").bits
     follow = "float32" if narrow else None
+    grads = spec.params if spec.grads == "auto" else spec.grads
+    wire = "float64" if grads == "float64" else "float32"
     return Precision(
         params=spec.params,
-        grads=spec.params if spec.grads == "auto" else spec.grads,
-        reduce=spec.reduce,
+        grads=grads,
+        reduce=wire if spec.reduce == "auto" else spec.reduce,
         master=follow if spec.master == "auto" else spec.master,
         matmul=spec.params if spec.matmul == "auto" else spec.matmul,
     )

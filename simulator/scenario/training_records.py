@@ -25,7 +25,7 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionSpec:
-    """Dtypes of a step; "auto" follows `params`, which an axis may change.
+    """Dtypes of a step; "auto" follows `params`, which an axis may change, or of `reduce` `grads`.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class PrecisionSpec:
 
     params: str = "bfloat16"
     grads: str = "auto"
-    reduce: str = "float32"
+    reduce: str = "auto"
     master: str | None = "auto"
     matmul: str = "auto"
 

@@ -209,7 +209,9 @@ class PrecisionShape(Shape):
     grads: Annotated[str, stored_dtype("auto")] = Field(
         default="auto", description="Of accumulated gradients; auto: the parameters'."
     )
-    reduce: Annotated[str, stored_dtype()] = Field(default="float32", description="Of gradients on the wire.")
+    reduce: Annotated[str, stored_dtype("auto")] = Field(
+        default="auto", description="Of gradients on the wire; auto: float32, or float64 where they are that."
+    )
     master: Annotated[str | None, stored_dtype("auto", None)] = Field(
         default="auto", description="Of the optimizer's copy of the parameters; auto: float32 where they are narrower."
     )

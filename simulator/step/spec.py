@@ -96,6 +96,11 @@ class Precision:
     master: str | None = "float32"
     matmul: str = "bfloat16"
 
+    @property
+    def updated(self) -> str:
+        """Dtype of what the optimizer updates: the master copy, or working parameters where they are it."""
+        return self.master or self.params
+
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:

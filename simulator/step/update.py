@@ -38,7 +38,7 @@ def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States, strategy: 
         found = score.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
         last = [_checked(score, passes.step.loss_scaling, found)]
     norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last, Act("norm"))
-    total = _summed(score, norm, strategy)
+    total = _summed(score, passes, norm, strategy)
     done = gauge.swept("update", held.update_read, held.update_written)
     return score.compute("optimizer step", done, "optimizer", [total], Act("update"))
 
@@ -52,7 +52,7 @@ def _on_host(score: Score, passes: Passes, offload: Offload, held: States, strat
         found = score.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act("check"))
         last = [_checked(score, passes.step.loss_scaling, found)]
     norm = score.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
-    total = _summed(score, norm, strategy)
+    total = _summed(score, passes, norm, strategy)
     traffic = (held.update_read + held.update_written) / max(held.updated, 1)
     done = norm
     for unit in passes.units:
@@ -64,16 +64,20 @@ def _on_host(score: Score, passes: Passes, offload: Offload, held: States, strat
     return done
 
 
-def _summed(score: Score, norm: str, strategy: Strategy) -> str:
+def _summed(score: Score, passes: Passes, norm: str, strategy: Strategy) -> str:
     """Squares of all parts; where every rank has the whole gradient nobody needs to ask.
 
     In float64, so that neither sharding nor bucketing shows in a clipped step: sums in another order differ there by
-    less than single precision sees.
+    less than single precision sees. Where parameters are float64 themselves each rank tells its sum and what that
+    leaves over, and all add up exactly what all told.
     """
     if strategy.updater is Updater.EVERY_RANK:
         return norm
-    act = Act("sum norm")
-    return score.communicate("sum gradient norm", "all_reduce", 1, "float64", [norm], "shard", act) or norm
+    name = "sum gradient norm"
+    if passes.step.precision.updated == "float64":
+        act, elements = Act("gather norms"), 2 * passes.ranks
+        return score.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
+    return score.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act("sum norm")) or norm
 
 
 def _checked(score: Score, scaling: LossScaling, done: str) -> str:

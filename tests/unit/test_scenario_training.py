@@ -182,7 +182,7 @@ def test_everything_is_written_out() -> None:
             "asynchronous": False,
         },
         "precision": {
-            "params": "bfloat16", "grads": "auto", "reduce": "float32", "master": "auto", "matmul": "auto",
+            "params": "bfloat16", "grads": "auto", "reduce": "auto", "master": "auto", "matmul": "auto",
         },
         "activation_checkpointing": "none",
         "attention": "flash",
@@ -306,7 +306,7 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
     long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")
     assert spec_of(parse_scenario(document.parse(long), Path())).precision == PrecisionSpec(
-        grads="bfloat16", master="float32", matmul="bfloat16"
+        grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
     )
 
 
@@ -365,7 +365,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
         ({"precision": {"params": "tf32"}},
          "precision.params: got 'tf32', in which only matmuls run; write it at training.precision.matmul"),
-        ({"precision": {"reduce": None}}, f"precision.reduce: got nothing; {DTYPES}"),
+        ({"precision": {"reduce": None}}, f"precision.reduce: got nothing; {DTYPES.replace('of', 'of auto,')}"),
         ({"precision": {"master": "bfloat16"}},
          "precision.master: got 'bfloat16', no wider than the parameters' bfloat16; leave it out for float32, "
          "or write null"),
