@@ -143,7 +143,12 @@ def collective(
 
 @app.command()
 def check(scenario: ScenarioName, settings: Settings = None) -> None:
-    """Check a scenario, and say how many transfers, how much memory and time playing it takes."""
+    """Check a scenario, and say what playing it takes; or a topology file, and say what it is."""
+    from simulator.cli.check_topology import check_topology, is_topology
+
+    if is_topology(scenario):
+        check_topology(scenario, settings or [])
+        return
     from simulator.cli.check import check as checked
 
     checked(scenario, settings or [])
@@ -165,7 +170,10 @@ def new(
 def list_(
     kind: Annotated[
         str,
-        typer.Argument(help="algorithms, dtypes, frameworks, gpus, links, models, operations, scenarios, topologies."),
+        typer.Argument(
+            help="algorithms, builders, dtypes, frameworks, gpus, links, models, operations, plots, scenarios, "
+            "strategies, topologies."
+        ),
     ],
 ) -> None:
     """List what can be named in a scenario."""
@@ -203,11 +211,13 @@ def memory(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON schema of scenario files, for editors."""
+def schema(
+    kind: Annotated[str, typer.Argument(help="scenario or topology.", metavar="KIND")] = "scenario",
+) -> None:
+    """Print the JSON schema of scenario files, or of topology files, for editors."""
     from simulator.cli.schema import show
 
-    show()
+    show(kind)
 
 
 @app.command()

@@ -22,13 +22,16 @@ def show(kind: str) -> None:
 def _lists() -> dict[str, Callable[[], None]]:
     return {
         "algorithms": _algorithms,
+        "builders": _builders,
         "dtypes": _dtypes,
         "frameworks": lambda: _names("framework"),
         "gpus": _gpus,
         "links": lambda: _names("link"),
         "models": _models,
         "operations": _operations,
+        "plots": _plots,
         "scenarios": _scenarios,
+        "strategies": _strategies,
         "topologies": _topologies,
     }
 
@@ -63,6 +66,46 @@ def _algorithms() -> None:
     from simulator.collectives import catalog
 
     _columns([(name, ", ".join(catalog.operations(name))) for name in catalog.names()])
+
+
+def _builders() -> None:
+    """Each with its options and their defaults; one without a default must be given."""
+    import inspect
+
+    from simulator.cluster import builder as builders
+    from simulator.cluster.topology_schema import options
+
+    for name in builders.names():
+        made = builders.find(name)
+        typer.echo(f"{name}: {(inspect.getdoc(made.function) or '').splitlines()[0]}")
+        rows = []
+        for option, facts in options(name).items():
+            default = made.options.model_fields[option].get_default()
+            needed = made.options.model_fields[option].is_required()
+            shown = "must be given" if needed else "-" if default is None else str(default).lower()
+            rows.append((f"  {option}", shown, facts["description"]))
+        _columns(rows)
+
+
+def _plots() -> None:
+    from simulator.report.plots import catalog
+
+    kinds = ("collective", "training")
+    rows = [(name, ", ".join(kind for kind in kinds if name in catalog.names_of(kind))) for name in catalog.names()]
+    _columns([("plot", "of"), *rows])
+
+
+def _strategies() -> None:
+    from simulator.step.strategies import catalog
+    from simulator.step.strategies.strategy import State
+
+    rows = [("strategy", "shards", "update", "what was updated is gathered", "options")]
+    for name in catalog.names():
+        strategy = catalog.find(name)
+        shards = ", ".join(state.value for state in State if state in strategy.shards) or "-"
+        gathered = strategy.gathering.value
+        rows.append((name, shards, strategy.updater.value, gathered, ", ".join(sorted(strategy.options))))
+    _columns(rows)
 
 
 def _operations() -> None:

@@ -1,4 +1,4 @@
-"""`simulator schema`: the JSON schema of scenario files."""
+"""`simulator schema`: the JSON schema of scenario files, or of topology files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ import json
 
 import typer
 
-from simulator.scenario.schema import schema
+from simulator.errors import UnknownNameError
+
+KINDS = ("scenario", "topology")
 
 
-def show() -> None:
+def show(kind: str) -> None:
     """Print it."""
-    typer.echo(json.dumps(schema(), indent=2))
+    typer.echo(json.dumps(_schema(kind), indent=2))
+
+
+def _schema(kind: str) -> object:
+    if kind == "scenario":
+        from simulator.scenario.schema import schema
+
+        return schema()
+    if kind == "topology":
+        from simulator.cluster.topology_schema import schema
+
+        return schema()
+    raise UnknownNameError("schema", kind, KINDS)

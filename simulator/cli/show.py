@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from simulator.basics.units import format_bandwidth, format_time
-from simulator.cluster.build import build, facts
+from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
 
@@ -18,7 +18,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 def show(topology: str, world_size: int | None, out: Path | None) -> None:
     """Draw a topology and list its kinds of links."""
     known = facts(topology)
-    ranks = world_size or min(known.max_ranks or 10**9, 2 * (known.node_size or _DEFAULT_RANKS))
+    ranks = world_size or usual_ranks(known)
     target = out or Path(f"{known.name}.png")
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
@@ -30,13 +30,19 @@ def show(topology: str, world_size: int | None, out: Path | None) -> None:
         figure(cluster).savefig(target, dpi=150)
     except OSError as error:
         raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
-    typer.echo(f"{known.name}: {ranks} ranks of {cluster.gpus[0].name}, {_told(cluster)}")
+    typer.echo(f"{known.name}: {ranks} ranks of {cluster.gpus[0].name}, {in_words(cluster)}")
     for (src, dst, bandwidth, latency), count in _kinds(cluster).items():
         typer.echo(f"  {count:>6} x {src} -> {dst}: {format_bandwidth(bandwidth)}, {format_time(latency)}")
     typer.echo(f"picture: {target}")
 
 
-def _told(cluster: Cluster) -> str:
+def usual_ranks(known: TopologyFacts) -> int:
+    """As many as show what a topology is: two nodes full, or a few GPUs, where there are so many."""
+    return min(known.max_ranks or 10**9, 2 * (known.node_size or _DEFAULT_RANKS))
+
+
+def in_words(cluster: Cluster) -> str:
+    """How many vertices of each kind there are."""
     counts: dict[str, int] = {}
     for _, facts_ in cluster.graph.nodes(data=True):
         counts[facts_["kind"]] = counts.get(facts_["kind"], 0) + 1

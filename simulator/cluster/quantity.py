@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from simulator.basics import units
 
@@ -39,22 +39,32 @@ def _one_or_more(value: Any) -> float | list[float]:
     return [_bandwidth(item) for item in value]
 
 
-Bandwidth = Annotated[float, BeforeValidator(_bandwidth)]
+def _text(example: str) -> WithJsonSchema:
+    """What an editor is told of a quantity: text with a unit."""
+    return WithJsonSchema({"type": "string", "examples": [example]})
+
+
+_ONE_OR_MORE: Final[dict[str, Any]] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+    "examples": ["12.5 GB/s"],
+}
+
+Bandwidth = Annotated[float, BeforeValidator(_bandwidth), _text("12.5 GB/s")]
 """Of one direction of a link [B/s]; "12.5 GB/s" in a file."""
 
-Bandwidths = Annotated[float | Sequence[float], BeforeValidator(_one_or_more)]
+Bandwidths = Annotated[float | Sequence[float], BeforeValidator(_one_or_more), WithJsonSchema(_ONE_OR_MORE)]
 """One bandwidth for all links, or several that repeat link by link [B/s]."""
 
-AnyBandwidth = Annotated[float, BeforeValidator(_reader("bandwidth", positive=False))]
+AnyBandwidth = Annotated[float, BeforeValidator(_reader("bandwidth", positive=False)), _text("12.5 GB/s")]
 """As Bandwidth, and 0 where there is no such link [B/s]."""
 
-Seconds = Annotated[float, BeforeValidator(_reader("time", positive=False))]
+Seconds = Annotated[float, BeforeValidator(_reader("time", positive=False)), _text("5 us")]
 """[s]; "5 us" in a file."""
 
-Size = Annotated[float, BeforeValidator(_reader("bytes", positive=False))]
+Size = Annotated[float, BeforeValidator(_reader("bytes", positive=False)), _text("8 MiB")]
 """[B]; "8 MiB" in a file."""
 
-FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True))]
+FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True)), _text("312 TFLOP/s")]
 """[FLOP/s]; "312 TFLOP/s" in a file."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTS)]

@@ -101,7 +101,9 @@ class _Ecmp(Strict):
     hash: int
 
 
-class _TopologyFile(Strict):
+class TopologyFile(Strict):
+    """The keys of a topology file."""
+
     name: str | None = None
     builder: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
@@ -136,7 +138,7 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:
     document = in_todays_words(document)
-    file, faults = check(_TopologyFile, document)
+    file, faults = check(TopologyFile, document)
     options, wrong = _options(document)
     document.refuse(faults + wrong + _gpu(document, folder))
     if file is None:

@@ -1,0 +1,74 @@
+"""The JSON schema of a topology file: its keys, and under `options` those of the builder that it names.
+
+Rule: nothing is listed twice: keys come from the file's model, options and their descriptions from each builder's own
+signature and docstring.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, Final
+
+from simulator.basics import registry
+from simulator.cluster import builder as builders
+from simulator.cluster.topology_file import TopologyFile
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Describe a topology file as JSON schema (draft 2020-12).
+
+    Examples
+    --------
+    >>> sorted(schema()["properties"])
+    ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
+    """
+    made = TopologyFile.model_json_schema()
+    made["properties"]["builder"] = {"enum": list(builders.names()), "description": "What draws the graph."}
+    made["properties"]["gpu"]["examples"] = list(registry.names("gpu"))
+    made["oneOf"] = [{"required": ["builder"]}, {"required": ["graph"]}]
+    made["allOf"] = [_of_builder(name) for name in builders.names()]
+    return {"$schema": _DIALECT, "title": "Topology of the cluster simulator", **_untitled(made)}
+
+
+def options(name: str) -> dict[str, dict[str, Any]]:
+    """Schema of each option of a builder, with its description from the docstring."""
+    found: dict[str, dict[str, Any]] = builders.find(name).options.model_json_schema()["properties"]
+    described = descriptions(name)
+    return {option: {**_untitled(facts), "description": described[option]} for option, facts in found.items()}
+
+
+def descriptions(name: str) -> dict[str, str]:
+    """What a builder's docstring says of each of its parameters, by name (numpydoc's Parameters)."""
+    lines = (inspect.getdoc(builders.find(name).function) or "").splitlines()
+    first = lines.index("Parameters") + 2
+    described: dict[str, str] = {}
+    names: list[str] = []
+    for line in lines[first : lines.index("Returns")]:
+        if line and not line.startswith(" "):
+            names = re.split(r", ", line.partition(" : ")[0])
+            described |= dict.fromkeys(names, line.partition(" : ")[2])
+        elif line.strip():
+            described |= {each: f"{described[each]}: {line.strip()}" for each in names}
+    return described
+
+
+def _of_builder(name: str) -> dict[str, Any]:
+    """Where this builder is named, its options are those of its signature."""
+    facts = builders.find(name).options.model_json_schema()
+    required = facts.get("required", [])
+    mapping = {"type": "object", "properties": options(name), "required": required, "additionalProperties": False}
+    named = {"properties": {"builder": {"const": name}}, "required": ["builder"]}
+    then = {"properties": {"options": mapping}, **({"required": ["options"]} if required else {})}
+    return {"if": named, "then": then}
+
+
+def _untitled(made: Any) -> Any:
+    """Drop generated titles."""
+    if isinstance(made, list):
+        return [_untitled(item) for item in made]
+    if not isinstance(made, dict):
+        return made
+    return {key: _untitled(value) for key, value in made.items() if not (key == "title" and isinstance(value, str))}
