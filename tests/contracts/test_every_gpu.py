@@ -127,3 +127,10 @@ def test_shipped_nodes_are_made_of_catalog_links(topology: str, inside: str, out
     card = next(name for name, facts in cluster.graph.nodes(data=True) if facts["kind"] == "nic")
     assert cluster.route("gpu0", "gpu1").bandwidth == load_link(inside).bandwidth
     assert cluster.route(card, "leaf0").bandwidth == load_link(outside).bandwidth
+
+
+def test_no_two_gpus_share_all_figures() -> None:
+    """A copied file under a new name would be a GPU that nobody looked up."""
+    facts = ("peak_flops", "hbm_bytes", "hbm_bandwidth", "scale_up_bandwidth", "sms", "host_bandwidth")
+    figures = {name: tuple(str(getattr(load_gpu(name), fact)) for fact in facts) for name in GPUS}
+    assert len(set(figures.values())) == len(figures)
