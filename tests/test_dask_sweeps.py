@@ -175,7 +175,13 @@ def test_a_cluster_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -
                 list(play_points(numbered(2), Place(scheduler=address)))
 
 
-def test_ctrl_c_keeps_what_had_ended(cli: Command, cluster: LocalCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), pytest.param(signal.SIGTERM, 143, "terminated", marks=pytest.mark.long)],
+)
+def test_ctrl_c_and_sigterm_keep_what_had_ended(
+    cli: Command, cluster: LocalCluster, tmp_path: Path, number: int, code: int, word: str
+) -> None:
     long = (tmp_path / "small.yaml").read_text(encoding="utf-8").replace("4 KiB", "8 MiB")
     (tmp_path / "long.yaml").write_text(
         long.replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}\nplots: []"), encoding="utf-8"
@@ -185,11 +191,11 @@ def test_ctrl_c_keeps_what_had_ended(cli: Command, cluster: LocalCluster, tmp_pa
         notes = tmp_path / "torn" / "points.jsonl"
         while process.poll() is None and not (notes.is_file() and notes.read_bytes().count(b"\n") >= 2):
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, ""), err
+    assert (process.returncode, out) == (code, ""), err
     assert "Traceback" not in err
-    told = [text for text in err.splitlines() if "interrupted" in text]
+    told = [text for text in err.splitlines() if word in text]
     assert len(told) == 1
     assert told[0].endswith("of 8 points are in torn; go on with `simulator sweep ... --resume --out torn` and the "
                             "same options")  # fmt: skip

@@ -43,6 +43,14 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(_files(kind))
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there; a name that no file can have, for its length or its letters, is of none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def find(kind: Kind, name: str) -> Path:
     """Find the file behind a shipped name, or the file that a path names.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from simulator.cli.interruption import exit_code, word
+from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.errors import SimulatorError, one_of
 
 
@@ -22,7 +22,7 @@ def guarded(command: Callable[[], Any]) -> int:
     except SimulatorError as error:
         typer.echo(str(error), err=True)
         return error.exit_code
-    except KeyboardInterrupt as error:
+    except INTERRUPTIONS as error:
         return _interrupted(error)
     except SystemExit:
         # Typer's way to say that who reads our output has had enough, as in `simulator schema | head -1`.

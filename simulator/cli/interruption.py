@@ -1,16 +1,23 @@
 """Ways to be ended from outside that leave time to clear up: Ctrl-C, and SIGTERM as schedulers and `kill` send it.
 
-Rule: both are a KeyboardInterrupt, so whoever keeps or removes something for the one does so for the other.
+Rule: whoever keeps or removes something for the one does so for the other.
 """
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import Final
 
 
-class TerminatedError(KeyboardInterrupt):
-    """Somebody wants this process to end, and has not pressed Ctrl-C for it."""
+class TerminatedError(BaseException):
+    """Somebody wants this process to end, and has not pressed Ctrl-C for it.
+
+    No KeyboardInterrupt, of which typer would make an exit code on the way that says no more which of the two it was.
+    """
+
+
+INTERRUPTIONS: Final = (KeyboardInterrupt, TerminatedError)
 
 
 def heed_termination() -> None:

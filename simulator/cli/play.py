@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from simulator.basics.optional_packages import need
-from simulator.cli.interruption import exit_code, word
+from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.cli.telling import tell_warnings
 from simulator.errors import ScenarioError, SimulatorError
@@ -126,7 +126,7 @@ def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions
     """What is left when playing ends early: finished points to go on with, or nothing at all."""
     try:
         yield
-    except KeyboardInterrupt as error:
+    except INTERRUPTIONS as error:
         kept = _kept(folder, numbered, options)
         typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
         raise typer.Exit(exit_code(error)) from None
@@ -213,7 +213,7 @@ def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list
 
     try:
         return draw(folder, scenario, outcomes)
-    except KeyboardInterrupt as error:
+    except INTERRUPTIONS as error:
         typer.echo(f"{word(error)} while drawing; the results are in {folder}", err=True)
         raise typer.Exit(exit_code(error)) from None
 

@@ -54,6 +54,6 @@ def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:
     UnknownNameError, ScenarioError
         No such name; no such path.
     """
-    if name not in registry.names(kind) and base is not None and (base / name).is_file():
+    if name not in registry.names(kind) and base is not None and registry.is_file(base / name):
         return base / name
     return registry.find(kind, name)

@@ -59,7 +59,7 @@ def load_model(
 
 
 def _locate(name: str, base: Path | None) -> Path:
-    if name not in registry.names("model") and base is not None and (base / name).is_file():
+    if name not in registry.names("model") and base is not None and registry.is_file(base / name):
         return base / name
     return registry.find("model", name)
 

@@ -112,7 +112,7 @@ def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for named in files_of(scenarios):
         # What is named but not there is never read: text of a model that does not learn.
-        found.setdefault(named.written, []).append(digest_of(named.path) if named.path.is_file() else "")
+        found.setdefault(named.written, []).append(digest_of(named.path) if registry.is_file(named.path) else "")
     return found
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics import registry
 from simulator.basics.edition import edition
 from simulator.basics.optional_packages import need
 from simulator.basics.whole_files import write_whole
@@ -136,7 +137,7 @@ def named_by(points: Sequence[Point]) -> dict[str, bytes]:
     base = points[0].scenario.base
     for named in files_of(point.scenario for point in points):
         path = named.path.relative_to(base) if named.path.is_relative_to(base) else named.path
-        if not path.is_absolute() and ".." not in path.parts and named.path.is_file():
+        if not path.is_absolute() and ".." not in path.parts and registry.is_file(named.path):
             found[path.as_posix()] = named.path.read_bytes()
     return found
 
