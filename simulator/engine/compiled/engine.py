@@ -19,9 +19,9 @@ from simulator.engine.compiled.busiest import busiest
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Played
+from simulator.engine.compiled.spmd import SpmdOp, active_ranks, spmd_template
 from simulator.engine.compiled.teams import Teams
-from simulator.engine.compiled.template import Line, active, template
-from simulator.engine.compiled.walk import Walk, slowed
+from simulator.engine.compiled.walk import Walk, is_contended
 from simulator.engine.jitter import Jitter
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
 from simulator.records.program import Collective, Compute, Program
@@ -58,41 +58,41 @@ def execute(
     """
     if len(program.ranks) > cluster.world_size:
         raise DeclinedError("more ranks than the cluster has")
-    walk = _settled(template(program), program, cluster, jitter or Jitter())
-    return _Record(program, walk, active(program)).timeline(keep, limit_memory=limit_memory, allocator=allocator)
+    walk = _settled(spmd_template(program), program, cluster, jitter or Jitter())
+    return _Record(program, walk, active_ranks(program)).timeline(keep, limit_memory=limit_memory, allocator=allocator)
 
 
-def _settled(lines: tuple[Line, ...], program: Program, cluster: Cluster, jitter: Jitter) -> Walk:
+def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, jitter: Jitter) -> Walk:
     """Walk until no two lines disturb each other but those that are played together."""
-    if len({line.op.stream for line in lines if slowed(line)}) > 1:
+    if len({spmd_op.op.stream for spmd_op in spmd_ops if is_contended(spmd_op)}) > 1:
         raise DeclinedError("kernels of several streams are slowed by communication")
     teams = Teams.of(program, cluster, jitter)
     walk: Walk | None = None
     joint: dict[int, tuple[int, ...]] = {}
     met: list[Meeting] = []
     for _ in range(_MOST_WALKS):
-        walk = Walk(lines, len(program.ranks), cluster, jitter, teams, joint, walk)
+        walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, teams, joint, walk)
         try:
             walk.run()
         except DeclinedError as error:
             if not met:
                 raise
-            where = teams.refused(met[0], [lines[place].op.name for place in met[0].whose])
+            where = teams.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
             raise DeclinedError(f"{where}; {error}", where.link) from None
         found = walk.meetings()
         if not found:
             return walk
         met = found
         joint = _merged(joint, found)
-    raise teams.refused(met[0], [lines[place].op.name for place in met[0].whose])
+    raise teams.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
 
 
 def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Meeting]) -> dict[int, tuple[int, ...]]:
     """Lines that are to be played together, those that met added."""
     found = dict(joint)
     for meeting in met:
-        places = tuple(sorted({mate for place in meeting.whose for mate in found.get(place, (place,))}))
-        found |= dict.fromkeys(places, places)
+        indices = tuple(sorted({mate for index in meeting.whose for mate in found.get(index, (index,))}))
+        found |= dict.fromkeys(indices, indices)
     return found
 
 
@@ -131,11 +131,11 @@ class _Record:
 
     def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
         """Of the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
-        on_hbm = [line.place for line in self.walk.lines if not isinstance(line.op, Compute | Collective)]
-        times = [self.walk.ends[place] for place in on_hbm]
+        on_hbm = [spmd_op.index for spmd_op in self.walk.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
+        times = [self.walk.ends[index] for index in on_hbm]
         ranks = {*kept, *(self._unlike(times) if alone else ())}
         return {
-            rank: [(float(at[rank if len(at) > 1 else 0]), place) for at, place in zip(times, on_hbm, strict=True)]
+            rank: [(float(at[rank if len(at) > 1 else 0]), index) for at, index in zip(times, on_hbm, strict=True)]
             for rank in sorted(ranks)
         }
 
@@ -164,9 +164,9 @@ class _Record:
         """Every collective that was played, in the program's order, from when on, and what became of it."""
         found = [
             (op, *one)
-            for line in self.walk.lines
-            if line.teams
-            for op, one in zip(line.teams, self.walk.played[line.place].played, strict=True)
+            for spmd_op in self.walk.spmd_ops
+            if spmd_op.collectives
+            for op, one in zip(spmd_op.collectives, self.walk.played[spmd_op.index].played, strict=True)
             if one is not None
         ]
         return sorted(found, key=lambda team: self.walk.teams.laid[team[0].name][0])
@@ -179,9 +179,9 @@ class _Record:
 
     def _spans(self, kept: Sequence[int]) -> Iterator[Span]:
         for rank in kept:
-            for place, op in enumerate(self.program.ranks[rank]):
+            for index, op in enumerate(self.program.ranks[rank]):
                 start, end = (
-                    float(at[rank if len(at) > 1 else 0]) for at in (self.walk.starts[place], self.walk.ends[place])
+                    float(at[rank if len(at) > 1 else 0]) for at in (self.walk.starts[index], self.walk.ends[index])
                 )
                 if isinstance(op, Compute):
                     yield Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops)

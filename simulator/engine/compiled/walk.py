@@ -23,8 +23,8 @@ from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.joint import Member
 from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Together
+from simulator.engine.compiled.spmd import SpmdOp
 from simulator.engine.compiled.teams import Teams
-from simulator.engine.compiled.template import Line
 from simulator.engine.jitter import Jitter, kernel_factors
 from simulator.records.program import Collective, Compute
 
@@ -41,7 +41,7 @@ class _Mark:
     as was assumed, and what was in flight.
     """
 
-    place: int
+    index: int
     at: int
     tries: int
     flights: list[kernels.Interval]
@@ -53,7 +53,7 @@ class Walk:
 
     Attributes
     ----------
-    lines : tuple of Line
+    spmd_ops : tuple of SpmdOp
     ranks : int
     cluster : Cluster
     jitter : Jitter
@@ -66,7 +66,7 @@ class Walk:
         What became of collectives.
     """
 
-    lines: tuple[Line, ...]
+    spmd_ops: tuple[SpmdOp, ...]
     ranks: int
     cluster: Cluster
     jitter: Jitter
@@ -92,44 +92,44 @@ class Walk:
         """
         order, at = self._in_order(), 0
         while at < len(order):
-            line = order[at]
-            if self._came_otherwise(line.place):
-                at = self._back(line.place, order)
+            spmd_op = order[at]
+            if self._came_otherwise(spmd_op.index):
+                at = self._back(spmd_op.index, order)
                 continue
-            if line.place in self.joint and line.place not in self.played:
-                self._mark(line.place, at)
-            self._play(line)
+            if spmd_op.index in self.joint and spmd_op.index not in self.played:
+                self._mark(spmd_op.index, at)
+            self._play(spmd_op)
             at += 1
         return self
 
-    def _came_otherwise(self, place: int) -> bool:
+    def _came_otherwise(self, index: int) -> bool:
         """Whether a line that was played with an earlier one does not begin as was assumed."""
-        if place not in self._assumed:
+        if index not in self._assumed:
             return False
-        bound = self._bound(place, self.ends)
-        return bool((np.abs(bound - self._assumed[place]) > _SETTLED * np.abs(bound)).any())
+        bound = self._bound(index, self.ends)
+        return bool((np.abs(bound - self._assumed[index]) > _SETTLED * np.abs(bound)).any())
 
-    def _mark(self, place: int, at: int) -> None:
+    def _mark(self, index: int, at: int) -> None:
         """Note where lines that are played together begin."""
-        mates = self.joint[place]
+        mates = self.joint[index]
         tries = self._begun[mates].tries if mates in self._begun else 0
-        self._begun[mates] = _Mark(place, at, tries, list(self._flights))
+        self._begun[mates] = _Mark(index, at, tries, list(self._flights))
 
-    def _back(self, place: int, order: Sequence[Line]) -> int:
+    def _back(self, index: int, order: Sequence[SpmdOp]) -> int:
         """Forget everything from the first of a line's mates on, but how much later than that one it came."""
-        mates = self.joint[place]
+        mates = self.joint[index]
         mark = self._begun[mates]
         if mark.tries == _MOST_TRIES * len(mates):
             raise DeclinedError("lines that share links do not settle")
-        self._apart[place] = self._bound(place, self.ends) - self._bound(mark.place, self.ends)
+        self._apart[index] = self._bound(index, self.ends) - self._bound(mark.index, self.ends)
         self._begun = {other: begun for other, begun in self._begun.items() if begun.at < mark.at}
-        for line in order[mark.at :]:
-            self.starts.pop(line.place, None)
-            self.ends.pop(line.place, None)
+        for spmd_op in order[mark.at :]:
+            self.starts.pop(spmd_op.index, None)
+            self.ends.pop(spmd_op.index, None)
             # What was played together with lines before that one stays as it is.
-            if self.joint.get(line.place) not in self._begun:
-                self.played.pop(line.place, None)
-                self._assumed.pop(line.place, None)
+            if self.joint.get(spmd_op.index) not in self._begun:
+                self.played.pop(spmd_op.index, None)
+                self._assumed.pop(spmd_op.index, None)
         self._begun[mates] = replace(mark, tries=mark.tries + 1)
         self._flights = list(mark.flights)
         return mark.at
@@ -137,110 +137,110 @@ class Walk:
     def meetings(self) -> list[Meeting]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
         loads = [
-            (self._began(place), place, partial(self.teams.load, self.lines[place].teams, one))
-            for place, one in self.played.items()
+            (self._began(index), index, partial(self.teams.load, self.spmd_ops[index].collectives, one))
+            for index, one in self.played.items()
         ]
         found, looked_at = list[Meeting](), set[tuple[int, ...]]()
-        for places in crossing(sorted(loads, key=lambda load: load[:2]), self.teams.capacity):
-            if places not in looked_at:
-                looked_at.add(places)
-                found += self._among(places)
+        for indices in crossing(sorted(loads, key=lambda load: load[:2]), self.teams.capacity):
+            if indices not in looked_at:
+                looked_at.add(indices)
+                found += self._among(indices)
         return found
 
-    def _began(self, place: int) -> float:
+    def _began(self, index: int) -> float:
         """When the first of those that a line is played with began: the first one's use is that of all."""
-        mates = self.joint.get(place, (place,))
+        mates = self.joint.get(index, (index,))
         return min(float(self.played[mate].start.min()) for mate in mates)
 
-    def _among(self, places: Sequence[int]) -> list[Meeting]:
+    def _among(self, indices: Sequence[int]) -> list[Meeting]:
         """Of lines that could meet: where they did."""
-        lines = [(self.lines[place].teams, self.played[place]) for place in places]
-        return [replace(m, whose=tuple(places[number] for number in m.whose)) for m in self.teams.met(lines)]
+        spmd_ops = [(self.spmd_ops[index].collectives, self.played[index]) for index in indices]
+        return [replace(m, whose=tuple(indices[number] for number in m.whose)) for m in self.teams.met(spmd_ops)]
 
-    def _in_order(self) -> list[Line]:
+    def _in_order(self) -> list[SpmdOp]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
 
         By then all collectives that do not wait for them are known, and others begin after their end.
         """
-        streams: dict[str, list[Line]] = {}
-        for line in self.lines:
-            queue = streams.setdefault(line.op.stream, [])
-            self._waits[line.place] = (*line.after, *((queue[-1].place,) if queue else ()))
-            queue.append(line)
-        at, over, found = dict.fromkeys(streams, 0), set[int](), list[Line]()
-        while len(found) < len(self.lines):
-            heads = [streams[stream][place] for stream, place in at.items() if place < len(streams[stream])]
-            able = [line for line in heads if over.issuperset(line.after)]
+        streams: dict[str, list[SpmdOp]] = {}
+        for spmd_op in self.spmd_ops:
+            queue = streams.setdefault(spmd_op.op.stream, [])
+            self._waits[spmd_op.index] = (*spmd_op.after, *((queue[-1].index,) if queue else ()))
+            queue.append(spmd_op)
+        at, over, found = dict.fromkeys(streams, 0), set[int](), list[SpmdOp]()
+        while len(found) < len(self.spmd_ops):
+            heads = [streams[stream][index] for stream, index in at.items() if index < len(streams[stream])]
+            able = [spmd_op for spmd_op in heads if over.issuperset(spmd_op.after)]
             if not able:
                 raise DeclinedError("operations wait for each other")
-            line = next((line for line in able if not slowed(line)), able[0])
-            at[line.op.stream] += 1
-            over.add(line.place)
-            found.append(line)
+            spmd_op = next((spmd_op for spmd_op in able if not is_contended(spmd_op)), able[0])
+            at[spmd_op.op.stream] += 1
+            over.add(spmd_op.index)
+            found.append(spmd_op)
         return found
 
-    def _play(self, line: Line) -> None:
-        start = self._bound(line.place, self.ends)
-        if isinstance(line.op, Compute):
-            stretch = self._stretch(line)
-            if slowed(line):
+    def _play(self, spmd_op: SpmdOp) -> None:
+        start = self._bound(spmd_op.index, self.ends)
+        if isinstance(spmd_op.op, Compute):
+            stretch = self._stretch(spmd_op)
+            if is_contended(spmd_op):
                 self._flights = [(begin, end) for begin, end in self._flights if bool((end > start).any())]
-            end = kernels.ends(start, line.alone * stretch, line.slowed * stretch, self._flights)
-        elif line.teams:
-            if line.place not in self.played:
-                self._play_teams(line)
-            found = self.played[line.place]
+            end = kernels.ends(start, spmd_op.alone * stretch, spmd_op.contended * stretch, self._flights)
+        elif spmd_op.collectives:
+            if spmd_op.index not in self.played:
+                self._play_teams(spmd_op)
+            found = self.played[spmd_op.index]
             start, end = start if found.start is start else _agreed(found.start), found.done
-            if isinstance(line.op, Collective) and line.op.takes_sms:
+            if isinstance(spmd_op.op, Collective) and spmd_op.op.takes_sms:
                 self._flights.append((start, _agreed(end)))
         else:
             end = start
-        self.starts[line.place], self.ends[line.place] = start, _agreed(end)
+        self.starts[spmd_op.index], self.ends[spmd_op.index] = start, _agreed(end)
 
-    def _play_teams(self, line: Line) -> None:
+    def _play_teams(self, spmd_op: SpmdOp) -> None:
         """Play a line's collectives, and with them those that share links with them."""
-        places = self.joint.get(line.place, (line.place,))
+        indices = self.joint.get(spmd_op.index, (spmd_op.index,))
         members = []
-        for place in places:
-            bound = np.broadcast_to(self._expected(place, line.place), self.ranks)
-            follows = tuple(places.index(other) for other in self._waits[place] if other in places)
-            members.append(Member(self.lines[place].teams, bound, follows))
-            if len(places) > 1:
-                self._assumed[place] = bound
-        self.played |= dict(zip(places, self.teams.play(members), strict=True))
+        for index in indices:
+            bound = np.broadcast_to(self._expected(index, spmd_op.index), self.ranks)
+            follows = tuple(indices.index(other) for other in self._waits[index] if other in indices)
+            members.append(Member(self.spmd_ops[index].collectives, bound, follows))
+            if len(indices) > 1:
+                self._assumed[index] = bound
+        self.played |= dict(zip(indices, self.teams.play(members), strict=True))
 
-    def _bound(self, place: int, ends: Mapping[int, Floats]) -> Floats:
+    def _bound(self, index: int, ends: Mapping[int, Floats]) -> Floats:
         """When all has ended that a line waits for, but for lines that are played together with it."""
-        start, mates = _ORIGIN, self.joint.get(place, ())
-        for other in self._waits[place]:
+        start, mates = _ORIGIN, self.joint.get(index, ())
+        for other in self._waits[index]:
             if other not in mates:
                 start = _later(start, ends[other])
         return start
 
-    def _expected(self, place: int, first: int) -> Floats:
+    def _expected(self, index: int, first: int) -> Floats:
         """The bound of a line that is played together with `first`, which has come."""
-        mates = self.joint.get(place, ())
-        if all(other in self.ends for other in self._waits[place] if other not in mates):
-            return self._bound(place, self.ends)
-        if place in self._apart:
-            apart = self._apart[place]
+        mates = self.joint.get(index, ())
+        if all(other in self.ends for other in self._waits[index] if other not in mates):
+            return self._bound(index, self.ends)
+        if index in self._apart:
+            apart = self._apart[index]
         else:
             before = self.ends if self.before is None else self.before.ends
-            apart = self._bound(place, before) - self._bound(first, before)
+            apart = self._bound(index, before) - self._bound(first, before)
         return np.maximum(self._bound(first, self.ends) + apart, 0.0)
 
-    def _stretch(self, line: Line) -> Floats | float:
-        on_gpu = isinstance(line.op, Compute) and line.op.on_gpu
+    def _stretch(self, spmd_op: SpmdOp) -> Floats | float:
+        on_gpu = isinstance(spmd_op.op, Compute) and spmd_op.op.on_gpu
         speed = np.array(self.cluster.speeds[: self.ranks]) if self.cluster.speeds and on_gpu else 1.0
         noise: Floats | float = 1.0
         if self.jitter.compute:
-            noise = kernel_factors(self.jitter, np.arange(self.ranks), line.place)
+            noise = kernel_factors(self.jitter, np.arange(self.ranks), spmd_op.index)
         return noise / speed
 
 
-def slowed(line: Line) -> bool:
+def is_contended(spmd_op: SpmdOp) -> bool:
     """Whether a line is kernels that communication slows."""
-    return isinstance(line.op, Compute) and not bool(np.array_equal(line.alone, line.slowed))
+    return isinstance(spmd_op.op, Compute) and not bool(np.array_equal(spmd_op.alone, spmd_op.contended))
 
 
 def _later(one: Floats, other: Floats) -> Floats:

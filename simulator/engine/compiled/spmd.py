@@ -21,32 +21,32 @@ _NONE: Final[Floats] = np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SpmdOp:
     """What all ranks do at one place.
 
     Attributes
     ----------
-    place : int
+    index : int
         In every rank's list.
     op : Op
         Rank 0's.
     after : tuple of int
         Places that must have ended.
-    alone, slowed : float array, shape (ranks,) or (1,)
+    alone, contended : float array, shape (ranks,) or (1,)
         Durations of kernels, one number where they are the same for all [s]; empty for other operations.
-    teams : tuple of Collective
+    collectives : tuple of Collective
         Each group's operation, once.
     """
 
-    place: int
+    index: int
     op: Op
     after: tuple[int, ...]
     alone: Floats
-    slowed: Floats
-    teams: tuple[Collective, ...] = ()
+    contended: Floats
+    collectives: tuple[Collective, ...] = ()
 
 
-def template(program: Program) -> tuple[Line, ...]:
+def spmd_template(program: Program) -> tuple[SpmdOp, ...]:
     """Lay all ranks' lists on each other.
 
     Raises
@@ -56,15 +56,17 @@ def template(program: Program) -> tuple[Line, ...]:
     """
     lists = program.ranks
     if isinstance(lists, SameForAll):
-        after = _places(lists.ops)
-        teams = [lists.teams(place) if isinstance(op, Collective) else () for place, op in enumerate(lists.ops)]
-        busy = active(program)
-        return tuple(_line(place, [op], busy, after[place], teams[place]) for place, op in enumerate(lists.ops))
-    busy = active(program)
+        after = _predecessors(lists.ops)
+        collectives = [lists.teams(index) if isinstance(op, Collective) else () for index, op in enumerate(lists.ops)]
+        busy = active_ranks(program)
+        return tuple(
+            _spmd_op(index, [op], busy, after[index], collectives[index]) for index, op in enumerate(lists.ops)
+        )
+    busy = active_ranks(program)
     if not busy:
         return ()
     first = lists[busy[0]]
-    after = _places(first)
+    after = _predecessors(first)
     seen = {id(first)}
     for rank in busy:
         if id(lists[rank]) not in seen:
@@ -72,24 +74,24 @@ def template(program: Program) -> tuple[Line, ...]:
             _compare(rank, lists[rank], first, after)
     # Kernels of ranks that do nothing take as long as anybody's; nobody looks at them.
     every = [first] if len(seen) == 1 else [ops or first for ops in lists]
-    at = [[ops[place] for ops in every] for place in range(len(first))]
-    return tuple(_line(place, own, busy, after[place], _teams(own)) for place, own in enumerate(at))
+    at = [[ops[index] for ops in every] for index in range(len(first))]
+    return tuple(_spmd_op(index, own, busy, after[index], _collectives(own)) for index, own in enumerate(at))
 
 
-def active(program: Program) -> list[int]:
+def active_ranks(program: Program) -> list[int]:
     """Ranks that do anything."""
     if isinstance(program.ranks, SameForAll):
         return list(range(len(program.ranks)))
     return [rank for rank, ops in enumerate(program.ranks) if ops]
 
 
-def _places(ops: tuple[Op, ...]) -> list[tuple[int, ...]]:
+def _predecessors(ops: tuple[Op, ...]) -> list[tuple[int, ...]]:
     """By place what an operation waits for, as places."""
-    place_of = {op.name: place for place, op in enumerate(ops)}
-    if len(place_of) != len(ops):
+    index_of = {op.name: index for index, op in enumerate(ops)}
+    if len(index_of) != len(ops):
         raise DeclinedError("two operations of a rank have one name")
     try:
-        return [tuple(sorted(place_of[name] for name in op.after)) for op in ops]
+        return [tuple(sorted(index_of[name] for name in op.after)) for op in ops]
     except KeyError as error:
         raise DeclinedError(f"an operation waits for {error}, which is not there") from None
 
@@ -98,7 +100,7 @@ def _compare(rank: int, ops: tuple[Op, ...], first: tuple[Op, ...], after: list[
     """DeclinedError where a rank does something else than rank 0, or after something else."""
     if len(ops) != len(first):
         raise DeclinedError("ranks have lists of unlike length")
-    if _places(ops) != after:
+    if _predecessors(ops) != after:
         raise DeclinedError(f"rank {rank} waits for other operations than rank 0")
     for own, other in zip(ops, first, strict=True):
         if own is not other and _kind(own) != _kind(other):
@@ -116,18 +118,18 @@ def _kind(op: Op) -> tuple[object, ...]:
     return Free, op.stream, op.allocation
 
 
-def _teams(own: Sequence[Op]) -> tuple[Collective, ...]:
+def _collectives(own: Sequence[Op]) -> tuple[Collective, ...]:
     return tuple({op.name: op for op in own if isinstance(op, Collective)}.values())
 
 
-def _line(
-    place: int, own: Sequence[Op], busy: list[int], after: tuple[int, ...], teams: tuple[Collective, ...]
-) -> Line:
+def _spmd_op(
+    index: int, own: Sequence[Op], busy: list[int], after: tuple[int, ...], collectives: tuple[Collective, ...]
+) -> SpmdOp:
     """One line from the operations of all ranks at its place, or from the one that all have."""
     if isinstance(own[0], Compute):
         times = [(o.duration, o.duration if o.slowed is None else o.slowed) for o in own if isinstance(o, Compute)]
-        alone, slowed = np.array(times).T
-        return Line(place, own[0], after, alone, slowed)
-    if teams and sorted(chain.from_iterable(op.group for op in teams)) != busy:
-        raise DeclinedError(f"{teams[0].name!r} is not done by every rank once")
-    return Line(place, own[0], after, _NONE, _NONE, teams)
+        alone, contended = np.array(times).T
+        return SpmdOp(index, own[0], after, alone, contended)
+    if collectives and sorted(chain.from_iterable(op.group for op in collectives)) != busy:
+        raise DeclinedError(f"{collectives[0].name!r} is not done by every rank once")
+    return SpmdOp(index, own[0], after, _NONE, _NONE, collectives)
