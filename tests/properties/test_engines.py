@@ -241,7 +241,7 @@ def shared() -> tuple[Program, Cluster]:
 
 def test_what_is_declined_is_told_with_link_time_and_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where flows may not be followed: two lines that meet, and one whose own flows do."""
-    monkeypatch.setattr("simulator.engine.compiled.teams._MOST_FOLLOWED", 0)
+    monkeypatch.setattr("simulator.engine.compiled.group_solver._MAX_FOLLOWED", 0)
     with pytest.raises(DeclinedError, match=r"flows of 'first' and 'second' meet on .*gpu.* at .* s") as two:
         compiled(*shared())
     assert two.value.link is not None
@@ -260,14 +260,14 @@ def test_who_would_follow_more_than_all_is_for_the_events_engine(
     case = drawn(family, seed)
     assert case is not None
     assert compiled(case.program, case.cluster, limit_memory=False).end > 0
-    monkeypatch.setattr("simulator.engine.compiled.teams._FEW_FOLLOWED", 0)
+    monkeypatch.setattr("simulator.engine.compiled.group_solver._FREE_TO_FOLLOW", 0)
     with pytest.raises(DeclinedError, match=r"meet on .* s; .* more than all \d+ would have to be followed"):
         compiled(case.program, case.cluster, limit_memory=False)
 
 
 def test_nobody_waits_hours_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` says how long events would take; who asks for events gets them."""
-    monkeypatch.setattr("simulator.engine.compiled.teams._MOST_FOLLOWED", 0)
+    monkeypatch.setattr("simulator.engine.compiled.group_solver._MAX_FOLLOWED", 0)
     program, cluster = shared()
     assert play("auto", program, cluster).engine == "events"
     monkeypatch.setattr("simulator.engine.play._MOST_UNASKED", 40)

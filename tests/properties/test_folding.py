@@ -13,7 +13,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
-from simulator.engine.compiled import teams
+from simulator.engine.compiled import group_solver
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.fold import Fold, fold
 from simulator.engine.compiled.joint import Member, play_together
@@ -36,7 +36,7 @@ def folds(monkeypatch: pytest.MonkeyPatch) -> list[Fold | None]:
         seen.append(fold(*facts))
         return seen[-1]
 
-    monkeypatch.setattr(teams, "fold", watched)
+    monkeypatch.setattr(group_solver, "fold", watched)
     return seen
 
 
@@ -160,7 +160,7 @@ def test_folded_and_followed_agree(block: int, folds: list[Fold | None], monkeyp
         assert farthest(events(*case), found) <= CLOSE
     assert sum(one is not None for one in folds) >= 3
     never: Callable[..., None] = lambda *_: None  # noqa: E731
-    monkeypatch.setattr(teams, "fold", never)
+    monkeypatch.setattr(group_solver, "fold", never)
     for case, found in zip(cases, folded, strict=True):
         assert farthest(compiled(*case), found) <= CLOSE
 

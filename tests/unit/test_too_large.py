@@ -145,7 +145,7 @@ def test_real_arrays_are_not_drawn_for_what_cannot_be_followed(monkeypatch: pyte
 
 def test_auto_does_not_fall_to_events_that_memory_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rings of 24 transfers that share links; each is written down in 12 rows."""
-    monkeypatch.setattr("simulator.engine.compiled.teams._MOST_FOLLOWED", 0)
+    monkeypatch.setattr("simulator.engine.compiled.group_solver._MAX_FOLLOWED", 0)
     op = planned(star(4), "ring", Request("all_reduce", 4, 1000)).ops[0]
     ops = (replace(op, name="first", stream="a"), replace(op, name="second", stream="b"))
     monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 48 * 130.0 - 1)

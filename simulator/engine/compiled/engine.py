@@ -17,10 +17,10 @@ from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest import busiest
 from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.compiled.group_solver import GroupSolver
 from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Played
 from simulator.engine.compiled.spmd import SpmdOp, active_ranks, spmd_template
-from simulator.engine.compiled.teams import Teams
 from simulator.engine.compiled.walk import Walk, is_contended
 from simulator.engine.jitter import Jitter
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
@@ -66,25 +66,25 @@ def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, j
     """Walk until no two lines disturb each other but those that are played together."""
     if len({spmd_op.op.stream for spmd_op in spmd_ops if is_contended(spmd_op)}) > 1:
         raise DeclinedError("kernels of several streams are slowed by communication")
-    teams = Teams.of(program, cluster, jitter)
+    solver = GroupSolver.of(program, cluster, jitter)
     walk: Walk | None = None
     joint: dict[int, tuple[int, ...]] = {}
     met: list[Meeting] = []
     for _ in range(_MOST_WALKS):
-        walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, teams, joint, walk)
+        walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, solver, joint, walk)
         try:
             walk.run()
         except DeclinedError as error:
             if not met:
                 raise
-            where = teams.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
+            where = solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
             raise DeclinedError(f"{where}; {error}", where.link) from None
         found = walk.meetings()
         if not found:
             return walk
         met = found
         joint = _merged(joint, found)
-    raise teams.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
+    raise solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
 
 
 def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Meeting]) -> dict[int, tuple[int, ...]]:
@@ -115,18 +115,18 @@ class _Record:
             limit=limit_memory,
             allocator=allocator,
         )
-        teams = self._teams()
+        collectives = self._played_collectives()
         found = timeline_of(
             NAME,
             self.walk.cluster,
             self._spans(kept),
-            Later([partial(self._log, *team) for team in teams]),
+            Later([partial(self._log, *played) for played in collectives]),
             memory,
-            [(op.name, self.walk.teams.wiring(op)) for op, *_ in teams],
+            [(op.name, self.walk.solver.wiring(op)) for op, *_ in collectives],
         )
         if sum(sent.transfers for sent in found.sent) <= _MOST_BOOKED:
             return found
-        flights = [(self.walk.teams.wiring(op), zero, played) for op, zero, played in teams]
+        flights = [(self.walk.solver.wiring(op), zero, played) for op, zero, played in collectives]
         return replace(found, links=busiest(flights, self.walk.cluster.router))
 
     def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
@@ -160,7 +160,7 @@ class _Record:
                     first.setdefault((np.argsort(every, kind="stable").tobytes(), size), rank)
         return list(first.values())
 
-    def _teams(self) -> list[tuple[Collective, float, Played]]:
+    def _played_collectives(self) -> list[tuple[Collective, float, Played]]:
         """Every collective that was played, in the program's order, from when on, and what became of it."""
         found = [
             (op, *one)
@@ -169,10 +169,10 @@ class _Record:
             for op, one in zip(spmd_op.collectives, self.walk.played[spmd_op.index].played, strict=True)
             if one is not None
         ]
-        return sorted(found, key=lambda team: self.walk.teams.laid[team[0].name][0])
+        return sorted(found, key=lambda entry: self.walk.solver.laid[entry[0].name][0])
 
     def _log(self, op: Collective, zero: float, played: Played) -> TransferLog:
-        wiring = self.walk.teams.wiring(op)
+        wiring = self.walk.solver.wiring(op)
         enter, end = played.times()
         columns = (wiring.nbytes, enter + zero, end + zero, wiring.route)
         return TransferLog(op.name, wiring.transfers, *columns, wiring.links, wiring.vertices)

@@ -101,13 +101,13 @@ class Fold:
         member = self.members[line]
         bound = np.zeros(self.creases.ranks)
         bound[self.creases.kinds.rank] = member.bound
-        teams = []
+        collectives = []
         for number in self._by_line[line]:
             if self.creases.stands[number] == number:
                 op = self.parts[number].op
                 ranks, extras = members_of(self.parts[number], number, self.creases.kinds)
-                teams.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
-        return Member(tuple(teams), bound, member.follows)
+                collectives.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
+        return Member(tuple(collectives), bound, member.follows)
 
     def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, Played] | None:
         part = self.parts[number]
@@ -168,7 +168,7 @@ def fold(
     parts = [
         Part(line, op, *((None, None) if op.duration is not None else lies(op)))
         for line, member in enumerate(members)
-        for op in member.teams
+        for op in member.collectives
     ]
     bounds = _same([member.bound for member in members], alike)
     if bounds is None:

@@ -24,7 +24,7 @@ class Member:
 
     Attributes
     ----------
-    teams : tuple of Collective
+    collectives : tuple of Collective
         Each group's operation.
     bound : float array, shape (ranks,)
         Before which no rank may begin it [s].
@@ -32,7 +32,7 @@ class Member:
         Which other members it waits for, rank by rank.
     """
 
-    teams: tuple[Collective, ...]
+    collectives: tuple[Collective, ...]
     bound: Floats
     follows: tuple[int, ...] = ()
 
@@ -73,10 +73,10 @@ def play_together(
     """
     ranks = len(members[0].bound)
     lists: list[list[Op]] = [[] for _ in range(ranks)]
-    names = [{rank: op.name for op in member.teams for rank in op.group} for member in members]
+    names = [{rank: op.name for op in member.collectives for rank in op.group} for member in members]
     for number, member in enumerate(members):
         wait = f"until {number}"
-        for op in member.teams:
+        for op in member.collectives:
             for rank in op.group:
                 after = (wait, *(names[other][rank] for other in member.follows))
                 lists[rank].append(Compute(wait, float(member.bound[rank]), stream=wait, on_gpu=False))
@@ -88,7 +88,7 @@ def play_together(
         if span.stream.startswith("member "):
             number = int(span.stream.removeprefix("member "))
             starts[number, span.rank], ends[number, span.rank] = span.start, span.end
-    times = [{op.name: logs[op.name] for op in member.teams if op.duration is None} for member in members]
+    times = [{op.name: logs[op.name] for op in member.collectives if op.duration is None} for member in members]
     return [
         Outcome(start, end, {name: (log.enter, log.end) for name, log in own.items()})
         for start, end, own in zip(starts, ends, times, strict=True)

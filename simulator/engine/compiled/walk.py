@@ -20,11 +20,11 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled import kernels
 from simulator.engine.compiled.crossing import crossing
 from simulator.engine.compiled.declined import DeclinedError
+from simulator.engine.compiled.group_solver import GroupSolver
 from simulator.engine.compiled.joint import Member
 from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Together
 from simulator.engine.compiled.spmd import SpmdOp
-from simulator.engine.compiled.teams import Teams
 from simulator.engine.jitter import Jitter, kernel_factors
 from simulator.records.program import Collective, Compute
 
@@ -57,7 +57,7 @@ class Walk:
     ranks : int
     cluster : Cluster
     jitter : Jitter
-    teams : Teams
+    solver : GroupSolver
     joint : mapping of place to places
         Lines that are played together, for each of them.
     before : Walk or None
@@ -70,7 +70,7 @@ class Walk:
     ranks: int
     cluster: Cluster
     jitter: Jitter
-    teams: Teams
+    solver: GroupSolver
     joint: Mapping[int, tuple[int, ...]]
     before: Walk | None
     starts: dict[int, Floats] = field(default_factory=dict)
@@ -137,11 +137,11 @@ class Walk:
     def meetings(self) -> list[Meeting]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
         loads = [
-            (self._began(index), index, partial(self.teams.load, self.spmd_ops[index].collectives, one))
+            (self._began(index), index, partial(self.solver.load, self.spmd_ops[index].collectives, one))
             for index, one in self.played.items()
         ]
         found, looked_at = list[Meeting](), set[tuple[int, ...]]()
-        for indices in crossing(sorted(loads, key=lambda load: load[:2]), self.teams.capacity):
+        for indices in crossing(sorted(loads, key=lambda load: load[:2]), self.solver.capacity):
             if indices not in looked_at:
                 looked_at.add(indices)
                 found += self._among(indices)
@@ -155,7 +155,7 @@ class Walk:
     def _among(self, indices: Sequence[int]) -> list[Meeting]:
         """Of lines that could meet: where they did."""
         spmd_ops = [(self.spmd_ops[index].collectives, self.played[index]) for index in indices]
-        return [replace(m, whose=tuple(indices[number] for number in m.whose)) for m in self.teams.met(spmd_ops)]
+        return [replace(m, whose=tuple(indices[number] for number in m.whose)) for m in self.solver.met(spmd_ops)]
 
     def _in_order(self) -> list[SpmdOp]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
@@ -188,7 +188,7 @@ class Walk:
             end = kernels.ends(start, spmd_op.alone * stretch, spmd_op.contended * stretch, self._flights)
         elif spmd_op.collectives:
             if spmd_op.index not in self.played:
-                self._play_teams(spmd_op)
+                self._play_collectives(spmd_op)
             found = self.played[spmd_op.index]
             start, end = start if found.start is start else _agreed(found.start), found.done
             if isinstance(spmd_op.op, Collective) and spmd_op.op.takes_sms:
@@ -197,7 +197,7 @@ class Walk:
             end = start
         self.starts[spmd_op.index], self.ends[spmd_op.index] = start, _agreed(end)
 
-    def _play_teams(self, spmd_op: SpmdOp) -> None:
+    def _play_collectives(self, spmd_op: SpmdOp) -> None:
         """Play a line's collectives, and with them those that share links with them."""
         indices = self.joint.get(spmd_op.index, (spmd_op.index,))
         members = []
@@ -207,7 +207,7 @@ class Walk:
             members.append(Member(self.spmd_ops[index].collectives, bound, follows))
             if len(indices) > 1:
                 self._assumed[index] = bound
-        self.played |= dict(zip(indices, self.teams.play(members), strict=True))
+        self.played |= dict(zip(indices, self.solver.play(members), strict=True))
 
     def _bound(self, index: int, ends: Mapping[int, Floats]) -> Floats:
         """When all has ended that a line waits for, but for lines that are played together with it."""

@@ -25,18 +25,18 @@ from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.records.program import Collective, Program
 
 # Flows that share links are followed one by one; more than this take minutes.
-_MOST_FOLLOWED = 2**22
+_MAX_FOLLOWED = 2**22
 # So many are followed in no time, however often.
-_FEW_FOLLOWED = 20_000
+_FREE_TO_FOLLOW = 20_000
 # Beyond so many, flows that could meet are not looked at one by one: that would take GiB.
-_MOST_COMPARED = 2**22
+_MAX_COMPARED = 2**22
 # A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
 # steps between such moments are the same. What comes of it is no farther off.
-_ALIKE = 64.0
+_SAME_TIME_STEPS = 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _PlacedGroup:
     """A group's place: its ranks, its shape, and which links the shape's numbers stand for there."""
 
     ranks: Ints
@@ -45,31 +45,31 @@ class _Group:
 
 
 @dataclass(slots=True)
-class Teams:
+class GroupSolver:
     """Plays the collectives of a program's lines."""
 
     cluster: Cluster
     jitter: Jitter
     capacity: Floats
     laid: Mapping[str, tuple[int, Wiring]]
-    _groups: dict[tuple[int, str], _Group] = field(default_factory=dict)
+    _groups: dict[tuple[int, str], _PlacedGroup] = field(default_factory=dict)
     _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
-    _apart: dict[tuple[int, ...], bool] = field(default_factory=dict)
-    _known: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
+    _link_disjoint: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    _solved: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
     _creases: dict[tuple[object, ...], dict[bytes, Creases | None]] = field(default_factory=dict)
-    _every: int = 0
-    _spent: int = 0
+    _total_transfers: int = 0
+    _followed_transfers: int = 0
     _met: dict[tuple[object, ...], list[tuple[Floats, list[Meeting]]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> Teams:
+    def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> GroupSolver:
         """Lay all collectives of a program on the fabric."""
         capacity = capacities(cluster)
         ops = [op for op in program.collectives().values() if op.duration is None]
         wirings = wire(cluster, ops, capacity)
         laid = {op.name: (number, wiring) for number, (op, wiring) in enumerate(zip(ops, wirings, strict=True))}
         every = sum(len(wiring.cargo) for wiring in wirings)
-        return cls(cluster, jitter, np.array(capacity), laid, _every=every)
+        return cls(cluster, jitter, np.array(capacity), laid, _total_transfers=every)
 
     def wiring(self, op: Collective) -> Wiring:
         """How it lies on the fabric."""
@@ -83,28 +83,30 @@ class Teams:
         DeclinedError
             Flows share links, and there are too many of them to be followed one by one.
         """
-        return [self._alone(members[0])] if len(members) == 1 else self._followed(members)
+        return [self._solve_alone(members[0])] if len(members) == 1 else self._solve_co_scheduled(members)
 
-    def every_flow(self, teams: tuple[Collective, ...], known: Together, *, by_flow: bool) -> Use:
+    def every_flow(self, collectives: tuple[Collective, ...], known: Together, *, by_flow: bool) -> Use:
         """The uses of a line; of those that were told by laps, every flow for itself if that is asked for."""
         if known.use is not None:
             return known.use
         uses = []
-        for op, found in zip(teams, known.played, strict=True):
+        for op, found in zip(collectives, known.played, strict=True):
             if found is None:
                 continue
             (zero, played), group = found, self._group(op)
             if by_flow and not played.by_flow:
-                played = group.shape.by_flow(_begun(op, known.start[group.ranks]) - zero)
+                played = group.shape.by_flow(_may_send(op, known.start[group.ranks]) - zero)
             if played.use is not None:
                 uses.append(replace(played.use, link=group.links[played.use.link]).later(zero))
         return joined(uses)
 
-    def load(self, teams: tuple[Collective, ...], known: Together) -> Load | None:
+    def load(self, collectives: tuple[Collective, ...], known: Together) -> Load | None:
         """What a line asks of links that matter; None where it takes none."""
-        if known.use is not None or not self._stand_apart(teams):
-            return load_of(self.every_flow(teams, known, by_flow=False))
-        found = [(self._group(op).links, *one) for op, one in zip(teams, known.played, strict=True) if one is not None]
+        if known.use is not None or not self._are_link_disjoint(collectives):
+            return load_of(self.every_flow(collectives, known, by_flow=False))
+        found = [
+            (self._group(op).links, *one) for op, one in zip(collectives, known.played, strict=True) if one is not None
+        ]
         loads = [(links, zero, played.load) for links, zero, played in found if played.load is not None]
         if not loads:
             return None
@@ -124,9 +126,11 @@ class Teams:
         zero = min(float(known.start.min()) for _, known in lines)
         starts = np.stack([known.start - zero for _, known in lines])
         solved = any(known.use is not None for _, known in lines)
-        seen = self._met.setdefault(tuple(kind for teams, _ in lines for kind in self._kinds(teams)), [])
+        seen = self._met.setdefault(
+            tuple(kind for collectives, _ in lines for kind in self._collective_keys(collectives)), []
+        )
         for other, found in [] if solved else seen:
-            if bool((np.abs(other - starts) <= _ALIKE * np.spacing(zero)).all()):
+            if bool((np.abs(other - starts) <= _SAME_TIME_STEPS * np.spacing(zero)).all()):
                 return [replace(meeting, time=meeting.time + zero) for meeting in found]
         found = self._meetings(lines)
         if not solved:
@@ -139,7 +143,7 @@ class Teams:
             found = meetings(joined([self.every_flow(*line, by_flow=by_flow) for line in lines]), self.capacity)
             if not found:
                 return []
-            if self._transfers(op for teams, _ in lines for op in teams) > _MOST_COMPARED:
+            if self._transfers(op for collectives, _ in lines for op in collectives) > _MAX_COMPARED:
                 return [replace(meeting, certain=False) for meeting in found]
         return found
 
@@ -159,7 +163,7 @@ class Teams:
             return DeclinedError(f"flows of {told} meet on {where} at {meeting.time:.6g} s", meeting.link)
         return DeclinedError(f"flows of {told} may meet on {where} from {meeting.time:.6g} s on, too many to tell")
 
-    def _group(self, op: Collective) -> _Group:
+    def _group(self, op: Collective) -> _PlacedGroup:
         number, wiring = self.laid[op.name]
         key = id(wiring), op.name if self.jitter.latency else ""
         if key not in self._groups:
@@ -170,93 +174,93 @@ class Teams:
             pattern = (id(wiring.cargo), key[1], *(column.tobytes() for column in columns))
             if pattern not in self._shapes:
                 self._shapes[pattern] = Shape(wiring.cargo, ways, noise, self.capacity[links])
-            self._groups[key] = _Group(np.array(op.group), self._shapes[pattern], links)
+            self._groups[key] = _PlacedGroup(np.array(op.group), self._shapes[pattern], links)
         return self._groups[key]
 
-    def _alone(self, member: Member) -> Together:
+    def _solve_alone(self, member: Member) -> Together:
         done = member.bound.copy()
         played = list[tuple[float, Played] | None]()
-        for op in member.teams:
+        for op in member.collectives:
             if op.duration is not None:
                 group = np.array(op.group)
                 done[group] = member.bound[group].max() + op.duration
                 played.append(None)
                 continue
             at = self._group(op)
-            begun = _begun(op, member.bound[at.ranks])
+            begun = _may_send(op, member.bound[at.ranks])
             zero = float(begun.min())
-            found = at.shape.played(begun - zero, _ALIKE * float(np.spacing(zero)))
+            found = at.shape.played(begun - zero, _SAME_TIME_STEPS * float(np.spacing(zero)))
             if found.met is not None:
                 first = replace(found.met, link=int(at.links[found.met.link]), time=found.met.time + zero)
-                return self._followed([member], self.refused(first, [op.name]))[0]
+                return self._solve_co_scheduled([member], self.refused(first, [op.name]))[0]
             done[at.ranks] = found.done + zero
             played.append((zero, found))
         together = Together(member.bound, done, tuple(played))
-        if self._stand_apart(member.teams):
+        if self._are_link_disjoint(member.collectives):
             return together
-        met = self._meetings([(member.teams, together)])
+        met = self._meetings([(member.collectives, together)])
         if not met:
             return together
         # Groups of a line are told apart by their names.
-        names = [op.name for op in member.teams if op.duration is None]
-        return self._followed([member], self.refused(met[0], names[:1]))[0]
+        names = [op.name for op in member.collectives if op.duration is None]
+        return self._solve_co_scheduled([member], self.refused(met[0], names[:1]))[0]
 
-    def _stand_apart(self, teams: Sequence[Collective]) -> bool:
+    def _are_link_disjoint(self, collectives: Sequence[Collective]) -> bool:
         """Whether no two groups of a line have a link that matters in common."""
-        played = [op for op in teams if op.duration is None]
+        played = [op for op in collectives if op.duration is None]
         key = tuple(id(self.wiring(op)) for op in played)
-        if key not in self._apart:
+        if key not in self._link_disjoint:
             links = np.concatenate([np.zeros(0, np.int64), *(self._group(op).links for op in played)])
-            self._apart[key] = len(np.unique(links)) == len(links)
-        return self._apart[key]
+            self._link_disjoint[key] = len(np.unique(links)) == len(links)
+        return self._link_disjoint[key]
 
-    def _followed(self, members: Sequence[Member], why: DeclinedError | None = None) -> list[Together]:
+    def _solve_co_scheduled(self, members: Sequence[Member], why: DeclinedError | None = None) -> list[Together]:
         """Follow all flows and solve what they do to each other; `why` is raised where they are too many."""
         zero = min(float(member.bound.min()) for member in members)
         bounds = np.stack([member.bound - zero for member in members])
-        key = tuple(part for member in members for part in self._alike(member))
-        known = self._known.setdefault(key, [])
+        key = tuple(part for member in members for part in self._co_scheduled_key(member))
+        known = self._solved.setdefault(key, [])
         for other, found in known:
-            if bool((np.abs(other - bounds) <= _ALIKE * np.spacing(zero)).all()):
+            if bool((np.abs(other - bounds) <= _SAME_TIME_STEPS * np.spacing(zero)).all()):
                 return [together.later(zero) for together in found]
         own = [replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)]
         # Latencies that stray are all unlike.
         folded = None
         if not self.jitter.latency:
-            alike, creases = _ALIKE * float(np.spacing(zero)), self._creases.setdefault(key, {})
-            folded = fold(own, self._lies, self.capacity, alike, creases)
-        flows = len(folded) if folded else self._transfers(op for member in members for op in member.teams)
-        if flows > _MOST_FOLLOWED:
+            alike, creases = _SAME_TIME_STEPS * float(np.spacing(zero)), self._creases.setdefault(key, {})
+            folded = fold(own, self._placement, self.capacity, alike, creases)
+        flows = len(folded) if folded else self._transfers(op for member in members for op in member.collectives)
+        if flows > _MAX_FOLLOWED:
             raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
-        self._count(flows)
-        found = folded.play(self.cluster) if folded else self._follow(own)
+        self._charge(flows)
+        found = folded.play(self.cluster) if folded else self._follow_every_flow(own)
         known.append((bounds, found))
         return [together.later(zero) for together in found]
 
-    def _count(self, flows: int) -> None:
+    def _charge(self, flows: int) -> None:
         """Give up where more would be followed than if all were: then the events engine is the shorter way."""
-        self._spent += flows
-        if self._spent > max(_FEW_FOLLOWED, self._every):
+        self._followed_transfers += flows
+        if self._followed_transfers > max(_FREE_TO_FOLLOW, self._total_transfers):
             raise DeclinedError(
-                f"flows share links so often that more than all {self._every} would have to be followed"
+                f"flows share links so often that more than all {self._total_transfers} would have to be followed"
             )
 
-    def _lies(self, op: Collective) -> tuple[Cargo, Ways]:
+    def _placement(self, op: Collective) -> tuple[Cargo, Ways]:
         wiring = self.wiring(op)
         return wiring.cargo, wiring.ways
 
-    def _follow(self, members: Sequence[Member]) -> list[Together]:
+    def _follow_every_flow(self, members: Sequence[Member]) -> list[Together]:
         found, uses = [], list[Use]()
         for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
-            played = [self._as_followed(op, outcome.done, outcome.times) for op in member.teams]
-            for op, one in zip(member.teams, played, strict=True):
+            played = [self._followed_collective(op, outcome.done, outcome.times) for op in member.collectives]
+            for op, one in zip(member.collectives, played, strict=True):
                 if one is not None and one[1].use is not None:
                     uses.append(replace(one[1].use, link=self._group(op).links[one[1].use.link]))
             found.append(Together(outcome.start, outcome.done, tuple(played), joined([])))
         whole = joined(uses).as_one_crowd()
         return [replace(found[0], use=whole), *found[1:]]
 
-    def _as_followed(
+    def _followed_collective(
         self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]
     ) -> tuple[float, Played] | None:
         if op.duration is not None:
@@ -265,17 +269,17 @@ class Teams:
         crowd = np.zeros(len(at.shape.cargo), np.int64)
         return 0.0, told_by_flow(at.shape.cargo, at.shape.ways, done[at.ranks], times[op.name], crowd)
 
-    def _alike(self, member: Member) -> tuple[object, ...]:
+    def _co_scheduled_key(self, member: Member) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""
-        return (*self._kinds(member.teams), member.follows)
+        return (*self._collective_keys(member.collectives), member.follows)
 
-    def _kinds(self, teams: Sequence[Collective]) -> list[tuple[object, ...]]:
-        return [(op.group, op.duration) if op.duration is not None else self._kind(op) for op in teams]
+    def _collective_keys(self, collectives: Sequence[Collective]) -> list[tuple[object, ...]]:
+        return [(op.group, op.duration) if op.duration is not None else self._collective_key(op) for op in collectives]
 
-    def _kind(self, op: Collective) -> tuple[object, ...]:
+    def _collective_key(self, op: Collective) -> tuple[object, ...]:
         return id(self.wiring(op)), op.name if self.jitter.latency else "", op.startup, op.together
 
 
-def _begun(op: Collective, start: Floats) -> Floats:
+def _may_send(op: Collective, start: Floats) -> Floats:
     """When each rank may send."""
     return (np.full(len(start), start.max()) if op.together else start) + op.startup
