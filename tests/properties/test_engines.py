@@ -14,10 +14,10 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import engine
-from simulator.engine.compiled.crossing import crossing
+from simulator.engine.compiled.contention import LinkLoad
+from simulator.engine.compiled.contention_filter import may_contend
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.engine import execute as compiled
-from simulator.engine.compiled.meetings import Load
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
@@ -119,11 +119,11 @@ def test_lines_that_are_played_together_meet_others_from_the_first_of_them_on() 
 def test_a_line_is_over_when_nothing_that_begins_later_can_meet_it() -> None:
     """The second line begins before the third, but has its only flow long after it, when the first one is over."""
 
-    def load(link: int, first: float, last: float) -> Callable[[], Load]:
-        return lambda: Load(*(np.array([value]) for value in (link, first, last, 1.0)))
+    def load(link: int, first: float, last: float) -> Callable[[], LinkLoad]:
+        return lambda: LinkLoad(*(np.array([value]) for value in (link, first, last, 1.0)))
 
     lines = [(0.0, 0, load(0, 1.0, 9.0)), (1.0, 1, load(1, 10.0, 20.0)), (2.0, 2, load(0, 3.0, 8.0))]
-    assert list(crossing(lines, np.ones(2))) == [(0, 2)]
+    assert list(may_contend(lines, np.ones(2))) == [(0, 2)]
 
 
 @pytest.mark.long

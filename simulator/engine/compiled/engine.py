@@ -16,9 +16,9 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest import busiest
+from simulator.engine.compiled.contention import Contention
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.group_solver import GroupSolver
-from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Played
 from simulator.engine.compiled.spmd import SpmdOp, active_ranks, spmd_template
 from simulator.engine.compiled.walk import Walk, is_contended
@@ -69,7 +69,7 @@ def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, j
     solver = GroupSolver.of(program, cluster, jitter)
     walk: Walk | None = None
     joint: dict[int, tuple[int, ...]] = {}
-    met: list[Meeting] = []
+    met: list[Contention] = []
     for _ in range(_MOST_WALKS):
         walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, solver, joint, walk)
         try:
@@ -77,21 +77,21 @@ def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, j
         except DeclinedError as error:
             if not met:
                 raise
-            where = solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
+            where = solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
             raise DeclinedError(f"{where}; {error}", where.link) from None
-        found = walk.meetings()
+        found = walk.contentions()
         if not found:
             return walk
         met = found
         joint = _merged(joint, found)
-    raise solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].whose])
+    raise solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
 
 
-def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Meeting]) -> dict[int, tuple[int, ...]]:
+def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Contention]) -> dict[int, tuple[int, ...]]:
     """Lines that are to be played together, those that met added."""
     found = dict(joint)
-    for meeting in met:
-        indices = tuple(sorted({mate for index in meeting.whose for mate in found.get(index, (index,))}))
+    for contention in met:
+        indices = tuple(sorted({mate for index in contention.owners for mate in found.get(index, (index,))}))
         found |= dict.fromkeys(indices, indices)
     return found
 

@@ -14,8 +14,8 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.contention import LinkOccupancy, concatenated, load_of, merged_intervals, occupancy_of
 from simulator.engine.compiled.joint import Member, play_together
-from simulator.engine.compiled.meetings import Use, intervals, joined, load_of, use_of
 from simulator.engine.compiled.played import Played, Times, Together
 from simulator.engine.compiled.sheet import Sheet, Written, members_of
 from simulator.engine.compiled.symmetry import Kinds, Part, entries, kinds
@@ -23,7 +23,7 @@ from simulator.engine.jitter import Jitter
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 
-# Beyond so many rows each link's use is told as one, from the first flow to the last end.
+# Beyond so many rows each link's occupancy is told as one, from the first flow to the last end.
 _MOST_USES = 2**20
 
 
@@ -80,12 +80,12 @@ class Fold:
         laid = {self.parts[number].op.name: (number, written) for number, (_, written) in self.creases.sheets.items()}
         outcomes = play_together([self._folded(line) for line in range(len(self.members))], cluster, Jitter(), laid)
         times = {name: own for outcome in outcomes for name, own in outcome.times.items()}
-        use = self._use(times)
+        occupancy = self._use(times)
         found = []
         for line, outcome in enumerate(outcomes):
             start, done = outcome.start[self.creases.kinds.rank], outcome.done[self.creases.kinds.rank]
             played = tuple(self._played(number, done, times) for number in self._by_line[line])
-            found.append(Together(start, done, played, use if line == 0 else joined([])))
+            found.append(Together(start, done, played, occupancy if line == 0 else concatenated([])))
         return found
 
     @cached_property
@@ -126,22 +126,22 @@ class Fold:
         rows = sheet.numbers(kinds_of_rows, wanted)
         return enter[rows], end[rows]
 
-    def _use(self, times: Mapping[str, Times]) -> Use:
+    def _use(self, times: Mapping[str, Times]) -> LinkOccupancy:
         """What all flows together have of links: their shares were solved, so on a link they count as one."""
-        uses = []
+        occupancies = []
         for number, (_, written) in self.creases.sheets.items():
             enter, end = times[self.parts[number].op.name]
-            uses.append(use_of(written.ways, written.route, enter, end, np.zeros(len(enter), np.int64)))
-        own = joined(uses).as_one_crowd()
+            occupancies.append(occupancy_of(written.ways, written.route, enter, end, np.zeros(len(enter), np.int64)))
+        own = concatenated(occupancies).as_one_crowd()
         load = load_of(own)
-        link, begin, until = intervals(own.link, own.enter, own.end, own.crowd)
+        link, begin, until = merged_intervals(own.link, own.enter, own.end, own.crowd)
         every, of_kind = np.argsort(self.creases.kinds.link, kind="stable"), np.sort(self.creases.kinds.link)
         if int(np.bincount(self.creases.kinds.link)[self.creases.kinds.link[link]].sum()) > _MOST_USES:
             link, begin, until = load.link, load.first, load.last
         row, place = entries(of_kind, self.creases.kinds.link[link])
-        asked = load.most[np.searchsorted(load.link, link)][row]
+        asked = load.peak_demand[np.searchsorted(load.link, link)][row]
         nobody = np.zeros(len(row), np.int64)
-        return Use(every[place], begin[row], until[row], asked, nobody, nobody)
+        return LinkOccupancy(every[place], begin[row], until[row], asked, nobody, nobody)
 
 
 def fold(

@@ -14,10 +14,10 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, concatenated, contentions, load_of
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.fold import Creases, fold
 from simulator.engine.compiled.joint import Member, play_together
-from simulator.engine.compiled.meetings import Load, Meeting, Use, joined, load_of, meetings
 from simulator.engine.compiled.played import Played, Shape, Together, numbered, told_by_flow
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.ways import Ways
@@ -59,7 +59,7 @@ class GroupSolver:
     _creases: dict[tuple[object, ...], dict[bytes, Creases | None]] = field(default_factory=dict)
     _total_transfers: int = 0
     _followed_transfers: int = 0
-    _met: dict[tuple[object, ...], list[tuple[Floats, list[Meeting]]]] = field(default_factory=dict)
+    _known_contentions: dict[tuple[object, ...], list[tuple[Floats, list[Contention]]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program, cluster: Cluster, jitter: Jitter) -> GroupSolver:
@@ -85,39 +85,39 @@ class GroupSolver:
         """
         return [self._solve_alone(members[0])] if len(members) == 1 else self._solve_co_scheduled(members)
 
-    def every_flow(self, collectives: tuple[Collective, ...], known: Together, *, by_flow: bool) -> Use:
+    def occupancy(self, collectives: tuple[Collective, ...], known: Together, *, by_flow: bool) -> LinkOccupancy:
         """The uses of a line; of those that were told by laps, every flow for itself if that is asked for."""
-        if known.use is not None:
-            return known.use
-        uses = []
+        if known.occupancy is not None:
+            return known.occupancy
+        occupancies = []
         for op, found in zip(collectives, known.played, strict=True):
             if found is None:
                 continue
             (zero, played), group = found, self._group(op)
             if by_flow and not played.by_flow:
                 played = group.shape.by_flow(_may_send(op, known.start[group.ranks]) - zero)
-            if played.use is not None:
-                uses.append(replace(played.use, link=group.links[played.use.link]).later(zero))
-        return joined(uses)
+            if played.occupancy is not None:
+                occupancies.append(replace(played.occupancy, link=group.links[played.occupancy.link]).later(zero))
+        return concatenated(occupancies)
 
-    def load(self, collectives: tuple[Collective, ...], known: Together) -> Load | None:
+    def load(self, collectives: tuple[Collective, ...], known: Together) -> LinkLoad | None:
         """What a line asks of links that matter; None where it takes none."""
-        if known.use is not None or not self._are_link_disjoint(collectives):
-            return load_of(self.every_flow(collectives, known, by_flow=False))
+        if known.occupancy is not None or not self._are_link_disjoint(collectives):
+            return load_of(self.occupancy(collectives, known, by_flow=False))
         found = [
             (self._group(op).links, *one) for op, one in zip(collectives, known.played, strict=True) if one is not None
         ]
         loads = [(links, zero, played.load) for links, zero, played in found if played.load is not None]
         if not loads:
             return None
-        return Load(
+        return LinkLoad(
             np.concatenate([links[load.link] for links, _, load in loads]),
             np.concatenate([load.first + zero for _, zero, load in loads]),
             np.concatenate([load.last + zero for _, zero, load in loads]),
-            np.concatenate([load.most for _, _, load in loads]),
+            np.concatenate([load.peak_demand for _, _, load in loads]),
         )
 
-    def met(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Meeting]:
+    def contentions_among(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Contention]:
         """Where flows of several lines were on one link at once that could not give all what they take alone.
 
         Who meets is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
@@ -125,26 +125,26 @@ class GroupSolver:
         """
         zero = min(float(known.start.min()) for _, known in lines)
         starts = np.stack([known.start - zero for _, known in lines])
-        solved = any(known.use is not None for _, known in lines)
-        seen = self._met.setdefault(
+        solved = any(known.occupancy is not None for _, known in lines)
+        seen = self._known_contentions.setdefault(
             tuple(kind for collectives, _ in lines for kind in self._collective_keys(collectives)), []
         )
         for other, found in [] if solved else seen:
             if bool((np.abs(other - starts) <= _SAME_TIME_STEPS * np.spacing(zero)).all()):
-                return [replace(meeting, time=meeting.time + zero) for meeting in found]
-        found = self._meetings(lines)
+                return [replace(contention, time=contention.time + zero) for contention in found]
+        found = self._contentions_of(lines)
         if not solved:
-            seen.append((starts, [replace(meeting, time=meeting.time - zero) for meeting in found]))
+            seen.append((starts, [replace(contention, time=contention.time - zero) for contention in found]))
         return found
 
-    def _meetings(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Meeting]:
+    def _contentions_of(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Contention]:
         """By laps first, and where these could meet by flows; by laps alone where flows are too many for that."""
         for by_flow in (False, True):
-            found = meetings(joined([self.every_flow(*line, by_flow=by_flow) for line in lines]), self.capacity)
+            found = contentions(concatenated([self.occupancy(*line, by_flow=by_flow) for line in lines]), self.capacity)
             if not found:
                 return []
             if self._transfers(op for collectives, _ in lines for op in collectives) > _MAX_COMPARED:
-                return [replace(meeting, certain=False) for meeting in found]
+                return [replace(contention, certain=False) for contention in found]
         return found
 
     def _transfers(self, ops: Iterable[Collective]) -> int:
@@ -155,13 +155,13 @@ class GroupSolver:
         links = len(self.cluster.router.bandwidth)
         return self.cluster.router.link_name(link) if link < links else f"HBM of rank {link - links}"
 
-    def refused(self, meeting: Meeting, names: Sequence[str]) -> DeclinedError:
+    def refused(self, contention: Contention, names: Sequence[str]) -> DeclinedError:
         """Say link, time and operations."""
         told = " and ".join(dict.fromkeys(map(repr, names)))
-        where = self.link_name(meeting.link)
-        if meeting.certain:
-            return DeclinedError(f"flows of {told} meet on {where} at {meeting.time:.6g} s", meeting.link)
-        return DeclinedError(f"flows of {told} may meet on {where} from {meeting.time:.6g} s on, too many to tell")
+        where = self.link_name(contention.link)
+        if contention.certain:
+            return DeclinedError(f"flows of {told} meet on {where} at {contention.time:.6g} s", contention.link)
+        return DeclinedError(f"flows of {told} may meet on {where} from {contention.time:.6g} s on, too many to tell")
 
     def _group(self, op: Collective) -> _PlacedGroup:
         number, wiring = self.laid[op.name]
@@ -198,7 +198,7 @@ class GroupSolver:
         together = Together(member.bound, done, tuple(played))
         if self._are_link_disjoint(member.collectives):
             return together
-        met = self._meetings([(member.collectives, together)])
+        met = self._contentions_of([(member.collectives, together)])
         if not met:
             return together
         # Groups of a line are told apart by their names.
@@ -250,15 +250,15 @@ class GroupSolver:
         return wiring.cargo, wiring.ways
 
     def _follow_every_flow(self, members: Sequence[Member]) -> list[Together]:
-        found, uses = [], list[Use]()
+        found, occupancies = [], list[LinkOccupancy]()
         for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
             played = [self._followed_collective(op, outcome.done, outcome.times) for op in member.collectives]
             for op, one in zip(member.collectives, played, strict=True):
-                if one is not None and one[1].use is not None:
-                    uses.append(replace(one[1].use, link=self._group(op).links[one[1].use.link]))
-            found.append(Together(outcome.start, outcome.done, tuple(played), joined([])))
-        whole = joined(uses).as_one_crowd()
-        return [replace(found[0], use=whole), *found[1:]]
+                if one is not None and one[1].occupancy is not None:
+                    occupancies.append(replace(one[1].occupancy, link=self._group(op).links[one[1].occupancy.link]))
+            found.append(Together(outcome.start, outcome.done, tuple(played), concatenated([])))
+        whole = concatenated(occupancies).as_one_crowd()
+        return [replace(found[0], occupancy=whole), *found[1:]]
 
     def _followed_collective(
         self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]

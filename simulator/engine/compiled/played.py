@@ -15,9 +15,9 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled import rounds
+from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, contentions, load_of, occupancy_of
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.layout import Layout, layout_of
-from simulator.engine.compiled.meetings import Load, Meeting, Use, load_of, meetings, use_of
 from simulator.engine.ways import Ways
 
 # Enter and end [s].
@@ -34,7 +34,7 @@ class Played:
     ----------
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
-    use : Use or None
+    occupancy : LinkOccupancy or None
         Of links that matter, by the shape's numbers; None where none does.
     by_flow : bool
         Whether every flow stands there, none as part of a lap.
@@ -42,21 +42,21 @@ class Played:
         Of every transfer [s].
     on : callable (ways) -> (enter, end)
         Of the transfers that take one of these [s].
-    met : Meeting or None
+    met : Contention or None
         Where its own flows held each other back and were not solved together: then the times are not to be had so.
     """
 
     done: Floats
-    use: Use | None
+    occupancy: LinkOccupancy | None
     by_flow: bool
     times: Callable[[], Times]
     on: Callable[[Ints], Times]
-    met: Meeting | None = None
+    met: Contention | None = None
 
     @cached_property
-    def load(self) -> Load | None:
-        """The use, summed up."""
-        return load_of(self.use) if self.use is not None else None
+    def load(self) -> LinkLoad | None:
+        """The occupancy, summed up."""
+        return load_of(self.occupancy) if self.occupancy is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Together:
         When each rank came, and when it was through [s].
     played : tuple of (float, Played) or None
         By group, and the moment to which it is relative [s]; None for those whose time is given.
-    use : Use or None
+    occupancy : LinkOccupancy or None
         Flow by flow what was followed so; where several lines were, of all of them, with the first.
     """
 
     start: Floats
     done: Floats
     played: tuple[tuple[float, Played] | None, ...]
-    use: Use | None = None
+    occupancy: LinkOccupancy | None = None
 
     def later(self, zero: float) -> Together:
         """The same from another moment on."""
@@ -84,7 +84,7 @@ class Together:
             self.start + zero,
             self.done + zero,
             tuple(one and (one[0] + zero, one[1]) for one in self.played),
-            self.use and self.use.later(zero),
+            self.occupancy and self.occupancy.later(zero),
         )
 
 
@@ -95,8 +95,8 @@ def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, crowd: In
         mine = np.isin(cargo.route, rows)
         return times[0][mine], times[1][mine]
 
-    use = use_of(ways, cargo.route, *times, crowd) if ways.meets else None
-    return Played(done, use, True, lambda: times, on)
+    occupancy = occupancy_of(ways, cargo.route, *times, crowd) if ways.meets else None
+    return Played(done, occupancy, True, lambda: times, on)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,16 +137,16 @@ class Shape:
             if known.met is not None or bool((np.abs(other - start) <= alike).all()):
                 return known
         found = self._play(start, self._compact)
-        met = self._met(found)
+        met = self._known_contentions(found)
         if met is not None and not found.by_flow:
             found = self._play(start, self._whole)
-            met = self._met(found)
+            met = self._known_contentions(found)
         found = replace(found, met=met)
         self._known.append((start, found))
         return found
 
-    def _met(self, found: Played) -> Meeting | None:
-        met = meetings(found.use, self.capacity) if found.use is not None else []
+    def _known_contentions(self, found: Played) -> Contention | None:
+        met = contentions(found.occupancy, self.capacity) if found.occupancy is not None else []
         return met[0] if met else None
 
     def by_flow(self, start: Floats) -> Played:
@@ -157,10 +157,12 @@ class Shape:
         found = rounds.play(layout, start)
         if layout.whole:
             return told_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.crowd)
-        use = use_of(self.ways, layout.route, found.enter, found.end, found.crowd) if self.ways.meets else None
+        occupancy = (
+            occupancy_of(self.ways, layout.route, found.enter, found.end, found.crowd) if self.ways.meets else None
+        )
         return Played(
             found.done,
-            use,
+            occupancy,
             False,
             lambda: self._every_transfer(start),
             lambda ways: rounds.times_on(layout, found, ways),

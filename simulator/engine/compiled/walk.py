@@ -18,11 +18,11 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled import kernels
-from simulator.engine.compiled.crossing import crossing
+from simulator.engine.compiled.contention import Contention
+from simulator.engine.compiled.contention_filter import may_contend
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.group_solver import GroupSolver
 from simulator.engine.compiled.joint import Member
-from simulator.engine.compiled.meetings import Meeting
 from simulator.engine.compiled.played import Together
 from simulator.engine.compiled.spmd import SpmdOp
 from simulator.engine.jitter import Jitter, kernel_factors
@@ -134,28 +134,31 @@ class Walk:
         self._flights = list(mark.flights)
         return mark.at
 
-    def meetings(self) -> list[Meeting]:
+    def contentions(self) -> list[Contention]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
         loads = [
             (self._began(index), index, partial(self.solver.load, self.spmd_ops[index].collectives, one))
             for index, one in self.played.items()
         ]
-        found, looked_at = list[Meeting](), set[tuple[int, ...]]()
-        for indices in crossing(sorted(loads, key=lambda load: load[:2]), self.solver.capacity):
+        found, looked_at = list[Contention](), set[tuple[int, ...]]()
+        for indices in may_contend(sorted(loads, key=lambda load: load[:2]), self.solver.capacity):
             if indices not in looked_at:
                 looked_at.add(indices)
                 found += self._among(indices)
         return found
 
     def _began(self, index: int) -> float:
-        """When the first of those that a line is played with began: the first one's use is that of all."""
+        """When the first of those that a line is played with began: the first one's occupancy is that of all."""
         mates = self.joint.get(index, (index,))
         return min(float(self.played[mate].start.min()) for mate in mates)
 
-    def _among(self, indices: Sequence[int]) -> list[Meeting]:
+    def _among(self, indices: Sequence[int]) -> list[Contention]:
         """Of lines that could meet: where they did."""
         spmd_ops = [(self.spmd_ops[index].collectives, self.played[index]) for index in indices]
-        return [replace(m, whose=tuple(indices[number] for number in m.whose)) for m in self.solver.met(spmd_ops)]
+        return [
+            replace(m, owners=tuple(indices[number] for number in m.owners))
+            for m in self.solver.contentions_among(spmd_ops)
+        ]
 
     def _in_order(self) -> list[SpmdOp]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.

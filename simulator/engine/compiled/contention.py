@@ -20,14 +20,14 @@ from simulator.engine.ways import Ways
 # One flow may begin where another ends: ends count as this much earlier, for rounding.
 _SHORTER: Final = 1.0 - 1e-13
 # Rounding of a sum of rates.
-FULL: Final = 1.0 + 1e-11
+OVERLOADED: Final = 1.0 + 1e-11
 # Meetings that are told of each link; what is left over shows when these are solved.
 _FEW: Final = 16
 _MOST: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class LinkOccupancy:
     """Who is on links that matter, and when: a row a flow and link.
 
     Attributes
@@ -35,32 +35,32 @@ class Use:
     link : int array
     enter, end : float array
         [s]
-    asked : float array
+    demand : float array
         What the flow takes of the link when it is alone [B/s].
     crowd : int array
         Flows whose shares were solved together; -1 for those that were alone.
-    whose : int array
+    owners : int array
         Which of several uses that were put together a row is of.
     """
 
     link: Ints
     enter: Floats
     end: Floats
-    asked: Floats
+    demand: Floats
     crowd: Ints
-    whose: Ints
+    owners: Ints
 
-    def later(self, zero: float) -> Use:
+    def later(self, zero: float) -> LinkOccupancy:
         """The same from another moment on."""
         return replace(self, enter=self.enter + zero, end=self.end + zero)
 
-    def as_one_crowd(self) -> Use:
+    def as_one_crowd(self) -> LinkOccupancy:
         """The same, all of it solved together."""
         return replace(self, crowd=np.zeros_like(self.crowd))
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Contention:
     """Flows on one link at once that ask for more than it has.
 
     Attributes
@@ -68,7 +68,7 @@ class Meeting:
     link : int
     time : float
         When the last of them enters [s].
-    whose : tuple of int
+    owners : tuple of int
         Those that are on it then.
     certain : bool
         Whether flows were looked at one by one.
@@ -76,57 +76,57 @@ class Meeting:
 
     link: int
     time: float
-    whose: tuple[int, ...]
+    owners: tuple[int, ...]
     certain: bool = True
 
 
-def use_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> Use:
+def occupancy_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> LinkOccupancy:
     """What flows that take these ways have of links that matter."""
     # A flow without bytes holds nothing.
     real = np.flatnonzero(end > enter)
     flow, link, weight = ways.taken(route[real])
     row = real[flow]
     own = np.zeros(len(row), np.int64)
-    return Use(link, enter[row], end[row], weight * ways.rate[route[row]], crowd[row], own)
+    return LinkOccupancy(link, enter[row], end[row], weight * ways.rate[route[row]], crowd[row], own)
 
 
-def joined(uses: Sequence[Use]) -> Use:
+def concatenated(occupancies: Sequence[LinkOccupancy]) -> LinkOccupancy:
     """All together; each use's crowds stay its own, and `whose` is its place."""
     none = np.zeros(0)
     crowd, base = [np.zeros(0, np.int64)], 0
-    for use in uses:
-        crowd.append(np.where(use.crowd >= 0, use.crowd + base, -1))
-        base += int(use.crowd.max(initial=-1)) + 1
-    return Use(
-        link=np.concatenate([none.astype(np.int64), *(use.link for use in uses)]),
-        enter=np.concatenate([none, *(use.enter for use in uses)]),
-        end=np.concatenate([none, *(use.end for use in uses)]),
-        asked=np.concatenate([none, *(use.asked for use in uses)]),
+    for occupancy in occupancies:
+        crowd.append(np.where(occupancy.crowd >= 0, occupancy.crowd + base, -1))
+        base += int(occupancy.crowd.max(initial=-1)) + 1
+    return LinkOccupancy(
+        link=np.concatenate([none.astype(np.int64), *(occupancy.link for occupancy in occupancies)]),
+        enter=np.concatenate([none, *(occupancy.enter for occupancy in occupancies)]),
+        end=np.concatenate([none, *(occupancy.end for occupancy in occupancies)]),
+        demand=np.concatenate([none, *(occupancy.demand for occupancy in occupancies)]),
         crowd=np.concatenate(crowd),
-        whose=np.repeat(np.arange(len(uses)), [len(use.link) for use in uses]),
+        owners=np.repeat(np.arange(len(occupancies)), [len(occupancy.link) for occupancy in occupancies]),
     )
 
 
-def meetings(use: Use, capacity: Floats) -> list[Meeting]:
+def contentions(occupancy: LinkOccupancy, capacity: Floats) -> list[Contention]:
     """Where a link could not give all flows on it what they take alone, unless these were solved together.
 
     Parameters
     ----------
-    use : Use
+    occupancy : LinkOccupancy
     capacity : float array
         Of every link [B/s].
 
     Returns
     -------
-    list of Meeting
+    list of Contention
         In order of time; where there are many, some of them.
     """
-    rows = np.isin(use.link, _filled(use, capacity))
+    rows = np.isin(occupancy.link, _filled(occupancy, capacity))
     if not rows.any():
         return []
-    link, whose = use.link[rows], use.whose[rows]
-    enter, end, asked = use.enter[rows], use.end[rows], use.asked[rows]
-    several = intervals(link, enter, end, use.crowd[rows])
+    link, whose = occupancy.link[rows], occupancy.owners[rows]
+    enter, end, asked = occupancy.enter[rows], occupancy.end[rows], occupancy.demand[rows]
+    several = merged_intervals(link, enter, end, occupancy.crowd[rows])
     none, some = np.zeros(len(link)), np.zeros(len(several[0]))
     full = _events(
         np.concatenate([link, several[0]]),
@@ -134,7 +134,7 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
         np.concatenate([end, several[2]]),
         (np.concatenate([asked, some]), np.concatenate([none, some + 1])),
     )
-    met = np.flatnonzero((full.sums[0] > capacity[full.link] * FULL) & (full.sums[1] > 1.5))
+    met = np.flatnonzero((full.sums[0] > capacity[full.link] * OVERLOADED) & (full.sums[1] > 1.5))
     order = np.argsort(link, kind="stable")
     cuts = np.searchsorted(link[order], np.arange(int(link.max()) + 2))
     found = []
@@ -142,12 +142,12 @@ def meetings(use: Use, capacity: Floats) -> list[Meeting]:
         where, time = int(full.link[number]), float(full.time[number])
         own = order[cuts[where] : cuts[where + 1]]
         there = np.unique(whose[own[(enter[own] <= time) & (end[own] * _SHORTER > time)]])
-        found.append(Meeting(where, time, tuple(there.tolist())))
+        found.append(Contention(where, time, tuple(there.tolist())))
     return sorted(found, key=lambda meeting: (meeting.time, meeting.link))
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LinkLoad:
     """What is asked of links at most, and from when to when: a row a link.
 
     Attributes
@@ -156,31 +156,31 @@ class Load:
         Rising.
     first, last : float array
         [s]
-    most : float array
+    peak_demand : float array
         That flows on it at one time ask for [B/s].
     """
 
     link: Ints
     first: Floats
     last: Floats
-    most: Floats
+    peak_demand: Floats
 
 
-def load_of(use: Use) -> Load:
+def load_of(occupancy: LinkOccupancy) -> LinkLoad:
     """Sum a use up by link."""
-    link, place = np.unique(use.link, return_inverse=True)
+    link, place = np.unique(occupancy.link, return_inverse=True)
     first, last, most = np.full(len(link), np.inf), np.full(len(link), -np.inf), np.zeros(len(link))
-    np.minimum.at(first, place, use.enter)
-    np.maximum.at(last, place, use.end)
-    loads = _events(use.link, use.enter, use.end, (use.asked,))
+    np.minimum.at(first, place, occupancy.enter)
+    np.maximum.at(last, place, occupancy.end)
+    loads = _events(occupancy.link, occupancy.enter, occupancy.end, (occupancy.demand,))
     np.maximum.at(most, np.searchsorted(link, loads.link), loads.sums[0])
-    return Load(link, first, last, most)
+    return LinkLoad(link, first, last, most)
 
 
-def _filled(use: Use, capacity: Floats) -> Ints:
+def _filled(occupancy: LinkOccupancy, capacity: Floats) -> Ints:
     """Links on which all flows together ever ask for more than there is."""
-    loads = _events(use.link, use.enter, use.end, (use.asked,))
-    return np.unique(loads.link[loads.sums[0] > capacity[loads.link] * FULL])
+    loads = _events(occupancy.link, occupancy.enter, occupancy.end, (occupancy.demand,))
+    return np.unique(loads.link[loads.sums[0] > capacity[loads.link] * OVERLOADED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _first_few(link: Ints) -> Ints:
     return chosen[:: 1 + len(chosen) // _MOST]
 
 
-def intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:
+def merged_intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:
     """Link, enter and end; flows of one crowd that overlap on a link are one interval."""
     alone = np.flatnonzero(crowd < 0)
     rows = np.flatnonzero(crowd >= 0)
