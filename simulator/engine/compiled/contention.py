@@ -37,7 +37,7 @@ class LinkOccupancy:
         [s]
     demand : float array
         What the flow takes of the link when it is alone [B/s].
-    crowd : int array
+    flow_group : int array
         Flows whose shares were solved together; -1 for those that were alone.
     owners : int array
         Which of several uses that were put together a row is of.
@@ -47,16 +47,16 @@ class LinkOccupancy:
     enter: Floats
     end: Floats
     demand: Floats
-    crowd: Ints
+    flow_group: Ints
     owners: Ints
 
     def later(self, zero: float) -> LinkOccupancy:
         """The same from another moment on."""
         return replace(self, enter=self.enter + zero, end=self.end + zero)
 
-    def as_one_crowd(self) -> LinkOccupancy:
+    def as_one_flow_group(self) -> LinkOccupancy:
         """The same, all of it solved together."""
-        return replace(self, crowd=np.zeros_like(self.crowd))
+        return replace(self, flow_group=np.zeros_like(self.flow_group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +80,29 @@ class Contention:
     certain: bool = True
 
 
-def occupancy_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, crowd: Ints) -> LinkOccupancy:
+def occupancy_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, flow_group: Ints) -> LinkOccupancy:
     """What flows that take these ways have of links that matter."""
     # A flow without bytes holds nothing.
     real = np.flatnonzero(end > enter)
     flow, link, weight = ways.taken(route[real])
     row = real[flow]
     own = np.zeros(len(row), np.int64)
-    return LinkOccupancy(link, enter[row], end[row], weight * ways.rate[route[row]], crowd[row], own)
+    return LinkOccupancy(link, enter[row], end[row], weight * ways.rate[route[row]], flow_group[row], own)
 
 
 def concatenated(occupancies: Sequence[LinkOccupancy]) -> LinkOccupancy:
-    """All together; each use's crowds stay its own, and `whose` is its place."""
+    """All together; each use's flow_groups stay its own, and `whose` is its place."""
     none = np.zeros(0)
-    crowd, base = [np.zeros(0, np.int64)], 0
+    flow_group, base = [np.zeros(0, np.int64)], 0
     for occupancy in occupancies:
-        crowd.append(np.where(occupancy.crowd >= 0, occupancy.crowd + base, -1))
-        base += int(occupancy.crowd.max(initial=-1)) + 1
+        flow_group.append(np.where(occupancy.flow_group >= 0, occupancy.flow_group + base, -1))
+        base += int(occupancy.flow_group.max(initial=-1)) + 1
     return LinkOccupancy(
         link=np.concatenate([none.astype(np.int64), *(occupancy.link for occupancy in occupancies)]),
         enter=np.concatenate([none, *(occupancy.enter for occupancy in occupancies)]),
         end=np.concatenate([none, *(occupancy.end for occupancy in occupancies)]),
         demand=np.concatenate([none, *(occupancy.demand for occupancy in occupancies)]),
-        crowd=np.concatenate(crowd),
+        flow_group=np.concatenate(flow_group),
         owners=np.repeat(np.arange(len(occupancies)), [len(occupancy.link) for occupancy in occupancies]),
     )
 
@@ -126,7 +126,7 @@ def contentions(occupancy: LinkOccupancy, capacity: Floats) -> list[Contention]:
         return []
     link, whose = occupancy.link[rows], occupancy.owners[rows]
     enter, end, asked = occupancy.enter[rows], occupancy.end[rows], occupancy.demand[rows]
-    several = merged_intervals(link, enter, end, occupancy.crowd[rows])
+    several = merged_intervals(link, enter, end, occupancy.flow_group[rows])
     none, some = np.zeros(len(link)), np.zeros(len(several[0]))
     full = _events(
         np.concatenate([link, several[0]]),
@@ -209,14 +209,14 @@ def _first_few(link: Ints) -> Ints:
     return chosen[:: 1 + len(chosen) // _MOST]
 
 
-def merged_intervals(link: Ints, enter: Floats, end: Floats, crowd: Ints) -> tuple[Ints, Floats, Floats]:
-    """Link, enter and end; flows of one crowd that overlap on a link are one interval."""
-    alone = np.flatnonzero(crowd < 0)
-    rows = np.flatnonzero(crowd >= 0)
+def merged_intervals(link: Ints, enter: Floats, end: Floats, flow_group: Ints) -> tuple[Ints, Floats, Floats]:
+    """Link, enter and end; flows of one flow_group that overlap on a link are one interval."""
+    alone = np.flatnonzero(flow_group < 0)
+    rows = np.flatnonzero(flow_group >= 0)
     if not len(rows):
         return link, enter, end
-    rows = rows[np.lexsort((enter[rows], crowd[rows], link[rows]))]
-    own, lot, begin, until = link[rows], crowd[rows], enter[rows], end[rows]
+    rows = rows[np.lexsort((enter[rows], flow_group[rows], link[rows]))]
+    own, lot, begin, until = link[rows], flow_group[rows], enter[rows], end[rows]
     new = np.concatenate([[True], (own[1:] != own[:-1]) | (lot[1:] != lot[:-1])])
     until = _largest_so_far(until, np.cumsum(new))
     new[1:] |= begin[1:] >= until[:-1]

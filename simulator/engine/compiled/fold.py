@@ -132,9 +132,9 @@ class Fold:
         for number, (_, written) in self.creases.sheets.items():
             enter, end = times[self.parts[number].op.name]
             occupancies.append(occupancy_of(written.ways, written.route, enter, end, np.zeros(len(enter), np.int64)))
-        own = concatenated(occupancies).as_one_crowd()
+        own = concatenated(occupancies).as_one_flow_group()
         load = load_of(own)
-        link, begin, until = merged_intervals(own.link, own.enter, own.end, own.crowd)
+        link, begin, until = merged_intervals(own.link, own.enter, own.end, own.flow_group)
         every, of_kind = np.argsort(self.creases.kinds.link, kind="stable"), np.sort(self.creases.kinds.link)
         if int(np.bincount(self.creases.kinds.link)[self.creases.kinds.link[link]].sum()) > _MOST_USES:
             link, begin, until = load.link, load.first, load.last

@@ -257,7 +257,7 @@ class GroupSolver:
                 if one is not None and one[1].occupancy is not None:
                     occupancies.append(replace(one[1].occupancy, link=self._group(op).links[one[1].occupancy.link]))
             found.append(Together(outcome.start, outcome.done, tuple(played), concatenated([])))
-        whole = concatenated(occupancies).as_one_crowd()
+        whole = concatenated(occupancies).as_one_flow_group()
         return [replace(found[0], occupancy=whole), *found[1:]]
 
     def _followed_collective(
@@ -266,8 +266,8 @@ class GroupSolver:
         if op.duration is not None:
             return None
         at = self._group(op)
-        crowd = np.zeros(len(at.shape.cargo), np.int64)
-        return 0.0, told_by_flow(at.shape.cargo, at.shape.ways, done[at.ranks], times[op.name], crowd)
+        flow_group = np.zeros(len(at.shape.cargo), np.int64)
+        return 0.0, told_by_flow(at.shape.cargo, at.shape.ways, done[at.ranks], times[op.name], flow_group)
 
     def _co_scheduled_key(self, member: Member) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""

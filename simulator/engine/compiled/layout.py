@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.cargo import Cargo
-from simulator.engine.compiled.crowds import Crowds, crowds_of
+from simulator.engine.compiled.flow_groups import FlowGroups, flow_groups_of
 from simulator.engine.ways import Ways
 from simulator.records.schedule import Round
 
@@ -40,7 +40,7 @@ class Batch:
         Slots of what is ahead of them on their channels; None where nothing is.
     takes : float array, shape (transfers,)
         Bytes at the route's own rate [s].
-    crowds : Crowds or None
+    flow_groups : FlowGroups or None
     """
 
     first: int
@@ -51,7 +51,7 @@ class Batch:
     gate: Ints | None
     before: Ints | None
     takes: Floats
-    crowds: Crowds | None
+    flow_groups: FlowGroups | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Desk:
     starts: Ints = field(init=False)
     shift: Ints = field(init=False)
     last_on: Ints = field(init=False)
-    _crowds: dict[tuple[bytes, bytes], Crowds | None] = field(default_factory=dict)
+    _flow_groups: dict[tuple[bytes, bytes], FlowGroups | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         channels = max((int(part.repeat.round.channel.max()) for part in self.cargo.parts), default=-1) + 1
@@ -211,7 +211,7 @@ class _Desk:
         behind = behind - (base - rows)
         if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
             return None
-        if not np.array_equal(own.dst[behind], own.src) or self._crowd(part.route, np.ones(rows)) is not None:
+        if not np.array_equal(own.dst[behind], own.src) or self._flow_groups_of(part.route, np.ones(rows)) is not None:
             return None
         return _cycles(behind) if part.steady or part.repeat.hands_on(behind) else None
 
@@ -242,9 +242,9 @@ class _Desk:
         after = tuple(mine.T[(mine >= 0).any(axis=0)])
         before = self.last_on[own.channel[rows]]
         self.last_on[own.channel[rows]] = np.arange(first, last)
-        crowds = self._crowd(part.route[rows], nbytes[rows])
+        flow_groups = self._flow_groups_of(part.route[rows], nbytes[rows])
         follows = before if bool((before >= 0).any()) else None
-        return Batch(first, last, number, rows, after, gate, follows, takes[rows], crowds)
+        return Batch(first, last, number, rows, after, gate, follows, takes[rows], flow_groups)
 
     def _slots_of(self, numbers: Ints, later: int) -> Ints:
         """Where ends of transfers so much later than these are kept; -1 stays."""
@@ -253,14 +253,14 @@ class _Desk:
             return np.where(numbers >= 0, numbers + later - self.shift[part], -1)
         return np.where(numbers >= 0, numbers + later, -1) if later else numbers
 
-    def _crowd(self, route: npt.NDArray[np.int32], nbytes: Floats) -> Crowds | None:
+    def _flow_groups_of(self, route: npt.NDArray[np.int32], nbytes: Floats) -> FlowGroups | None:
         """Of a batch; batches that are alike are looked at once."""
         if not self.ways.meets:
             return None
         key = route.tobytes(), nbytes.tobytes()
-        if key not in self._crowds:
-            self._crowds[key] = crowds_of(self.ways, route, nbytes, self.capacity)
-        return self._crowds[key]
+        if key not in self._flow_groups:
+            self._flow_groups[key] = flow_groups_of(self.ways, route, nbytes, self.capacity)
+        return self._flow_groups[key]
 
 
 def _cycles(behind: Ints) -> Ints | None:

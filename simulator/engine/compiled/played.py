@@ -88,14 +88,14 @@ class Together:
         )
 
 
-def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, crowd: Ints) -> Played:
+def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, flow_group: Ints) -> Played:
     """What became of a collective whose every transfer is known."""
 
     def on(rows: Ints) -> Times:
         mine = np.isin(cargo.route, rows)
         return times[0][mine], times[1][mine]
 
-    occupancy = occupancy_of(ways, cargo.route, *times, crowd) if ways.meets else None
+    occupancy = occupancy_of(ways, cargo.route, *times, flow_group) if ways.meets else None
     return Played(done, occupancy, True, lambda: times, on)
 
 
@@ -156,9 +156,9 @@ class Shape:
     def _play(self, start: Floats, layout: Layout) -> Played:
         found = rounds.play(layout, start)
         if layout.whole:
-            return told_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.crowd)
+            return told_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.flow_group)
         occupancy = (
-            occupancy_of(self.ways, layout.route, found.enter, found.end, found.crowd) if self.ways.meets else None
+            occupancy_of(self.ways, layout.route, found.enter, found.end, found.flow_group) if self.ways.meets else None
         )
         return Played(
             found.done,

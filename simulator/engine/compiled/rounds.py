@@ -1,6 +1,6 @@
 """One collective as arrays: step by step, every transfer of a step at once.
 
-Rule: the rule of transfers (docs/design.md) as if nothing were shared but within crowds; who could meet whom is checked
+Rule: the rule of transfers (docs/design.md) as if nothing were shared but within flow_groups; who could meet whom is checked
 afterwards.
 """
 
@@ -31,14 +31,14 @@ class Passage:
         Of a lap's slots the enter of the first repetition and the end of the last [s].
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
-    crowd : int array, shape (slots,)
+    flow_group : int array, shape (slots,)
         With whom a flow shares its links as it was solved; -1 for nobody.
     """
 
     enter: Floats
     end: Floats
     done: Floats
-    crowd: Ints
+    flow_group: Ints
 
 
 def play(layout: Layout, start: Floats) -> Passage:
@@ -50,23 +50,23 @@ def play(layout: Layout, start: Floats) -> Passage:
     enter = np.maximum(began[layout.src], began[layout.dst])
     # What -1 stands for has ended long ago.
     end = np.full(slots + 1, -np.inf)
-    crowd, crowds = np.full(slots, -1), 0
+    flow_group, flow_groups = np.full(slots, -1), 0
     for step in layout.steps:
         if isinstance(step, Laps):
             _go_round(layout, step, enter, end)
             continue
         _move(layout, step, enter, end)
-        if step.crowds is not None:
+        if step.flow_groups is not None:
             own = enter[step.first : step.last]
-            together = step.crowds.entering(own)
-            flow = step.crowds.flow[together]
-            end[step.first + flow] = own[flow] + step.crowds.takes[together]
-            crowd[step.first + flow] = crowds + step.crowds.crowd[together]
-            crowds += len(step.crowds.flow)
+            together = step.flow_groups.entering_together(own)
+            flow = step.flow_groups.flow[together]
+            end[step.first + flow] = own[flow] + step.flow_groups.takes[together]
+            flow_group[step.first + flow] = flow_groups + step.flow_groups.flow_group[together]
+            flow_groups += len(step.flow_groups.flow)
     done = np.concatenate([start, np.full(extras, -np.inf)])
     np.maximum.at(done, layout.src, end[:-1])
     np.maximum.at(done, layout.dst, end[:-1])
-    return Passage(enter, end[:-1], _in_step(done[:ranks], layout), crowd)
+    return Passage(enter, end[:-1], _in_step(done[:ranks], layout), flow_group)
 
 
 def _in_step(done: Floats, layout: Layout) -> Floats:

@@ -1,6 +1,6 @@
-"""Flows that begin at one moment and share links: their exact shares, where all of a crowd end together.
+"""Flows that begin at one moment and share links: their exact shares, where all of a flow_group end together.
 
-Rule: a crowd is what hangs together by shared links within one batch; it is solved once, as if all its flows entered at
+Rule: a flow_group is what hangs together by shared links within one batch; it is solved once, as if all its flows entered at
 once. If they do, and all end at once too, nothing changes in between, and the shares are exact.
 """
 
@@ -21,42 +21,42 @@ _TOGETHER: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Crowds:
+class FlowGroups:
     """Flows of a batch that share links with others of it.
 
     Attributes
     ----------
     flow : int array
         Their places in the batch.
-    crowd : int array
-        Which crowd each is of, from 0.
+    flow_group : int array
+        Which flow_group each is of, from 0.
     takes : float array
-        How long each takes when its whole crowd enters at once [s].
+        How long each takes when its whole flow_group enters at once [s].
     """
 
     flow: Ints
-    crowd: Ints
+    flow_group: Ints
     takes: Floats
 
-    def entering(self, enter: Floats) -> Bools:
-        """Which of them enter with their whole crowd, for enters of the whole batch [s]."""
-        own, count = enter[self.flow], int(self.crowd.max()) + 1
+    def entering_together(self, enter: Floats) -> Bools:
+        """Which of them enter with their whole flow_group, for enters of the whole batch [s]."""
+        own, count = enter[self.flow], int(self.flow_group.max()) + 1
         least, most = np.full(count, np.inf), np.full(count, -np.inf)
-        np.minimum.at(least, self.crowd, own)
-        np.maximum.at(most, self.crowd, own)
-        found: Bools = (least == most)[self.crowd]
+        np.minimum.at(least, self.flow_group, own)
+        np.maximum.at(most, self.flow_group, own)
+        found: Bools = (least == most)[self.flow_group]
         return found
 
 
-def crowds_of(ways: Ways, route: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats) -> Crowds | None:
-    """Crowds among flows that take these ways; None where nobody holds another back, or no crowd ends together."""
+def flow_groups_of(ways: Ways, route: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats) -> FlowGroups | None:
+    """FlowGroups among flows that take these ways; None where nobody holds another back, or no flow_group ends together."""
     flow, link, weight = ways.taken(route)
     real = nbytes[flow] > 0
     flow, link, weight = flow[real], link[real], weight[real]
     _, place = np.unique(link, return_inverse=True)
     if not len(link) or int(np.bincount(place).max()) < 2:
         return None
-    label = _hanging_together(flow, place, len(route))
+    label = _connected_components(flow, place, len(route))
     size = np.bincount(label, minlength=len(route))
     member = np.flatnonzero((nbytes > 0) & (size[label] > 1))
     rows = size[label[flow]] > 1
@@ -65,20 +65,20 @@ def crowds_of(ways: Ways, route: npt.NDArray[np.int32], nbytes: Floats, capacity
     alone, takes = nbytes[member] / alone, nbytes[member] / shares
     if bool((takes <= alone * (1.0 + _TOGETHER)).all()):
         return None
-    _, crowd = np.unique(label[member], return_inverse=True)
-    count = int(crowd.max()) + 1
+    _, flow_group = np.unique(label[member], return_inverse=True)
+    count = int(flow_group.max()) + 1
     least, most = np.full(count, np.inf), np.zeros(count)
-    np.minimum.at(least, crowd, takes)
-    np.maximum.at(most, crowd, takes)
-    kept = ((most - least) <= _TOGETHER * most)[crowd]
+    np.minimum.at(least, flow_group, takes)
+    np.maximum.at(most, flow_group, takes)
+    kept = ((most - least) <= _TOGETHER * most)[flow_group]
     if not kept.any():
         return None
     # One end for all, to the last bit.
-    _, renumbered = np.unique(crowd[kept], return_inverse=True)
-    return Crowds(member[kept], renumbered, most[crowd][kept])
+    _, renumbered = np.unique(flow_group[kept], return_inverse=True)
+    return FlowGroups(member[kept], renumbered, most[flow_group][kept])
 
 
-def _hanging_together(flow: Ints, link: Ints, flows: int) -> Ints:
+def _connected_components(flow: Ints, link: Ints, flows: int) -> Ints:
     """A number for each flow, the same for all that shared links connect."""
     label = np.arange(flows)
     while True:
