@@ -1,7 +1,7 @@
 """A collective laid out for arrays: in which steps its transfers can be played, and where each one's end is kept.
 
 Rule: decides from the rounds alone, before any clock runs. Rounds in which every channel hands on what the one behind
-it has brought are laps: all repetitions are one step, and only the last one's ends are kept. All else is batches of
+it has brought are ring: all repetitions are one step, and only the last one's ends are kept. All else is batches of
 transfers that wait for none of each other; each transfer has a slot of its own.
 """
 
@@ -55,7 +55,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Laps:
+class PipelinedRing:
     """All repetitions of a round of rings.
 
     Attributes
@@ -81,7 +81,7 @@ class Layout:
     ----------
     cargo : Cargo
     ways : Ways
-    steps : tuple of Batch or Laps
+    steps : tuple of Batch or PipelinedRing
     src, dst : int array, shape (slots,)
         Participants.
     route : int array, shape (slots,)
@@ -92,7 +92,7 @@ class Layout:
 
     cargo: Cargo
     ways: Ways
-    steps: tuple[Batch | Laps, ...]
+    steps: tuple[Batch | PipelinedRing, ...]
     src: Ints
     dst: Ints
     route: Ints
@@ -213,17 +213,17 @@ class _Desk:
             return None
         if not np.array_equal(own.dst[behind], own.src) or self._flow_groups_of(part.route, np.ones(rows)) is not None:
             return None
-        return _cycles(behind) if part.steady or part.repeat.hands_on(behind) else None
+        return _rings(behind) if part.steady or part.repeat.hands_on(behind) else None
 
-    def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | Laps]:
+    def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | PipelinedRing]:
         part, slot = self.cargo.parts[number], self.slots[number]
         own, length = part.repeat.round, len(part.route)
         if order is not None:
-            yield Laps(slot, slot + length, number, order)
+            yield PipelinedRing(slot, slot + length, number, order)
             self.last_on[own.channel] = np.arange(slot, slot + length)
             return
         base = self.bases[number]
-        cuts = _cuts(own, base)
+        cuts = _batch_bounds(own, base)
         repetition = 0
         for nbytes, times in self.cargo.carried(part):
             takes = nbytes / self.ways.rate[part.route]
@@ -263,7 +263,7 @@ class _Desk:
         return self._flow_groups[key]
 
 
-def _cycles(behind: Ints) -> Ints | None:
+def _rings(behind: Ints) -> Ints | None:
     """The rings of 'hands on to me', from the one behind to the one ahead; None where they are of unlike length."""
     ahead = np.empty_like(behind)
     ahead[behind] = np.arange(len(behind))
@@ -279,7 +279,7 @@ def _cycles(behind: Ints) -> Ints | None:
     return np.array(rings) if len({len(ring) for ring in rings}) == 1 else None
 
 
-def _cuts(round_: Round, base: int) -> list[int]:
+def _batch_bounds(round_: Round, base: int) -> list[int]:
     """Where a round must be cut: before each transfer that waits for one that is in the same piece."""
     length = len(round_)
     inside = (round_.after >= base).any() if round_.after.size else False

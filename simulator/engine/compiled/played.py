@@ -165,7 +165,7 @@ class Shape:
             occupancy,
             False,
             lambda: self._every_transfer(start),
-            lambda ways: rounds.times_on(layout, found, ways),
+            lambda ways: rounds.times_on_routes(layout, found, ways),
         )
 
     def _every_transfer(self, start: Floats) -> Times:

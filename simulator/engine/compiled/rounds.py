@@ -15,14 +15,14 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.collectives.recurrence import advance
 from simulator.collectives.uneven import advance_uneven
-from simulator.engine.compiled.layout import Batch, Laps, Layout
+from simulator.engine.compiled.layout import Batch, Layout, PipelinedRing
 
 # By an addition, of its result.
 _LOST: Final = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class SlotTimes:
     """What became of a collective, by slot of its layout.
 
     Attributes
@@ -41,7 +41,7 @@ class Passage:
     flow_group: Ints
 
 
-def play(layout: Layout, start: Floats) -> Passage:
+def play(layout: Layout, start: Floats) -> SlotTimes:
     """Play from when each rank has reached the operation and paid its start-up, shape (ranks,)."""
     slots = len(layout.src)
     # Servers and switches are always there, but nothing happens before the first rank has come.
@@ -52,10 +52,10 @@ def play(layout: Layout, start: Floats) -> Passage:
     end = np.full(slots + 1, -np.inf)
     flow_group, flow_groups = np.full(slots, -1), 0
     for step in layout.steps:
-        if isinstance(step, Laps):
-            _go_round(layout, step, enter, end)
+        if isinstance(step, PipelinedRing):
+            _run_pipelined_ring(layout, step, enter, end)
             continue
-        _move(layout, step, enter, end)
+        _run_batch(layout, step, enter, end)
         if step.flow_groups is not None:
             own = enter[step.first : step.last]
             together = step.flow_groups.entering_together(own)
@@ -66,17 +66,17 @@ def play(layout: Layout, start: Floats) -> Passage:
     done = np.concatenate([start, np.full(extras, -np.inf)])
     np.maximum.at(done, layout.src, end[:-1])
     np.maximum.at(done, layout.dst, end[:-1])
-    return Passage(enter, end[:-1], _in_step(done[:ranks], layout), flow_group)
+    return SlotTimes(enter, end[:-1], _one_moment_if_rounding(done[:ranks], layout), flow_group)
 
 
-def _in_step(done: Floats, layout: Layout) -> Floats:
+def _one_moment_if_rounding(done: Floats, layout: Layout) -> Floats:
     """The same; one moment for all where they differ by no more than so many additions may lose."""
     additions = sum(part.repeat.times for part in layout.cargo.parts)
     last = done.max()
     return np.full(len(done), last) if last - done.min() <= additions * _LOST * last else done
 
 
-def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
+def _run_batch(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
     part = slice(batch.first, batch.last)
     own = enter[part]
     if batch.gate is None:
@@ -90,45 +90,45 @@ def _move(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
     np.add(own, batch.takes, out=end[part])
 
 
-def _go_round(layout: Layout, laps: Laps, enter: Floats, end: Floats) -> None:
+def _run_pipelined_ring(layout: Layout, ring: PipelinedRing, enter: Floats, end: Floats) -> None:
     """From the ends of the round before to those of the last repetition."""
-    part, order = layout.cargo.parts[laps.part], laps.order
-    length = laps.last - laps.first
-    now = end[laps.first - length : laps.first][order]
-    latency = layout.latency[laps.first : laps.last][order]
+    part, order = layout.cargo.parts[ring.part], ring.order
+    length = ring.last - ring.first
+    now = end[ring.first - length : ring.first][order]
+    latency = layout.latency[ring.first : ring.last][order]
     rate = layout.ways.rate[part.route][order]
-    enter[laps.first + order] = np.maximum(np.roll(now, 1, axis=1) + latency, now)
+    enter[ring.first + order] = np.maximum(np.roll(now, 1, axis=1) + latency, now)
     nbytes = part.nbytes[order]
     if part.steady:
         now = advance(now, latency, nbytes / rate, part.repeat.times)
     else:
         now = advance_uneven(now, latency, nbytes, rate, part.repeat.times)
-    end[laps.first + order] = now
+    end[ring.first + order] = now
 
 
-def times_on(layout: Layout, passage: Passage, routes: Ints) -> tuple[Floats, Floats]:
+def times_on_routes(layout: Layout, times: SlotTimes, routes: Ints) -> tuple[Floats, Floats]:
     """Enter and end of all transfers that take these ways, shape (k,) each [s]."""
     enters, ends = [np.zeros(0)], [np.zeros(0)]
     for step in layout.steps:
         mine = np.isin(layout.route[step.first : step.last], routes)
         if isinstance(step, Batch):
-            enters.append(passage.enter[step.first : step.last][mine])
-            ends.append(passage.end[step.first : step.last][mine])
+            enters.append(times.enter[step.first : step.last][mine])
+            ends.append(times.end[step.first : step.last][mine])
         elif mine.any():
-            for enter, end in _followed(layout, step, passage):
+            for enter, end in _each_repetition(layout, step, times):
                 enters.append(enter[mine])
                 ends.append(end[mine])
     return np.concatenate(enters), np.concatenate(ends)
 
 
-def _followed(layout: Layout, laps: Laps, passage: Passage) -> Iterator[tuple[Floats, Floats]]:
+def _each_repetition(layout: Layout, ring: PipelinedRing, times: SlotTimes) -> Iterator[tuple[Floats, Floats]]:
     """Enter and end of every repetition's transfers, by row of the round."""
-    part, order = layout.cargo.parts[laps.part], laps.order
-    length = laps.last - laps.first
+    part, order = layout.cargo.parts[ring.part], ring.order
+    length = ring.last - ring.first
     behind = np.empty(length, np.int64)
     behind[order] = np.roll(order, 1, axis=1)
-    end = passage.end[laps.first - length : laps.first]
-    latency, rate = layout.latency[laps.first : laps.last], layout.ways.rate[part.route]
+    end = times.end[ring.first - length : ring.first]
+    latency, rate = layout.latency[ring.first : ring.last], layout.ways.rate[part.route]
     nbytes = part.nbytes
     for _ in range(part.repeat.times):
         enter = np.maximum(end[behind] + latency, end)
