@@ -18,7 +18,7 @@ from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
-from simulator.engine.compiled.played import Shape, numbered
+from simulator.engine.compiled.collective_solver import CollectiveSolver, with_own_link_numbers
 from simulator.engine.wiring import Wiring, capacities, wire
 
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
@@ -42,8 +42,8 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> Wiring:
 
 def play(wiring: Wiring) -> float:
     """Lay it out and play it; when the last rank is through [s]."""
-    ways, links = numbered(wiring.ways)
-    shape = Shape(wiring.cargo, ways, None, np.array(wiring.capacity)[links])
+    ways, links = with_own_link_numbers(wiring.ways)
+    shape = CollectiveSolver(wiring.cargo, ways, None, np.array(wiring.capacity)[links])
     return float(shape.played(np.zeros(wiring.cargo.schedule.world_size), 0.0).done.max())
 
 

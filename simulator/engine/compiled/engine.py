@@ -15,11 +15,11 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
-from simulator.engine.compiled.busiest import busiest
+from simulator.engine.compiled.busiest_link import busiest_link
+from simulator.engine.compiled.collective_solver import CollectiveTimes
 from simulator.engine.compiled.contention import Contention
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.group_solver import GroupSolver
-from simulator.engine.compiled.played import Played
 from simulator.engine.compiled.spmd import SpmdOp, active_ranks, spmd_template
 from simulator.engine.compiled.walk import Walk, is_contended
 from simulator.engine.jitter import Jitter
@@ -127,7 +127,7 @@ class _Record:
         if sum(sent.transfers for sent in found.sent) <= _MOST_BOOKED:
             return found
         flights = [(self.walk.solver.wiring(op), zero, played) for op, zero, played in collectives]
-        return replace(found, links=busiest(flights, self.walk.cluster.router))
+        return replace(found, links=busiest_link(flights, self.walk.cluster.router))
 
     def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
         """Of the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
@@ -160,7 +160,7 @@ class _Record:
                     first.setdefault((np.argsort(every, kind="stable").tobytes(), size), rank)
         return list(first.values())
 
-    def _played_collectives(self) -> list[tuple[Collective, float, Played]]:
+    def _played_collectives(self) -> list[tuple[Collective, float, CollectiveTimes]]:
         """Every collective that was played, in the program's order, from when on, and what became of it."""
         found = [
             (op, *one)
@@ -171,7 +171,7 @@ class _Record:
         ]
         return sorted(found, key=lambda entry: self.walk.solver.laid[entry[0].name][0])
 
-    def _log(self, op: Collective, zero: float, played: Played) -> TransferLog:
+    def _log(self, op: Collective, zero: float, played: CollectiveTimes) -> TransferLog:
         wiring = self.walk.solver.wiring(op)
         enter, end = played.times()
         columns = (wiring.nbytes, enter + zero, end + zero, wiring.route)

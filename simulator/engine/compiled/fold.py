@@ -14,9 +14,9 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.collective_solver import CollectiveTimes, SpmdOpTimes, Times
 from simulator.engine.compiled.contention import LinkOccupancy, concatenated, load_of, merged_intervals, occupancy_of
 from simulator.engine.compiled.joint import Member, play_together
-from simulator.engine.compiled.played import Played, Times, Together
 from simulator.engine.compiled.sheet import Sheet, Written, members_of
 from simulator.engine.compiled.symmetry import Kinds, Part, entries, kinds
 from simulator.engine.jitter import Jitter
@@ -75,7 +75,7 @@ class Fold:
         """How many transfers are played."""
         return len(self.creases)
 
-    def play(self, cluster: Cluster) -> list[Together]:
+    def play(self, cluster: Cluster) -> list[SpmdOpTimes]:
         """Play it, and say of every line what became of it; the use of links is with the first."""
         laid = {self.parts[number].op.name: (number, written) for number, (_, written) in self.creases.sheets.items()}
         outcomes = play_together([self._folded(line) for line in range(len(self.members))], cluster, Jitter(), laid)
@@ -85,7 +85,7 @@ class Fold:
         for line, outcome in enumerate(outcomes):
             start, done = outcome.start[self.creases.kinds.rank], outcome.done[self.creases.kinds.rank]
             played = tuple(self._played(number, done, times) for number in self._by_line[line])
-            found.append(Together(start, done, played, occupancy if line == 0 else concatenated([])))
+            found.append(SpmdOpTimes(start, done, played, occupancy if line == 0 else concatenated([])))
         return found
 
     @cached_property
@@ -109,12 +109,12 @@ class Fold:
                 collectives.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
         return Member(tuple(collectives), bound, member.follows)
 
-    def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, Played] | None:
+    def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, CollectiveTimes] | None:
         part = self.parts[number]
         if part.cargo is None:
             return None
         there = partial(self._times, number, times)
-        return 0.0, Played(done[list(part.op.group)], None, True, there, there)
+        return 0.0, CollectiveTimes(done[list(part.op.group)], None, True, there, there)
 
     def _times(self, number: int, times: Mapping[str, Times], ways: Ints | None = None) -> Times:
         """Enter and end of every transfer of a part, or of those on some ways."""

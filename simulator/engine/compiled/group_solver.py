@@ -14,11 +14,17 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.collective_solver import (
+    CollectiveSolver,
+    CollectiveTimes,
+    SpmdOpTimes,
+    times_by_flow,
+    with_own_link_numbers,
+)
 from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, concatenated, contentions, load_of
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.fold import Creases, fold
 from simulator.engine.compiled.joint import Member, play_together
-from simulator.engine.compiled.played import Played, Shape, Together, numbered, told_by_flow
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
@@ -37,10 +43,10 @@ _SAME_TIME_STEPS = 64.0
 
 @dataclass(frozen=True, slots=True)
 class _PlacedGroup:
-    """A group's place: its ranks, its shape, and which links the shape's numbers stand for there."""
+    """A group's place: its ranks, its solver, and which links the solver's numbers stand for there."""
 
     ranks: Ints
-    shape: Shape
+    solver: CollectiveSolver
     links: Ints
 
 
@@ -53,9 +59,9 @@ class GroupSolver:
     capacity: Floats
     laid: Mapping[str, tuple[int, Wiring]]
     _groups: dict[tuple[int, str], _PlacedGroup] = field(default_factory=dict)
-    _shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
+    _solvers: dict[tuple[object, ...], CollectiveSolver] = field(default_factory=dict)
     _link_disjoint: dict[tuple[int, ...], bool] = field(default_factory=dict)
-    _solved: dict[tuple[object, ...], list[tuple[Floats, list[Together]]]] = field(default_factory=dict)
+    _solved: dict[tuple[object, ...], list[tuple[Floats, list[SpmdOpTimes]]]] = field(default_factory=dict)
     _creases: dict[tuple[object, ...], dict[bytes, Creases | None]] = field(default_factory=dict)
     _total_transfers: int = 0
     _followed_transfers: int = 0
@@ -75,7 +81,7 @@ class GroupSolver:
         """How it lies on the fabric."""
         return self.laid[op.name][1]
 
-    def play(self, members: Sequence[Member]) -> list[Together]:
+    def play(self, members: Sequence[Member]) -> list[SpmdOpTimes]:
         """Play one line's collectives, or those of several lines that share links.
 
         Raises
@@ -85,7 +91,7 @@ class GroupSolver:
         """
         return [self._solve_alone(members[0])] if len(members) == 1 else self._solve_co_scheduled(members)
 
-    def occupancy(self, collectives: tuple[Collective, ...], known: Together, *, by_flow: bool) -> LinkOccupancy:
+    def occupancy(self, collectives: tuple[Collective, ...], known: SpmdOpTimes, *, by_flow: bool) -> LinkOccupancy:
         """The uses of a line; of those that were told by laps, every flow for itself if that is asked for."""
         if known.occupancy is not None:
             return known.occupancy
@@ -95,12 +101,12 @@ class GroupSolver:
                 continue
             (zero, played), group = found, self._group(op)
             if by_flow and not played.by_flow:
-                played = group.shape.by_flow(_may_send(op, known.start[group.ranks]) - zero)
+                played = group.solver.by_flow(_may_send(op, known.start[group.ranks]) - zero)
             if played.occupancy is not None:
                 occupancies.append(replace(played.occupancy, link=group.links[played.occupancy.link]).later(zero))
         return concatenated(occupancies)
 
-    def load(self, collectives: tuple[Collective, ...], known: Together) -> LinkLoad | None:
+    def load(self, collectives: tuple[Collective, ...], known: SpmdOpTimes) -> LinkLoad | None:
         """What a line asks of links that matter; None where it takes none."""
         if known.occupancy is not None or not self._are_link_disjoint(collectives):
             return load_of(self.occupancy(collectives, known, by_flow=False))
@@ -117,7 +123,7 @@ class GroupSolver:
             np.concatenate([load.peak_demand for _, _, load in loads]),
         )
 
-    def contentions_among(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Contention]:
+    def contentions_among(self, lines: Sequence[tuple[tuple[Collective, ...], SpmdOpTimes]]) -> list[Contention]:
         """Where flows of several lines were on one link at once that could not give all what they take alone.
 
         Who meets is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
@@ -137,7 +143,7 @@ class GroupSolver:
             seen.append((starts, [replace(contention, time=contention.time - zero) for contention in found]))
         return found
 
-    def _contentions_of(self, lines: Sequence[tuple[tuple[Collective, ...], Together]]) -> list[Contention]:
+    def _contentions_of(self, lines: Sequence[tuple[tuple[Collective, ...], SpmdOpTimes]]) -> list[Contention]:
         """By laps first, and where these could meet by flows; by laps alone where flows are too many for that."""
         for by_flow in (False, True):
             found = contentions(concatenated([self.occupancy(*line, by_flow=by_flow) for line in lines]), self.capacity)
@@ -169,17 +175,17 @@ class GroupSolver:
         if key not in self._groups:
             stray = bool(self.jitter.latency)
             noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
-            ways, links = numbered(wiring.ways)
+            ways, links = with_own_link_numbers(wiring.ways)
             columns = (ways.latency, ways.rate, *ways.watched, self.capacity[links])
             pattern = (id(wiring.cargo), key[1], *(column.tobytes() for column in columns))
-            if pattern not in self._shapes:
-                self._shapes[pattern] = Shape(wiring.cargo, ways, noise, self.capacity[links])
-            self._groups[key] = _PlacedGroup(np.array(op.group), self._shapes[pattern], links)
+            if pattern not in self._solvers:
+                self._solvers[pattern] = CollectiveSolver(wiring.cargo, ways, noise, self.capacity[links])
+            self._groups[key] = _PlacedGroup(np.array(op.group), self._solvers[pattern], links)
         return self._groups[key]
 
-    def _solve_alone(self, member: Member) -> Together:
+    def _solve_alone(self, member: Member) -> SpmdOpTimes:
         done = member.bound.copy()
-        played = list[tuple[float, Played] | None]()
+        played = list[tuple[float, CollectiveTimes] | None]()
         for op in member.collectives:
             if op.duration is not None:
                 group = np.array(op.group)
@@ -189,13 +195,13 @@ class GroupSolver:
             at = self._group(op)
             begun = _may_send(op, member.bound[at.ranks])
             zero = float(begun.min())
-            found = at.shape.played(begun - zero, _SAME_TIME_STEPS * float(np.spacing(zero)))
+            found = at.solver.played(begun - zero, _SAME_TIME_STEPS * float(np.spacing(zero)))
             if found.met is not None:
                 first = replace(found.met, link=int(at.links[found.met.link]), time=found.met.time + zero)
                 return self._solve_co_scheduled([member], self.refused(first, [op.name]))[0]
             done[at.ranks] = found.done + zero
             played.append((zero, found))
-        together = Together(member.bound, done, tuple(played))
+        together = SpmdOpTimes(member.bound, done, tuple(played))
         if self._are_link_disjoint(member.collectives):
             return together
         met = self._contentions_of([(member.collectives, together)])
@@ -214,7 +220,7 @@ class GroupSolver:
             self._link_disjoint[key] = len(np.unique(links)) == len(links)
         return self._link_disjoint[key]
 
-    def _solve_co_scheduled(self, members: Sequence[Member], why: DeclinedError | None = None) -> list[Together]:
+    def _solve_co_scheduled(self, members: Sequence[Member], why: DeclinedError | None = None) -> list[SpmdOpTimes]:
         """Follow all flows and solve what they do to each other; `why` is raised where they are too many."""
         zero = min(float(member.bound.min()) for member in members)
         bounds = np.stack([member.bound - zero for member in members])
@@ -249,25 +255,25 @@ class GroupSolver:
         wiring = self.wiring(op)
         return wiring.cargo, wiring.ways
 
-    def _follow_every_flow(self, members: Sequence[Member]) -> list[Together]:
+    def _follow_every_flow(self, members: Sequence[Member]) -> list[SpmdOpTimes]:
         found, occupancies = [], list[LinkOccupancy]()
         for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
             played = [self._followed_collective(op, outcome.done, outcome.times) for op in member.collectives]
             for op, one in zip(member.collectives, played, strict=True):
                 if one is not None and one[1].occupancy is not None:
                     occupancies.append(replace(one[1].occupancy, link=self._group(op).links[one[1].occupancy.link]))
-            found.append(Together(outcome.start, outcome.done, tuple(played), concatenated([])))
+            found.append(SpmdOpTimes(outcome.start, outcome.done, tuple(played), concatenated([])))
         whole = concatenated(occupancies).as_one_flow_group()
         return [replace(found[0], occupancy=whole), *found[1:]]
 
     def _followed_collective(
         self, op: Collective, done: Floats, times: Mapping[str, tuple[Floats, Floats]]
-    ) -> tuple[float, Played] | None:
+    ) -> tuple[float, CollectiveTimes] | None:
         if op.duration is not None:
             return None
         at = self._group(op)
-        flow_group = np.zeros(len(at.shape.cargo), np.int64)
-        return 0.0, told_by_flow(at.shape.cargo, at.shape.ways, done[at.ranks], times[op.name], flow_group)
+        flow_group = np.zeros(len(at.solver.cargo), np.int64)
+        return 0.0, times_by_flow(at.solver.cargo, at.solver.ways, done[at.ranks], times[op.name], flow_group)
 
     def _co_scheduled_key(self, member: Member) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""

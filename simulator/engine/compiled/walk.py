@@ -18,12 +18,12 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled import kernels
+from simulator.engine.compiled.collective_solver import SpmdOpTimes
 from simulator.engine.compiled.contention import Contention
 from simulator.engine.compiled.contention_filter import may_contend
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.group_solver import GroupSolver
 from simulator.engine.compiled.joint import Member
-from simulator.engine.compiled.played import Together
 from simulator.engine.compiled.spmd import SpmdOp
 from simulator.engine.jitter import Jitter, kernel_factors
 from simulator.records.program import Collective, Compute
@@ -62,7 +62,7 @@ class Walk:
         Lines that are played together, for each of them.
     before : Walk or None
         The walk before this one.
-    played : dict of place to Together
+    played : dict of place to SpmdOpTimes
         What became of collectives.
     """
 
@@ -75,7 +75,7 @@ class Walk:
     before: Walk | None
     starts: dict[int, Floats] = field(default_factory=dict)
     ends: dict[int, Floats] = field(default_factory=dict)
-    played: dict[int, Together] = field(default_factory=dict)
+    played: dict[int, SpmdOpTimes] = field(default_factory=dict)
     _waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _assumed: dict[int, Floats] = field(default_factory=dict)
     _apart: dict[int, Floats] = field(default_factory=dict)

@@ -12,20 +12,20 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.routing import Router
-from simulator.engine.compiled.played import Played
+from simulator.engine.compiled.collective_solver import CollectiveTimes
 from simulator.engine.wiring import Wiring
 from simulator.records.timeline import LinkUse
 
 # A collective on its links, from when on, and what became of it.
-Flight = tuple[Wiring, float, Played]
+PlayedCollective = tuple[Wiring, float, CollectiveTimes]
 
 
-def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
+def busiest_link(collectives: Sequence[PlayedCollective], router: Router) -> tuple[LinkUse, ...]:
     """The first of the links whose bytes take longest at their bandwidth; nothing where none carries any."""
     nbytes = np.zeros(len(router.bandwidth))
     times: dict[int, int] = {}
-    wirings = {id(wiring): wiring for wiring, _, _ in flights}
-    for wiring, _, _ in flights:
+    wirings = {id(wiring): wiring for wiring, _, _ in collectives}
+    for wiring, _, _ in collectives:
         times[id(wiring)] = times.get(id(wiring), 0) + 1
     for number, wiring in wirings.items():
         ways = wiring.ways
@@ -36,15 +36,15 @@ def busiest(flights: Sequence[Flight], router: Router) -> tuple[LinkUse, ...]:
     if nbytes[link] == 0:
         return ()
     over = {number: np.unique(w.ways.way[w.ways.link == link]) for number, w in wirings.items()}
-    taking = [flight for flight in flights if len(over[id(flight[0])])]
+    taking = [collective for collective in collectives if len(over[id(collective[0])])]
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), _busy(taking, over)),)
 
 
-def _busy(flights: Sequence[Flight], over: Mapping[int, Ints]) -> float:
-    """How long at least one flow was on a link, of flights that go over it by these of their ways [s]."""
+def _busy(collectives: Sequence[PlayedCollective], over: Mapping[int, Ints]) -> float:
+    """How long at least one flow was on a link, of collectives that go over it by these of their ways [s]."""
     # Groups of one shape share what was played, though not the ways by which they take a link.
     total, known = 0.0, dict[tuple[int, int], tuple[Floats, Floats]]()
-    for together in _overlapping(flights):
+    for together in _overlapping(collectives):
         own = _of_one_channel(together[0], over) if len(together) == 1 else None
         if own is None:
             intervals = []
@@ -58,23 +58,23 @@ def _busy(flights: Sequence[Flight], over: Mapping[int, Ints]) -> float:
     return total
 
 
-def _overlapping(flights: Sequence[Flight]) -> Iterator[list[Flight]]:
+def _overlapping(collectives: Sequence[PlayedCollective]) -> Iterator[list[PlayedCollective]]:
     """Those that may be under way at one time, in order of time."""
-    together, until = list[Flight](), -math.inf
-    for flight in sorted(flights, key=lambda flight: flight[1]):
-        _, zero, played = flight
+    together, until = list[PlayedCollective](), -math.inf
+    for collective in sorted(collectives, key=lambda collective: collective[1]):
+        _, zero, played = collective
         if zero >= until and together:
             yield together
             together = []
-        together.append(flight)
+        together.append(collective)
         until = max(until, zero + float(played.done.max()))
     if together:
         yield together
 
 
-def _of_one_channel(flight: Flight, over: Mapping[int, Ints]) -> float | None:
+def _of_one_channel(collective: PlayedCollective, over: Mapping[int, Ints]) -> float | None:
     """Where one channel alone takes a link its flows follow each other, each at its own rate; None elsewhere [s]."""
-    wiring, _, played = flight
+    wiring, _, played = collective
     ways = over[id(wiring)]
     low, high, _ = wiring.cargo.channels
     if played.by_flow or len({*low[ways].tolist(), *high[ways].tolist()}) > 1:

@@ -27,7 +27,7 @@ MOST_WRITTEN = 2**25
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
+class CollectiveTimes:
     """What became of a collective.
 
     Attributes
@@ -60,14 +60,14 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class SpmdOpTimes:
     """What became of all groups' collectives of a line.
 
     Attributes
     ----------
     start, done : float array, shape (ranks,)
         When each rank came, and when it was through [s].
-    played : tuple of (float, Played) or None
+    played : tuple of (float, CollectiveTimes) or None
         By group, and the moment to which it is relative [s]; None for those whose time is given.
     occupancy : LinkOccupancy or None
         Flow by flow what was followed so; where several lines were, of all of them, with the first.
@@ -75,12 +75,12 @@ class Together:
 
     start: Floats
     done: Floats
-    played: tuple[tuple[float, Played] | None, ...]
+    played: tuple[tuple[float, CollectiveTimes] | None, ...]
     occupancy: LinkOccupancy | None = None
 
-    def later(self, zero: float) -> Together:
+    def later(self, zero: float) -> SpmdOpTimes:
         """The same from another moment on."""
-        return Together(
+        return SpmdOpTimes(
             self.start + zero,
             self.done + zero,
             tuple(one and (one[0] + zero, one[1]) for one in self.played),
@@ -88,7 +88,7 @@ class Together:
         )
 
 
-def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, flow_group: Ints) -> Played:
+def times_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, flow_group: Ints) -> CollectiveTimes:
     """What became of a collective whose every transfer is known."""
 
     def on(rows: Ints) -> Times:
@@ -96,11 +96,11 @@ def told_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, flow_grou
         return times[0][mine], times[1][mine]
 
     occupancy = occupancy_of(ways, cargo.route, *times, flow_group) if ways.meets else None
-    return Played(done, occupancy, True, lambda: times, on)
+    return CollectiveTimes(done, occupancy, True, lambda: times, on)
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class CollectiveSolver:
     """A collective on its links, ready to be played from any start.
 
     Attributes
@@ -118,9 +118,9 @@ class Shape:
     ways: Ways
     noise: Floats | None
     capacity: Floats
-    _known: list[tuple[Floats, Played]] = field(default_factory=list)
+    _known: list[tuple[Floats, CollectiveTimes]] = field(default_factory=list)
 
-    def played(self, start: Floats, alike: float) -> Played:
+    def played(self, start: Floats, alike: float) -> CollectiveTimes:
         """Play from when each rank has reached it and paid its start-up, shape (ranks,).
 
         What was played before from starts that differ by no more than `alike` [s] is taken again. Where channels meet
@@ -145,22 +145,22 @@ class Shape:
         self._known.append((start, found))
         return found
 
-    def _known_contentions(self, found: Played) -> Contention | None:
+    def _known_contentions(self, found: CollectiveTimes) -> Contention | None:
         met = contentions(found.occupancy, self.capacity) if found.occupancy is not None else []
         return met[0] if met else None
 
-    def by_flow(self, start: Floats) -> Played:
+    def by_flow(self, start: Floats) -> CollectiveTimes:
         """The same, every flow for itself."""
         return self._play(start, self._whole)
 
-    def _play(self, start: Floats, layout: Layout) -> Played:
+    def _play(self, start: Floats, layout: Layout) -> CollectiveTimes:
         found = rounds.play(layout, start)
         if layout.whole:
-            return told_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.flow_group)
+            return times_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.flow_group)
         occupancy = (
             occupancy_of(self.ways, layout.route, found.enter, found.end, found.flow_group) if self.ways.meets else None
         )
-        return Played(
+        return CollectiveTimes(
             found.done,
             occupancy,
             False,
@@ -183,7 +183,7 @@ class Shape:
         return layout_of(self.cargo, self.ways, self.noise, self.capacity, whole=True)
 
 
-def numbered(ways: Ways) -> tuple[Ways, Ints]:
+def with_own_link_numbers(ways: Ways) -> tuple[Ways, Ints]:
     """Only the links that matter, numbered in the order in which they come up; and which links they are."""
     way, link, weight = ways.watched
     found, first, place = np.unique(link, return_index=True, return_inverse=True)
