@@ -14,9 +14,9 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import group_solver
+from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.fold import Fold, fold
-from simulator.engine.compiled.joint import Member, play_together
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.engine.wiring import capacities, wire
@@ -129,7 +129,7 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
             replace(ring, name=f"{kind} {first}", group=group[half : half + 6], duration=1e-6 + 1e-4 * half)
             for kind, half in (("first", 0), ("second", 6))
         ]
-    members = [Member(tuple(sends), np.zeros(48)), Member(tuple(given), np.zeros(48), (0,))]
+    members = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
     wirings = dict(zip([op.name for op in sends], wire(cluster, sends, capacities(cluster)), strict=True))
     folded = fold(
         members,
@@ -140,7 +140,7 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
     )
     assert folded is not None
     laid = {name: (number, wiring) for number, (name, wiring) in enumerate(wirings.items())}
-    expected = play_together(members, cluster, Jitter(), laid)
+    expected = play_co_scheduled(members, cluster, Jitter(), laid)
     for one, other in zip(expected, folded.play(cluster), strict=True):
         np.testing.assert_allclose(other.start, one.start, rtol=1e-12)
         np.testing.assert_allclose(other.done, one.done, rtol=1e-12)

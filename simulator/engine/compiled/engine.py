@@ -68,10 +68,10 @@ def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, j
         raise DeclinedError("kernels of several streams are slowed by communication")
     solver = GroupSolver.of(program, cluster, jitter)
     walk: Walk | None = None
-    joint: dict[int, tuple[int, ...]] = {}
+    co_scheduled: dict[int, tuple[int, ...]] = {}
     met: list[Contention] = []
     for _ in range(_MOST_WALKS):
-        walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, solver, joint, walk)
+        walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, solver, co_scheduled, walk)
         try:
             walk.run()
         except DeclinedError as error:
@@ -83,13 +83,13 @@ def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, j
         if not found:
             return walk
         met = found
-        joint = _merged(joint, found)
+        co_scheduled = _merge(co_scheduled, found)
     raise solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
 
 
-def _merged(joint: dict[int, tuple[int, ...]], met: Sequence[Contention]) -> dict[int, tuple[int, ...]]:
+def _merge(co_scheduled: dict[int, tuple[int, ...]], met: Sequence[Contention]) -> dict[int, tuple[int, ...]]:
     """Lines that are to be played together, those that met added."""
-    found = dict(joint)
+    found = dict(co_scheduled)
     for contention in met:
         indices = tuple(sorted({mate for index in contention.owners for mate in found.get(index, (index,))}))
         found |= dict.fromkeys(indices, indices)

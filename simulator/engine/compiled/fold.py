@@ -14,9 +14,9 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.collective_solver import CollectiveTimes, SpmdOpTimes, Times
 from simulator.engine.compiled.contention import LinkOccupancy, concatenated, load_of, merged_intervals, occupancy_of
-from simulator.engine.compiled.joint import Member, play_together
 from simulator.engine.compiled.sheet import Sheet, Written, members_of
 from simulator.engine.compiled.symmetry import Kinds, Part, entries, kinds
 from simulator.engine.jitter import Jitter
@@ -60,14 +60,14 @@ class Fold:
 
     Attributes
     ----------
-    members : sequence of Member
+    members : sequence of CoScheduledOp
         The lines, as they are.
     parts : sequence of Part
         All their groups.
     creases : Creases
     """
 
-    members: Sequence[Member]
+    members: Sequence[CoScheduledOp]
     parts: Sequence[Part]
     creases: Creases
 
@@ -78,7 +78,7 @@ class Fold:
     def play(self, cluster: Cluster) -> list[SpmdOpTimes]:
         """Play it, and say of every line what became of it; the use of links is with the first."""
         laid = {self.parts[number].op.name: (number, written) for number, (_, written) in self.creases.sheets.items()}
-        outcomes = play_together([self._folded(line) for line in range(len(self.members))], cluster, Jitter(), laid)
+        outcomes = play_co_scheduled([self._folded(line) for line in range(len(self.members))], cluster, Jitter(), laid)
         times = {name: own for outcome in outcomes for name, own in outcome.times.items()}
         occupancy = self._use(times)
         found = []
@@ -96,18 +96,18 @@ class Fold:
             found[part.line].append(number)
         return found
 
-    def _folded(self, line: int) -> Member:
+    def _folded(self, line: int) -> CoScheduledOp:
         """A line with kinds of ranks in place of ranks."""
         member = self.members[line]
-        bound = np.zeros(self.creases.ranks)
-        bound[self.creases.kinds.rank] = member.bound
+        ready = np.zeros(self.creases.ranks)
+        ready[self.creases.kinds.rank] = member.ready
         collectives = []
         for number in self._by_line[line]:
             if self.creases.stands[number] == number:
                 op = self.parts[number].op
                 ranks, extras = members_of(self.parts[number], number, self.creases.kinds)
                 collectives.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
-        return Member(tuple(collectives), bound, member.follows)
+        return CoScheduledOp(tuple(collectives), ready, member.predecessors)
 
     def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, CollectiveTimes] | None:
         part = self.parts[number]
@@ -145,7 +145,7 @@ class Fold:
 
 
 def fold(
-    members: Sequence[Member],
+    members: Sequence[CoScheduledOp],
     lies: Callable[[Collective], tuple[Cargo, Ways]],
     capacity: Floats,
     alike: float,
@@ -155,7 +155,7 @@ def fold(
 
     Parameters
     ----------
-    members : sequence of Member
+    members : sequence of CoScheduledOp
     lies : callable (Collective) -> (Cargo, Ways)
         How it lies on the fabric.
     capacity : float array
@@ -170,17 +170,17 @@ def fold(
         for line, member in enumerate(members)
         for op in member.collectives
     ]
-    bounds = _same([member.bound for member in members], alike)
-    if bounds is None:
+    ready_times = _same([member.ready for member in members], alike)
+    if ready_times is None:
         return None
-    if bounds.tobytes() not in known:
-        known[bounds.tobytes()] = _creases(parts, bounds, capacity)
-    found = known[bounds.tobytes()]
+    if ready_times.tobytes() not in known:
+        known[ready_times.tobytes()] = _creases(parts, ready_times, capacity)
+    found = known[ready_times.tobytes()]
     return Fold(members, parts, found) if found is not None else None
 
 
-def _creases(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Creases | None:
-    found = kinds(parts, bounds, capacity)
+def _creases(parts: Sequence[Part], ready_times: Ints, capacity: Floats) -> Creases | None:
+    found = kinds(parts, ready_times, capacity)
     if found is None:
         return None
     first = np.unique(found.part, return_index=True)[1]
@@ -194,18 +194,18 @@ def _creases(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Creases |
     return creases if 2 * len(creases) <= sum(len(part.cargo) for part in parts if part.cargo is not None) else None
 
 
-def _same(bounds: Sequence[Floats], alike: float) -> Ints | None:
-    """Equal numbers for ranks whose bounds are all the same; None where it cannot be told what is."""
-    found = np.zeros(len(bounds[0]), np.int64)
-    for bound in bounds:
-        order = np.argsort(bound, kind="stable")
-        new = np.concatenate([[False], np.diff(bound[order]) > alike])
-        number = np.empty(len(bound), np.int64)
+def _same(ready_times: Sequence[Floats], alike: float) -> Ints | None:
+    """Equal numbers for ranks whose ready_times are all the same; None where it cannot be told what is."""
+    found = np.zeros(len(ready_times[0]), np.int64)
+    for ready in ready_times:
+        order = np.argsort(ready, kind="stable")
+        new = np.concatenate([[False], np.diff(ready[order]) > alike])
+        number = np.empty(len(ready), np.int64)
         number[order] = np.cumsum(new)
-        least, most = np.full(len(bound), np.inf), np.full(len(bound), -np.inf)
-        np.minimum.at(least, number, bound)
-        np.maximum.at(most, number, bound)
+        least, most = np.full(len(ready), np.inf), np.full(len(ready), -np.inf)
+        np.minimum.at(least, number, ready)
+        np.maximum.at(most, number, ready)
         if bool((most - least > 4 * alike)[: int(number.max()) + 1].any()):
             return None
-        found = np.unique(found * len(bound) + number, return_inverse=True)[1]
+        found = np.unique(found * len(ready) + number, return_inverse=True)[1]
     return found

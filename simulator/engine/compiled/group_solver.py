@@ -14,6 +14,7 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.cargo import Cargo
+from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.collective_solver import (
     CollectiveSolver,
     CollectiveTimes,
@@ -24,7 +25,6 @@ from simulator.engine.compiled.collective_solver import (
 from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, concatenated, contentions, load_of
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.fold import Creases, fold
-from simulator.engine.compiled.joint import Member, play_together
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
@@ -81,7 +81,7 @@ class GroupSolver:
         """How it lies on the fabric."""
         return self.laid[op.name][1]
 
-    def play(self, members: Sequence[Member]) -> list[SpmdOpTimes]:
+    def play(self, members: Sequence[CoScheduledOp]) -> list[SpmdOpTimes]:
         """Play one line's collectives, or those of several lines that share links.
 
         Raises
@@ -183,17 +183,17 @@ class GroupSolver:
             self._groups[key] = _PlacedGroup(np.array(op.group), self._solvers[pattern], links)
         return self._groups[key]
 
-    def _solve_alone(self, member: Member) -> SpmdOpTimes:
-        done = member.bound.copy()
+    def _solve_alone(self, member: CoScheduledOp) -> SpmdOpTimes:
+        done = member.ready.copy()
         played = list[tuple[float, CollectiveTimes] | None]()
         for op in member.collectives:
             if op.duration is not None:
                 group = np.array(op.group)
-                done[group] = member.bound[group].max() + op.duration
+                done[group] = member.ready[group].max() + op.duration
                 played.append(None)
                 continue
             at = self._group(op)
-            begun = _may_send(op, member.bound[at.ranks])
+            begun = _may_send(op, member.ready[at.ranks])
             zero = float(begun.min())
             found = at.solver.played(begun - zero, _SAME_TIME_STEPS * float(np.spacing(zero)))
             if found.met is not None:
@@ -201,7 +201,7 @@ class GroupSolver:
                 return self._solve_co_scheduled([member], self.refused(first, [op.name]))[0]
             done[at.ranks] = found.done + zero
             played.append((zero, found))
-        together = SpmdOpTimes(member.bound, done, tuple(played))
+        together = SpmdOpTimes(member.ready, done, tuple(played))
         if self._are_link_disjoint(member.collectives):
             return together
         met = self._contentions_of([(member.collectives, together)])
@@ -220,16 +220,18 @@ class GroupSolver:
             self._link_disjoint[key] = len(np.unique(links)) == len(links)
         return self._link_disjoint[key]
 
-    def _solve_co_scheduled(self, members: Sequence[Member], why: DeclinedError | None = None) -> list[SpmdOpTimes]:
+    def _solve_co_scheduled(
+        self, members: Sequence[CoScheduledOp], why: DeclinedError | None = None
+    ) -> list[SpmdOpTimes]:
         """Follow all flows and solve what they do to each other; `why` is raised where they are too many."""
-        zero = min(float(member.bound.min()) for member in members)
-        bounds = np.stack([member.bound - zero for member in members])
+        zero = min(float(member.ready.min()) for member in members)
+        ready_times = np.stack([member.ready - zero for member in members])
         key = tuple(part for member in members for part in self._co_scheduled_key(member))
         known = self._solved.setdefault(key, [])
         for other, found in known:
-            if bool((np.abs(other - bounds) <= _SAME_TIME_STEPS * np.spacing(zero)).all()):
+            if bool((np.abs(other - ready_times) <= _SAME_TIME_STEPS * np.spacing(zero)).all()):
                 return [together.later(zero) for together in found]
-        own = [replace(m, bound=bound) for m, bound in zip(members, bounds, strict=True)]
+        own = [replace(m, ready=ready) for m, ready in zip(members, ready_times, strict=True)]
         # Latencies that stray are all unlike.
         folded = None
         if not self.jitter.latency:
@@ -240,7 +242,7 @@ class GroupSolver:
             raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
         self._charge(flows)
         found = folded.play(self.cluster) if folded else self._follow_every_flow(own)
-        known.append((bounds, found))
+        known.append((ready_times, found))
         return [together.later(zero) for together in found]
 
     def _charge(self, flows: int) -> None:
@@ -255,9 +257,11 @@ class GroupSolver:
         wiring = self.wiring(op)
         return wiring.cargo, wiring.ways
 
-    def _follow_every_flow(self, members: Sequence[Member]) -> list[SpmdOpTimes]:
+    def _follow_every_flow(self, members: Sequence[CoScheduledOp]) -> list[SpmdOpTimes]:
         found, occupancies = [], list[LinkOccupancy]()
-        for member, outcome in zip(members, play_together(members, self.cluster, self.jitter, self.laid), strict=True):
+        for member, outcome in zip(
+            members, play_co_scheduled(members, self.cluster, self.jitter, self.laid), strict=True
+        ):
             played = [self._followed_collective(op, outcome.done, outcome.times) for op in member.collectives]
             for op, one in zip(member.collectives, played, strict=True):
                 if one is not None and one[1].occupancy is not None:
@@ -275,9 +279,9 @@ class GroupSolver:
         flow_group = np.zeros(len(at.solver.cargo), np.int64)
         return 0.0, times_by_flow(at.solver.cargo, at.solver.ways, done[at.ranks], times[op.name], flow_group)
 
-    def _co_scheduled_key(self, member: Member) -> tuple[object, ...]:
+    def _co_scheduled_key(self, member: CoScheduledOp) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""
-        return (*self._collective_keys(member.collectives), member.follows)
+        return (*self._collective_keys(member.collectives), member.predecessors)
 
     def _collective_keys(self, collectives: Sequence[Collective]) -> list[tuple[object, ...]]:
         return [(op.group, op.duration) if op.duration is not None else self._collective_key(op) for op in collectives]

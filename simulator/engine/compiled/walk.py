@@ -18,12 +18,12 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled import kernels
+from simulator.engine.compiled.co_scheduled import CoScheduledOp
 from simulator.engine.compiled.collective_solver import SpmdOpTimes
 from simulator.engine.compiled.contention import Contention
 from simulator.engine.compiled.contention_filter import may_contend
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.group_solver import GroupSolver
-from simulator.engine.compiled.joint import Member
 from simulator.engine.compiled.spmd import SpmdOp
 from simulator.engine.jitter import Jitter, kernel_factors
 from simulator.records.program import Collective, Compute
@@ -58,7 +58,7 @@ class Walk:
     cluster : Cluster
     jitter : Jitter
     solver : GroupSolver
-    joint : mapping of place to places
+    co_scheduled : mapping of place to places
         Lines that are played together, for each of them.
     before : Walk or None
         The walk before this one.
@@ -71,7 +71,7 @@ class Walk:
     cluster: Cluster
     jitter: Jitter
     solver: GroupSolver
-    joint: Mapping[int, tuple[int, ...]]
+    co_scheduled: Mapping[int, tuple[int, ...]]
     before: Walk | None
     starts: dict[int, Floats] = field(default_factory=dict)
     ends: dict[int, Floats] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Walk:
             if self._came_otherwise(spmd_op.index):
                 at = self._back(spmd_op.index, order)
                 continue
-            if spmd_op.index in self.joint and spmd_op.index not in self.played:
+            if spmd_op.index in self.co_scheduled and spmd_op.index not in self.played:
                 self._mark(spmd_op.index, at)
             self._play(spmd_op)
             at += 1
@@ -106,28 +106,28 @@ class Walk:
         """Whether a line that was played with an earlier one does not begin as was assumed."""
         if index not in self._assumed:
             return False
-        bound = self._bound(index, self.ends)
-        return bool((np.abs(bound - self._assumed[index]) > _SETTLED * np.abs(bound)).any())
+        ready = self._ready(index, self.ends)
+        return bool((np.abs(ready - self._assumed[index]) > _SETTLED * np.abs(ready)).any())
 
     def _mark(self, index: int, at: int) -> None:
         """Note where lines that are played together begin."""
-        mates = self.joint[index]
+        mates = self.co_scheduled[index]
         tries = self._begun[mates].tries if mates in self._begun else 0
         self._begun[mates] = _Mark(index, at, tries, list(self._flights))
 
     def _back(self, index: int, order: Sequence[SpmdOp]) -> int:
         """Forget everything from the first of a line's mates on, but how much later than that one it came."""
-        mates = self.joint[index]
+        mates = self.co_scheduled[index]
         mark = self._begun[mates]
         if mark.tries == _MOST_TRIES * len(mates):
             raise DeclinedError("lines that share links do not settle")
-        self._apart[index] = self._bound(index, self.ends) - self._bound(mark.index, self.ends)
+        self._apart[index] = self._ready(index, self.ends) - self._ready(mark.index, self.ends)
         self._begun = {other: begun for other, begun in self._begun.items() if begun.at < mark.at}
         for spmd_op in order[mark.at :]:
             self.starts.pop(spmd_op.index, None)
             self.ends.pop(spmd_op.index, None)
             # What was played together with lines before that one stays as it is.
-            if self.joint.get(spmd_op.index) not in self._begun:
+            if self.co_scheduled.get(spmd_op.index) not in self._begun:
                 self.played.pop(spmd_op.index, None)
                 self._assumed.pop(spmd_op.index, None)
         self._begun[mates] = replace(mark, tries=mark.tries + 1)
@@ -149,7 +149,7 @@ class Walk:
 
     def _began(self, index: int) -> float:
         """When the first of those that a line is played with began: the first one's occupancy is that of all."""
-        mates = self.joint.get(index, (index,))
+        mates = self.co_scheduled.get(index, (index,))
         return min(float(self.played[mate].start.min()) for mate in mates)
 
     def _among(self, indices: Sequence[int]) -> list[Contention]:
@@ -183,7 +183,7 @@ class Walk:
         return found
 
     def _play(self, spmd_op: SpmdOp) -> None:
-        start = self._bound(spmd_op.index, self.ends)
+        start = self._ready(spmd_op.index, self.ends)
         if isinstance(spmd_op.op, Compute):
             stretch = self._stretch(spmd_op)
             if is_contended(spmd_op):
@@ -202,35 +202,35 @@ class Walk:
 
     def _play_collectives(self, spmd_op: SpmdOp) -> None:
         """Play a line's collectives, and with them those that share links with them."""
-        indices = self.joint.get(spmd_op.index, (spmd_op.index,))
+        indices = self.co_scheduled.get(spmd_op.index, (spmd_op.index,))
         members = []
         for index in indices:
-            bound = np.broadcast_to(self._expected(index, spmd_op.index), self.ranks)
-            follows = tuple(indices.index(other) for other in self._waits[index] if other in indices)
-            members.append(Member(self.spmd_ops[index].collectives, bound, follows))
+            ready = np.broadcast_to(self._expected_ready(index, spmd_op.index), self.ranks)
+            predecessors = tuple(indices.index(other) for other in self._waits[index] if other in indices)
+            members.append(CoScheduledOp(self.spmd_ops[index].collectives, ready, predecessors))
             if len(indices) > 1:
-                self._assumed[index] = bound
+                self._assumed[index] = ready
         self.played |= dict(zip(indices, self.solver.play(members), strict=True))
 
-    def _bound(self, index: int, ends: Mapping[int, Floats]) -> Floats:
+    def _ready(self, index: int, ends: Mapping[int, Floats]) -> Floats:
         """When all has ended that a line waits for, but for lines that are played together with it."""
-        start, mates = _ORIGIN, self.joint.get(index, ())
+        start, mates = _ORIGIN, self.co_scheduled.get(index, ())
         for other in self._waits[index]:
             if other not in mates:
                 start = _later(start, ends[other])
         return start
 
-    def _expected(self, index: int, first: int) -> Floats:
-        """The bound of a line that is played together with `first`, which has come."""
-        mates = self.joint.get(index, ())
+    def _expected_ready(self, index: int, first: int) -> Floats:
+        """The ready of a line that is played together with `first`, which has come."""
+        mates = self.co_scheduled.get(index, ())
         if all(other in self.ends for other in self._waits[index] if other not in mates):
-            return self._bound(index, self.ends)
+            return self._ready(index, self.ends)
         if index in self._apart:
             apart = self._apart[index]
         else:
             before = self.ends if self.before is None else self.before.ends
-            apart = self._bound(index, before) - self._bound(first, before)
-        return np.maximum(self._bound(first, self.ends) + apart, 0.0)
+            apart = self._ready(index, before) - self._ready(first, before)
+        return np.maximum(self._ready(first, self.ends) + apart, 0.0)
 
     def _stretch(self, spmd_op: SpmdOp) -> Floats | float:
         on_gpu = isinstance(spmd_op.op, Compute) and spmd_op.op.on_gpu

@@ -19,26 +19,26 @@ from simulator.records.program import Collective, Compute, Op, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CoScheduledOp:
     """A line of the program that takes part.
 
     Attributes
     ----------
     collectives : tuple of Collective
         Each group's operation.
-    bound : float array, shape (ranks,)
+    ready : float array, shape (ranks,)
         Before which no rank may begin it [s].
-    follows : tuple of int
+    predecessors : tuple of int
         Which other members it waits for, rank by rank.
     """
 
     collectives: tuple[Collective, ...]
-    bound: Floats
-    follows: tuple[int, ...] = ()
+    ready: Floats
+    predecessors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CoScheduledTimes:
     """What became of a member.
 
     Attributes
@@ -54,32 +54,32 @@ class Outcome:
     times: Mapping[str, tuple[Floats, Floats]]
 
 
-def play_together(
-    members: Sequence[Member],
+def play_co_scheduled(
+    members: Sequence[CoScheduledOp],
     cluster: Cluster,
     jitter: Jitter,
     laid: Laid,
-) -> list[Outcome]:
+) -> list[CoScheduledTimes]:
     """Play members on an idle fabric.
 
     Parameters
     ----------
-    members : sequence of Member
+    members : sequence of CoScheduledOp
     cluster : Cluster
     jitter : Jitter
         On latencies; nothing is computed here.
     laid : Laid
         As in the whole program.
     """
-    ranks = len(members[0].bound)
+    ranks = len(members[0].ready)
     lists: list[list[Op]] = [[] for _ in range(ranks)]
     names = [{rank: op.name for op in member.collectives for rank in op.group} for member in members]
     for number, member in enumerate(members):
         wait = f"until {number}"
         for op in member.collectives:
             for rank in op.group:
-                after = (wait, *(names[other][rank] for other in member.follows))
-                lists[rank].append(Compute(wait, float(member.bound[rank]), stream=wait, on_gpu=False))
+                after = (wait, *(names[other][rank] for other in member.predecessors))
+                lists[rank].append(Compute(wait, float(member.ready[rank]), stream=wait, on_gpu=False))
                 lists[rank].append(replace(op, stream=f"member {number}", after=after))
     luck = Jitter(0.0, jitter.latency, jitter.seed)
     spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, luck, laid)
@@ -90,6 +90,6 @@ def play_together(
             starts[number, span.rank], ends[number, span.rank] = span.start, span.end
     times = [{op.name: logs[op.name] for op in member.collectives if op.duration is None} for member in members]
     return [
-        Outcome(start, end, {name: (log.enter, log.end) for name, log in own.items()})
+        CoScheduledTimes(start, end, {name: (log.enter, log.end) for name, log in own.items()})
         for start, end, own in zip(starts, ends, times, strict=True)
     ]
