@@ -21,7 +21,7 @@ from simulator.engine.compiled.contention import Contention
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.group_solver import GroupSolver
 from simulator.engine.compiled.spmd import SpmdOp, active_ranks, spmd_template
-from simulator.engine.compiled.walk import Walk, is_contended
+from simulator.engine.compiled.time_sweep import TimeSweep, is_contended
 from simulator.engine.jitter import Jitter
 from simulator.engine.recording import Moment, memory_over_time, timeline_of
 from simulator.records.program import Collective, Compute, Program
@@ -33,7 +33,7 @@ _MOST_BOOKED = 2**19
 # Ranks whose times are looked at together: bounds the memory.
 _AT_ONCE = 1024
 # Lines that are played together may meet others by it; most programs need two or three walks.
-_MOST_WALKS = 64
+_MAX_SWEEPS = 64
 
 
 def execute(
@@ -58,30 +58,30 @@ def execute(
     """
     if len(program.ranks) > cluster.world_size:
         raise DeclinedError("more ranks than the cluster has")
-    walk = _settled(spmd_template(program), program, cluster, jitter or Jitter())
-    return _Record(program, walk, active_ranks(program)).timeline(keep, limit_memory=limit_memory, allocator=allocator)
+    sweep = _sweep_until_settled(spmd_template(program), program, cluster, jitter or Jitter())
+    return _Record(program, sweep, active_ranks(program)).timeline(keep, limit_memory=limit_memory, allocator=allocator)
 
 
-def _settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, jitter: Jitter) -> Walk:
-    """Walk until no two lines disturb each other but those that are played together."""
+def _sweep_until_settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, jitter: Jitter) -> TimeSweep:
+    """TimeSweep until no two lines disturb each other but those that are played together."""
     if len({spmd_op.op.stream for spmd_op in spmd_ops if is_contended(spmd_op)}) > 1:
         raise DeclinedError("kernels of several streams are slowed by communication")
     solver = GroupSolver.of(program, cluster, jitter)
-    walk: Walk | None = None
+    sweep: TimeSweep | None = None
     co_scheduled: dict[int, tuple[int, ...]] = {}
     met: list[Contention] = []
-    for _ in range(_MOST_WALKS):
-        walk = Walk(spmd_ops, len(program.ranks), cluster, jitter, solver, co_scheduled, walk)
+    for _ in range(_MAX_SWEEPS):
+        sweep = TimeSweep(spmd_ops, len(program.ranks), cluster, jitter, solver, co_scheduled, sweep)
         try:
-            walk.run()
+            sweep.run()
         except DeclinedError as error:
             if not met:
                 raise
             where = solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
             raise DeclinedError(f"{where}; {error}", where.link) from None
-        found = walk.contentions()
+        found = sweep.contentions()
         if not found:
-            return walk
+            return sweep
         met = found
         co_scheduled = _merge(co_scheduled, found)
     raise solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
@@ -91,26 +91,26 @@ def _merge(co_scheduled: dict[int, tuple[int, ...]], met: Sequence[Contention]) 
     """Lines that are to be played together, those that met added."""
     found = dict(co_scheduled)
     for contention in met:
-        indices = tuple(sorted({mate for index in contention.owners for mate in found.get(index, (index,))}))
+        indices = tuple(sorted({partner for index in contention.owners for partner in found.get(index, (index,))}))
         found |= dict.fromkeys(indices, indices)
     return found
 
 
 @dataclass(slots=True)
 class _Record:
-    """Writes down what a walk found."""
+    """Writes down what a sweep found."""
 
     program: Program
-    walk: Walk
+    sweep: TimeSweep
     active: list[int]
 
     def timeline(self, keep: Collection[int] | None, *, limit_memory: bool, allocator: str | None) -> Timeline:
         """Write down what happened, on all ranks or on those that are to be kept and the one that ends last."""
-        ends = np.max([np.broadcast_to(end, self.walk.ranks) for end in self.walk.ends.values()], axis=0)
+        ends = np.max([np.broadcast_to(end, self.sweep.ranks) for end in self.sweep.ends.values()], axis=0)
         kept = self.active if keep is None else sorted({*keep, self.active[int(np.argmax(ends[self.active]))]})
         memory = memory_over_time(
             self.program,
-            self.walk.cluster,
+            self.sweep.cluster,
             self._moments(kept, alone=keep is not None),
             limit=limit_memory,
             allocator=allocator,
@@ -118,21 +118,21 @@ class _Record:
         collectives = self._played_collectives()
         found = timeline_of(
             NAME,
-            self.walk.cluster,
+            self.sweep.cluster,
             self._spans(kept),
             Later([partial(self._log, *played) for played in collectives]),
             memory,
-            [(op.name, self.walk.solver.wiring(op)) for op, *_ in collectives],
+            [(op.name, self.sweep.solver.wiring(op)) for op, *_ in collectives],
         )
         if sum(sent.transfers for sent in found.sent) <= _MOST_BOOKED:
             return found
-        flights = [(self.walk.solver.wiring(op), zero, played) for op, zero, played in collectives]
-        return replace(found, links=busiest_link(flights, self.walk.cluster.router))
+        flights = [(self.sweep.solver.wiring(op), zero, played) for op, zero, played in collectives]
+        return replace(found, links=busiest_link(flights, self.sweep.cluster.router))
 
     def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
         """Of the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
-        on_hbm = [spmd_op.index for spmd_op in self.walk.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
-        times = [self.walk.ends[index] for index in on_hbm]
+        on_hbm = [spmd_op.index for spmd_op in self.sweep.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
+        times = [self.sweep.ends[index] for index in on_hbm]
         ranks = {*kept, *(self._unlike(times) if alone else ())}
         return {
             rank: [(float(at[rank if len(at) > 1 else 0]), index) for at, index in zip(times, on_hbm, strict=True)]
@@ -143,7 +143,7 @@ class _Record:
         """The first rank of each kind: of one GPU's size, and with operations on memory in one order."""
         if not times:
             return self.active[:1]
-        sizes = np.array([self.walk.cluster.gpus[rank].hbm_bytes for rank in self.active], np.float64)
+        sizes = np.array([self.sweep.cluster.gpus[rank].hbm_bytes for rank in self.active], np.float64)
         if all(len(at) == 1 for at in times):
             return [self.active[i] for i in np.unique(sizes, return_index=True)[1].tolist()]
         first: dict[tuple[bytes, float], int] = {}
@@ -164,15 +164,15 @@ class _Record:
         """Every collective that was played, in the program's order, from when on, and what became of it."""
         found = [
             (op, *one)
-            for spmd_op in self.walk.spmd_ops
+            for spmd_op in self.sweep.spmd_ops
             if spmd_op.collectives
-            for op, one in zip(spmd_op.collectives, self.walk.played[spmd_op.index].played, strict=True)
+            for op, one in zip(spmd_op.collectives, self.sweep.played[spmd_op.index].played, strict=True)
             if one is not None
         ]
-        return sorted(found, key=lambda entry: self.walk.solver.laid[entry[0].name][0])
+        return sorted(found, key=lambda entry: self.sweep.solver.laid[entry[0].name][0])
 
     def _log(self, op: Collective, zero: float, played: CollectiveTimes) -> TransferLog:
-        wiring = self.walk.solver.wiring(op)
+        wiring = self.sweep.solver.wiring(op)
         enter, end = played.times()
         columns = (wiring.nbytes, enter + zero, end + zero, wiring.route)
         return TransferLog(op.name, wiring.transfers, *columns, wiring.links, wiring.vertices)
@@ -181,7 +181,7 @@ class _Record:
         for rank in kept:
             for index, op in enumerate(self.program.ranks[rank]):
                 start, end = (
-                    float(at[rank if len(at) > 1 else 0]) for at in (self.walk.starts[index], self.walk.ends[index])
+                    float(at[rank if len(at) > 1 else 0]) for at in (self.sweep.starts[index], self.sweep.ends[index])
                 )
                 if isinstance(op, Compute):
                     yield Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops)

@@ -1,8 +1,8 @@
-"""One walk through all lines of a program: when each begins and ends on every rank, if operations meet as is assumed.
+"""One sweep through all lines of a program: when each begins and ends on every rank, if operations meet as is assumed.
 
 Rule: a line is played when all that it waits for is known. Lines that share links are played together when the first of
-them comes; where the others begin depends on what comes later, they are taken to begin as they did in the walk before,
-as much later as the first one does now. Where such a line then comes otherwise, the walk goes back to the first one and
+them comes; where the others begin depends on what comes later, they are taken to begin as they did in the sweep before,
+as much later as the first one does now. Where such a line then comes otherwise, the sweep goes back to the first one and
 takes it to begin as it came: what happens depends only on what was before, so each time more of it is right.
 """
 
@@ -31,24 +31,24 @@ from simulator.records.program import Collective, Compute
 # What was assumed and what came of it may differ by rounding, over the time since the start.
 _SETTLED: Final = 1e-13
 # So often, for each of them, lines that are played together are played again before they are given up.
-_MOST_TRIES: Final = 16
+_MAX_ROLLBACKS: Final = 16
 _ORIGIN: Final[Floats] = np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """Where lines that are played together begin: the first of them, its place in the walk, how often they did not come
+class _Checkpoint:
+    """Where lines that are played together begin: the first of them, its place in the sweep, how often they did not come
     as was assumed, and what was in flight.
     """
 
     index: int
     at: int
     tries: int
-    flights: list[kernels.Interval]
+    in_flight: list[kernels.Interval]
 
 
 @dataclass(slots=True)
-class Walk:
+class TimeSweep:
     """Times by place in the program: arrays over ranks, or one number where all agree.
 
     Attributes
@@ -60,8 +60,8 @@ class Walk:
     solver : GroupSolver
     co_scheduled : mapping of place to places
         Lines that are played together, for each of them.
-    before : Walk or None
-        The walk before this one.
+    before : TimeSweep or None
+        The sweep before this one.
     played : dict of place to SpmdOpTimes
         What became of collectives.
     """
@@ -72,17 +72,17 @@ class Walk:
     jitter: Jitter
     solver: GroupSolver
     co_scheduled: Mapping[int, tuple[int, ...]]
-    before: Walk | None
+    before: TimeSweep | None
     starts: dict[int, Floats] = field(default_factory=dict)
     ends: dict[int, Floats] = field(default_factory=dict)
     played: dict[int, SpmdOpTimes] = field(default_factory=dict)
-    _waits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _predecessors: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _assumed: dict[int, Floats] = field(default_factory=dict)
-    _apart: dict[int, Floats] = field(default_factory=dict)
-    _flights: list[kernels.Interval] = field(default_factory=list)
-    _begun: dict[tuple[int, ...], _Mark] = field(default_factory=dict)
+    _offsets: dict[int, Floats] = field(default_factory=dict)
+    _in_flight: list[kernels.Interval] = field(default_factory=list)
+    _checkpoints: dict[tuple[int, ...], _Checkpoint] = field(default_factory=dict)
 
-    def run(self) -> Walk:
+    def run(self) -> TimeSweep:
         """Play every line.
 
         Raises
@@ -90,69 +90,69 @@ class Walk:
         DeclinedError
             What was assumed of a line that is played together with others does not come out however often it is tried.
         """
-        order, at = self._in_order(), 0
+        order, at = self._program_order(), 0
         while at < len(order):
             spmd_op = order[at]
-            if self._came_otherwise(spmd_op.index):
-                at = self._back(spmd_op.index, order)
+            if self._assumption_failed(spmd_op.index):
+                at = self._roll_back(spmd_op.index, order)
                 continue
             if spmd_op.index in self.co_scheduled and spmd_op.index not in self.played:
-                self._mark(spmd_op.index, at)
+                self._save_checkpoint(spmd_op.index, at)
             self._play(spmd_op)
             at += 1
         return self
 
-    def _came_otherwise(self, index: int) -> bool:
+    def _assumption_failed(self, index: int) -> bool:
         """Whether a line that was played with an earlier one does not begin as was assumed."""
         if index not in self._assumed:
             return False
         ready = self._ready(index, self.ends)
         return bool((np.abs(ready - self._assumed[index]) > _SETTLED * np.abs(ready)).any())
 
-    def _mark(self, index: int, at: int) -> None:
+    def _save_checkpoint(self, index: int, at: int) -> None:
         """Note where lines that are played together begin."""
-        mates = self.co_scheduled[index]
-        tries = self._begun[mates].tries if mates in self._begun else 0
-        self._begun[mates] = _Mark(index, at, tries, list(self._flights))
+        partners = self.co_scheduled[index]
+        tries = self._checkpoints[partners].tries if partners in self._checkpoints else 0
+        self._checkpoints[partners] = _Checkpoint(index, at, tries, list(self._in_flight))
 
-    def _back(self, index: int, order: Sequence[SpmdOp]) -> int:
-        """Forget everything from the first of a line's mates on, but how much later than that one it came."""
-        mates = self.co_scheduled[index]
-        mark = self._begun[mates]
-        if mark.tries == _MOST_TRIES * len(mates):
+    def _roll_back(self, index: int, order: Sequence[SpmdOp]) -> int:
+        """Forget everything from the first of a line's partners on, but how much later than that one it came."""
+        partners = self.co_scheduled[index]
+        mark = self._checkpoints[partners]
+        if mark.tries == _MAX_ROLLBACKS * len(partners):
             raise DeclinedError("lines that share links do not settle")
-        self._apart[index] = self._ready(index, self.ends) - self._ready(mark.index, self.ends)
-        self._begun = {other: begun for other, begun in self._begun.items() if begun.at < mark.at}
+        self._offsets[index] = self._ready(index, self.ends) - self._ready(mark.index, self.ends)
+        self._checkpoints = {other: begun for other, begun in self._checkpoints.items() if begun.at < mark.at}
         for spmd_op in order[mark.at :]:
             self.starts.pop(spmd_op.index, None)
             self.ends.pop(spmd_op.index, None)
             # What was played together with lines before that one stays as it is.
-            if self.co_scheduled.get(spmd_op.index) not in self._begun:
+            if self.co_scheduled.get(spmd_op.index) not in self._checkpoints:
                 self.played.pop(spmd_op.index, None)
                 self._assumed.pop(spmd_op.index, None)
-        self._begun[mates] = replace(mark, tries=mark.tries + 1)
-        self._flights = list(mark.flights)
+        self._checkpoints[partners] = replace(mark, tries=mark.tries + 1)
+        self._in_flight = list(mark.in_flight)
         return mark.at
 
     def contentions(self) -> list[Contention]:
         """Where flows of several lines were on one link at once that could not give all what they take alone."""
         loads = [
-            (self._began(index), index, partial(self.solver.load, self.spmd_ops[index].collectives, one))
+            (self._first_start(index), index, partial(self.solver.load, self.spmd_ops[index].collectives, one))
             for index, one in self.played.items()
         ]
         found, looked_at = list[Contention](), set[tuple[int, ...]]()
         for indices in may_contend(sorted(loads, key=lambda load: load[:2]), self.solver.capacity):
             if indices not in looked_at:
                 looked_at.add(indices)
-                found += self._among(indices)
+                found += self._contentions_among(indices)
         return found
 
-    def _began(self, index: int) -> float:
+    def _first_start(self, index: int) -> float:
         """When the first of those that a line is played with began: the first one's occupancy is that of all."""
-        mates = self.co_scheduled.get(index, (index,))
-        return min(float(self.played[mate].start.min()) for mate in mates)
+        partners = self.co_scheduled.get(index, (index,))
+        return min(float(self.played[partner].start.min()) for partner in partners)
 
-    def _among(self, indices: Sequence[int]) -> list[Contention]:
+    def _contentions_among(self, indices: Sequence[int]) -> list[Contention]:
         """Of lines that could meet: where they did."""
         spmd_ops = [(self.spmd_ops[index].collectives, self.played[index]) for index in indices]
         return [
@@ -160,7 +160,7 @@ class Walk:
             for m in self.solver.contentions_among(spmd_ops)
         ]
 
-    def _in_order(self) -> list[SpmdOp]:
+    def _program_order(self) -> list[SpmdOp]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
 
         By then all collectives that do not wait for them are known, and others begin after their end.
@@ -168,7 +168,7 @@ class Walk:
         streams: dict[str, list[SpmdOp]] = {}
         for spmd_op in self.spmd_ops:
             queue = streams.setdefault(spmd_op.op.stream, [])
-            self._waits[spmd_op.index] = (*spmd_op.after, *((queue[-1].index,) if queue else ()))
+            self._predecessors[spmd_op.index] = (*spmd_op.after, *((queue[-1].index,) if queue else ()))
             queue.append(spmd_op)
         at, over, found = dict.fromkeys(streams, 0), set[int](), list[SpmdOp]()
         while len(found) < len(self.spmd_ops):
@@ -185,20 +185,20 @@ class Walk:
     def _play(self, spmd_op: SpmdOp) -> None:
         start = self._ready(spmd_op.index, self.ends)
         if isinstance(spmd_op.op, Compute):
-            stretch = self._stretch(spmd_op)
+            stretch = self._slowdown(spmd_op)
             if is_contended(spmd_op):
-                self._flights = [(begin, end) for begin, end in self._flights if bool((end > start).any())]
-            end = kernels.ends(start, spmd_op.alone * stretch, spmd_op.contended * stretch, self._flights)
+                self._in_flight = [(begin, end) for begin, end in self._in_flight if bool((end > start).any())]
+            end = kernels.kernel_ends(start, spmd_op.alone * stretch, spmd_op.contended * stretch, self._in_flight)
         elif spmd_op.collectives:
             if spmd_op.index not in self.played:
                 self._play_collectives(spmd_op)
             found = self.played[spmd_op.index]
-            start, end = start if found.start is start else _agreed(found.start), found.done
+            start, end = start if found.start is start else _one_if_equal(found.start), found.done
             if isinstance(spmd_op.op, Collective) and spmd_op.op.takes_sms:
-                self._flights.append((start, _agreed(end)))
+                self._in_flight.append((start, _one_if_equal(end)))
         else:
             end = start
-        self.starts[spmd_op.index], self.ends[spmd_op.index] = start, _agreed(end)
+        self.starts[spmd_op.index], self.ends[spmd_op.index] = start, _one_if_equal(end)
 
     def _play_collectives(self, spmd_op: SpmdOp) -> None:
         """Play a line's collectives, and with them those that share links with them."""
@@ -206,7 +206,7 @@ class Walk:
         members = []
         for index in indices:
             ready = np.broadcast_to(self._expected_ready(index, spmd_op.index), self.ranks)
-            predecessors = tuple(indices.index(other) for other in self._waits[index] if other in indices)
+            predecessors = tuple(indices.index(other) for other in self._predecessors[index] if other in indices)
             members.append(CoScheduledOp(self.spmd_ops[index].collectives, ready, predecessors))
             if len(indices) > 1:
                 self._assumed[index] = ready
@@ -214,25 +214,25 @@ class Walk:
 
     def _ready(self, index: int, ends: Mapping[int, Floats]) -> Floats:
         """When all has ended that a line waits for, but for lines that are played together with it."""
-        start, mates = _ORIGIN, self.co_scheduled.get(index, ())
-        for other in self._waits[index]:
-            if other not in mates:
-                start = _later(start, ends[other])
+        start, partners = _ORIGIN, self.co_scheduled.get(index, ())
+        for other in self._predecessors[index]:
+            if other not in partners:
+                start = _elementwise_max(start, ends[other])
         return start
 
     def _expected_ready(self, index: int, first: int) -> Floats:
         """The ready of a line that is played together with `first`, which has come."""
-        mates = self.co_scheduled.get(index, ())
-        if all(other in self.ends for other in self._waits[index] if other not in mates):
+        partners = self.co_scheduled.get(index, ())
+        if all(other in self.ends for other in self._predecessors[index] if other not in partners):
             return self._ready(index, self.ends)
-        if index in self._apart:
-            apart = self._apart[index]
+        if index in self._offsets:
+            apart = self._offsets[index]
         else:
             before = self.ends if self.before is None else self.before.ends
             apart = self._ready(index, before) - self._ready(first, before)
         return np.maximum(self._ready(first, self.ends) + apart, 0.0)
 
-    def _stretch(self, spmd_op: SpmdOp) -> Floats | float:
+    def _slowdown(self, spmd_op: SpmdOp) -> Floats | float:
         on_gpu = isinstance(spmd_op.op, Compute) and spmd_op.op.on_gpu
         speed = np.array(self.cluster.speeds[: self.ranks]) if self.cluster.speeds and on_gpu else 1.0
         noise: Floats | float = 1.0
@@ -246,7 +246,7 @@ def is_contended(spmd_op: SpmdOp) -> bool:
     return isinstance(spmd_op.op, Compute) and not bool(np.array_equal(spmd_op.alone, spmd_op.contended))
 
 
-def _later(one: Floats, other: Floats) -> Floats:
+def _elementwise_max(one: Floats, other: Floats) -> Floats:
     """The larger of both; one of them itself where it is nowhere the smaller, for arrays of many ranks add up."""
     if len(other) >= len(one) and bool((other >= one).all()):
         return other
@@ -255,6 +255,6 @@ def _later(one: Floats, other: Floats) -> Floats:
     return np.maximum(one, other)
 
 
-def _agreed(times: Floats) -> Floats:
+def _one_if_equal(times: Floats) -> Floats:
     """One number where all are the same."""
     return times[:1] if len(times) > 1 and bool((times == times[0]).all()) else times
