@@ -16,7 +16,7 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import group_solver
 from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.engine import execute as compiled
-from simulator.engine.compiled.fold import Fold, fold
+from simulator.engine.compiled.symmetry_reduction import ReducedProblem, reduce_by_symmetry
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.engine.wiring import capacities, wire
@@ -28,15 +28,15 @@ CLOSE = 1e-9
 
 
 @pytest.fixture
-def folds(monkeypatch: pytest.MonkeyPatch) -> list[Fold | None]:
+def folds(monkeypatch: pytest.MonkeyPatch) -> list[ReducedProblem | None]:
     """Whatever is folded while a test runs, or was found not to be worth it."""
-    seen: list[Fold | None] = []
+    seen: list[ReducedProblem | None] = []
 
-    def watched(*facts: Any) -> Fold | None:
-        seen.append(fold(*facts))
+    def watched(*facts: Any) -> ReducedProblem | None:
+        seen.append(reduce_by_symmetry(*facts))
         return seen[-1]
 
-    monkeypatch.setattr(group_solver, "fold", watched)
+    monkeypatch.setattr(group_solver, "reduce_by_symmetry", watched)
     return seen
 
 
@@ -59,7 +59,7 @@ def two_at_once(cluster: Cluster, *, elements: int, late: int | None = None) -> 
     return Program(tuple(map(tuple, lists)))
 
 
-def test_ranks_that_fare_alike_are_played_once(folds: list[Fold | None]) -> None:
+def test_ranks_that_fare_alike_are_played_once(folds: list[ReducedProblem | None]) -> None:
     """64 ranks on one switch, a ring over all beside eight over eighths: eight kinds of ranks at most."""
     cluster = build("star_100g", 64)
     program = two_at_once(cluster, elements=64_000)
@@ -72,7 +72,7 @@ def test_ranks_that_fare_alike_are_played_once(folds: list[Fold | None]) -> None
     assert sum(len(log) for log in found.logs) == 64 * 2 * 63 + 64 * 2 * 7
 
 
-def test_chunks_that_differ_by_an_element_are_not_folded(folds: list[Fold | None]) -> None:
+def test_chunks_that_differ_by_an_element_are_not_folded(folds: list[ReducedProblem | None]) -> None:
     cluster = build("star_100g", 16)
     program = two_at_once(cluster, elements=16_001)
     assert farthest(events(program, cluster), compiled(program, cluster)) <= CLOSE
@@ -84,7 +84,9 @@ def test_chunks_that_differ_by_an_element_are_not_folded(folds: list[Fold | None
     ("change", "late"),
     [({"link_factors": {"gpu5->switch0": 0.99}}, None), ({"link_factors": {"switch0->gpu9": 0.5}}, None), ({}, 11)],
 )
-def test_one_odd_link_or_rank_is_noticed(folds: list[Fold | None], change: dict[str, Any], late: int | None) -> None:
+def test_one_odd_link_or_rank_is_noticed(
+    folds: list[ReducedProblem | None], change: dict[str, Any], late: int | None
+) -> None:
     """A slower link, or a rank that comes late, and nobody fares like another any more: times are those of events."""
     cluster = build("star_100g", 32, **change)
     program = two_at_once(cluster, elements=32_000, late=late)
@@ -131,7 +133,7 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
         ]
     members = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
     wirings = dict(zip([op.name for op in sends], wire(cluster, sends, capacities(cluster)), strict=True))
-    folded = fold(
+    folded = reduce_by_symmetry(
         members,
         lambda op: (wirings[op.name].cargo, wirings[op.name].ways),
         np.array(capacities(cluster)),
@@ -152,7 +154,9 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_folded_and_followed_agree(block: int, folds: list[Fold | None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folded_and_followed_agree(
+    block: int, folds: list[ReducedProblem | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random groups side by side and across, with and without folding; a fair part of them does fold."""
     cases = [side_by_side(seed) for seed in range(10 * block, 10 * block + 10)]
     folded = [compiled(*case) for case in cases]
@@ -160,7 +164,7 @@ def test_folded_and_followed_agree(block: int, folds: list[Fold | None], monkeyp
         assert farthest(events(*case), found) <= CLOSE
     assert sum(one is not None for one in folds) >= 3
     never: Callable[..., None] = lambda *_: None  # noqa: E731
-    monkeypatch.setattr(group_solver, "fold", never)
+    monkeypatch.setattr(group_solver, "reduce_by_symmetry", never)
     for case, found in zip(cases, folded, strict=True):
         assert farthest(compiled(*case), found) <= CLOSE
 

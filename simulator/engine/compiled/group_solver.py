@@ -24,7 +24,7 @@ from simulator.engine.compiled.collective_solver import (
 )
 from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, concatenated, contentions, load_of
 from simulator.engine.compiled.declined import DeclinedError
-from simulator.engine.compiled.fold import Creases, fold
+from simulator.engine.compiled.symmetry_reduction import Quotient, reduce_by_symmetry
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
@@ -62,7 +62,7 @@ class GroupSolver:
     _solvers: dict[tuple[object, ...], CollectiveSolver] = field(default_factory=dict)
     _link_disjoint: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _solved: dict[tuple[object, ...], list[tuple[Floats, list[SpmdOpTimes]]]] = field(default_factory=dict)
-    _creases: dict[tuple[object, ...], dict[bytes, Creases | None]] = field(default_factory=dict)
+    _quotients: dict[tuple[object, ...], dict[bytes, Quotient | None]] = field(default_factory=dict)
     _total_transfers: int = 0
     _followed_transfers: int = 0
     _known_contentions: dict[tuple[object, ...], list[tuple[Floats, list[Contention]]]] = field(default_factory=dict)
@@ -233,15 +233,15 @@ class GroupSolver:
                 return [together.later(zero) for together in found]
         own = [replace(m, ready=ready) for m, ready in zip(members, ready_times, strict=True)]
         # Latencies that stray are all unlike.
-        folded = None
+        reduced = None
         if not self.jitter.latency:
-            alike, creases = _SAME_TIME_STEPS * float(np.spacing(zero)), self._creases.setdefault(key, {})
-            folded = fold(own, self._placement, self.capacity, alike, creases)
-        flows = len(folded) if folded else self._transfers(op for member in members for op in member.collectives)
+            alike, quotient = _SAME_TIME_STEPS * float(np.spacing(zero)), self._quotients.setdefault(key, {})
+            reduced = reduce_by_symmetry(own, self._placement, self.capacity, alike, quotient)
+        flows = len(reduced) if reduced else self._transfers(op for member in members for op in member.collectives)
         if flows > _MAX_FOLLOWED:
             raise why or DeclinedError(f"{flows} transfers share links and are too many to be followed one by one")
         self._charge(flows)
-        found = folded.play(self.cluster) if folded else self._follow_every_flow(own)
+        found = reduced.play(self.cluster) if reduced else self._follow_every_flow(own)
         known.append((ready_times, found))
         return [together.later(zero) for together in found]
 

@@ -25,16 +25,16 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.colours import Colours, bits, mixed, summed
-from simulator.engine.compiled.rows import Rows, rows_of
+from simulator.engine.compiled.transfer_table import TransferTable, transfer_table
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 
 # One odd link tells neighbours apart, then theirs, and so on; who hopes longer pays more than is gained.
-_MOST_PASSES: Final = 64
+_MAX_PASSES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlacedCollective:
     """A group's collective on its links.
 
     Attributes
@@ -55,8 +55,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
-    """Kinds as numbers from 0.
+class Partition:
+    """Partition as numbers from 0.
 
     Attributes
     ----------
@@ -78,12 +78,12 @@ class Kinds:
     takes: tuple[Ints, Ints, Floats]
 
 
-def kinds(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Kinds | None:
+def equitable_partition(parts: Sequence[PlacedCollective], bounds: Ints, capacity: Floats) -> Partition | None:
     """Tell apart what does not fare alike.
 
     Parameters
     ----------
-    parts : sequence of Part
+    parts : sequence of PlacedCollective
     bounds : int array, shape (ranks,)
         Equal for ranks that come at the same times.
     capacity : float array
@@ -91,22 +91,22 @@ def kinds(parts: Sequence[Part], bounds: Ints, capacity: Floats) -> Kinds | None
 
     Returns
     -------
-    Kinds or None
+    Partition or None
         None where there is nothing to be gained, or where a transfer carries more in one
         repetition of its round than in another.
     """
     cargos = {id(part.cargo): part.cargo for part in parts if part.cargo is not None}
-    known = {number: rows_of(cargo) for number, cargo in cargos.items()}
+    known = {number: transfer_table(cargo) for number, cargo in cargos.items()}
     if None in known.values():
         return None
-    seats = _Seats(len(bounds))
+    tables = _GraphTables(len(bounds))
     for part in parts:
-        seats.sit(part, known.get(id(part.cargo)))
-    return _Colouring.of(seats, bounds, capacity).kinds()
+        tables.sit(part, known.get(id(part.cargo)))
+    return _ColourRefinement.of(tables, bounds, capacity).kinds()
 
 
 @dataclass(slots=True)
-class _Seats:
+class _GraphTables:
     """All parts' tables one behind the other: columns as lists of pieces, and where each part's pieces begin."""
 
     ranks: int
@@ -118,7 +118,7 @@ class _Seats:
     def __post_init__(self) -> None:
         self.cuts = {"end": [self.ranks], "row": [0], "channel": [0]}
 
-    def sit(self, part: Part, rows: Rows | None) -> None:
+    def sit(self, part: PlacedCollective, rows: TransferTable | None) -> None:
         """Add a part; one whose time is given has no rows."""
         op, number = part.op, len(self.parts)
         own = part.line, id(part.cargo), op.startup, op.together, op.duration, len(op.group), len(op.extras)
@@ -132,7 +132,7 @@ class _Seats:
             self._put(src=ends[rows.src], dst=ends[rows.dst], channel=rows.channel + channel)
             self._put(waiter=rows.waits[0] + row, awaited=rows.waits[1] + row, how=rows.how)
             way, link, weight = part.ways.watched
-            which, place = entries(way, rows.way)
+            which, place = rows_with_keys(way, rows.way)
             self._put(crossing=which + row, link=link[place], weight=weight[place])
             row, channel = row + len(rows.way), channel + int(rows.channel.max(initial=-1)) + 1
         for name, last in (("end", end + len(op.extras)), ("row", row), ("channel", channel)):
@@ -148,7 +148,7 @@ class _Seats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Relation:
+class _Edges:
     """Pairs of one who sees and what is seen, each with a colour of its own."""
 
     sees: str
@@ -159,61 +159,61 @@ class _Relation:
 
 
 @dataclass(slots=True)
-class _Colouring:
+class _ColourRefinement:
     """Colours of ranks and servers ("end"), rounds' transfers ("row"), channels, parts and links, and who sees whom."""
 
     ranks: int
     cuts: dict[str, list[int]]
     colours: dict[str, Colours]
-    relations: tuple[_Relation, ...]
+    relations: tuple[_Edges, ...]
     crossing: tuple[Ints, Ints, Floats]
 
     @classmethod
-    def of(cls, seats: _Seats, bounds: Ints, capacity: Floats) -> _Colouring:
-        src, dst, channel, part = (seats[name] for name in ("src", "dst", "channel", "part"))
-        crossing = seats["crossing"], seats["link"], seats["weight"]
+    def of(cls, tables: _GraphTables, bounds: Ints, capacity: Floats) -> _ColourRefinement:
+        src, dst, channel, part = (tables[name] for name in ("src", "dst", "channel", "part"))
+        crossing = tables["crossing"], tables["link"], tables["weight"]
         row, takes = np.arange(len(src)), bits(crossing[2])
         colours = {
-            "end": mixed(np.concatenate([bounds, np.full(seats.cuts["end"][-1] - len(bounds), -1)]), 0),
-            "row": seats["facts"],
-            "channel": np.zeros(seats.cuts["channel"][-1], np.uint64),
-            "part": mixed(np.array(seats.parts, np.int64), 0),
+            "end": mixed(np.concatenate([bounds, np.full(tables.cuts["end"][-1] - len(bounds), -1)]), 0),
+            "row": tables["facts"],
+            "channel": np.zeros(tables.cuts["channel"][-1], np.uint64),
+            "part": mixed(np.array(tables.parts, np.int64), 0),
             "link": mixed(bits(capacity), 0),
         }
         relations = (
-            _Relation("row", "end", row, src, 1),
-            _Relation("row", "end", row, dst, 2),
-            _Relation("row", "channel", row, channel, 3),
-            _Relation("row", "part", row, part, 4),
-            _Relation("row", "row", seats["waiter"], seats["awaited"], seats["how"]),
-            _Relation("row", "link", crossing[0], crossing[1], takes),
-            _Relation("end", "row", src, row, 5),
-            _Relation("end", "row", dst, row, 6),
-            _Relation("end", "part", seats["member"], seats["of"], 7),
-            _Relation("part", "end", seats["of"], seats["member"], 8),
-            _Relation("channel", "row", channel, row, 9),
-            _Relation("link", "row", crossing[1], crossing[0], takes),
+            _Edges("row", "end", row, src, 1),
+            _Edges("row", "end", row, dst, 2),
+            _Edges("row", "channel", row, channel, 3),
+            _Edges("row", "part", row, part, 4),
+            _Edges("row", "row", tables["waiter"], tables["awaited"], tables["how"]),
+            _Edges("row", "link", crossing[0], crossing[1], takes),
+            _Edges("end", "row", src, row, 5),
+            _Edges("end", "row", dst, row, 6),
+            _Edges("end", "part", tables["member"], tables["of"], 7),
+            _Edges("part", "end", tables["of"], tables["member"], 8),
+            _Edges("channel", "row", channel, row, 9),
+            _Edges("link", "row", crossing[1], crossing[0], takes),
         )
-        return cls(len(bounds), seats.cuts, colours, relations, crossing)
+        return cls(len(bounds), tables.cuts, colours, relations, crossing)
 
-    def kinds(self) -> Kinds | None:
+    def kinds(self) -> Partition | None:
         """Colour until nothing is told apart any more; None where that takes long."""
         before = 0
-        for _ in range(_MOST_PASSES):
+        for _ in range(_MAX_PASSES):
             for relation in self.relations:
-                self._look(relation)
+                self._refine_along(relation)
             count = sum(len(np.unique(colour)) for colour in self.colours.values())
             if count == before:
                 found = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
                 extra, row, channel = (self._split(found[name], name) for name in ("end", "row", "channel"))
                 # Ranks are numbered apart from servers and switches: of their kinds there are no more than ranks.
                 rank = np.unique(self.colours["end"][: self.ranks], return_inverse=True)[1]
-                takes = self._taken(found["row"], found["link"])
-                return Kinds(rank, extra, row, channel, found["part"], found["link"], takes)
+                takes = self._weights_of_classes(found["row"], found["link"])
+                return Partition(rank, extra, row, channel, found["part"], found["link"], takes)
             before = count
         return None
 
-    def _look(self, relation: _Relation) -> None:
+    def _refine_along(self, relation: _Edges) -> None:
         """Who sees something takes on its colour."""
         own = self.colours[relation.sees]
         seen = mixed(self.colours[relation.seen][relation.what], relation.how)
@@ -222,7 +222,7 @@ class _Colouring:
     def _split(self, numbers: Ints, name: str) -> tuple[Ints, ...]:
         return tuple(numbers[a:b] for a, b in pairwise(self.cuts[name]))
 
-    def _taken(self, kind: Ints, link_kind: Ints) -> tuple[Ints, Ints, Floats]:
+    def _weights_of_classes(self, kind: Ints, link_kind: Ints) -> tuple[Ints, Ints, Floats]:
         """What is taken of each link that is the first of its kind."""
         row, link, weight = self.crossing
         first = np.zeros(len(link_kind), np.bool_)
@@ -233,7 +233,7 @@ class _Colouring:
         return pair // len(first), pair % len(first), took
 
 
-def entries(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+def rows_with_keys(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
     """For each entry of a rising column that is one of those wanted: which one, and the entry's place."""
     low, high = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
     count = high - low

@@ -15,7 +15,7 @@ from simulator.engine.compiled.colours import Colours, bits, mixed
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TransferTable:
     """A row each transfer of each round.
 
     Attributes
@@ -38,7 +38,7 @@ class Rows:
     how: Colours
 
 
-def rows_of(cargo: Cargo) -> Rows | None:
+def transfer_table(cargo: Cargo) -> TransferTable | None:
     """Write a cargo's rounds out, once each; None where repetitions of a round are unlike."""
     if not cargo.steady:
         return None
@@ -49,7 +49,7 @@ def rows_of(cargo: Cargo) -> Rows | None:
     waiter, awaited, how = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
     for number, part in enumerate(cargo.parts):
         own, length = part.repeat.round, lengths[number]
-        facts.append(mixed(mixed(bits(part.nbytes), _turn(own.channel)), number))
+        facts.append(mixed(mixed(bits(part.nbytes), _place_on_channel(own.channel)), number))
         waits = own.waits
         row, column = np.nonzero(waits >= 0)
         for repetition in range(min(part.repeat.times, 2)):
@@ -69,10 +69,10 @@ def rows_of(cargo: Cargo) -> Rows | None:
     )
     way = np.concatenate([none, *(part.route.astype(np.int64) for part in cargo.parts)])
     pairs = np.concatenate(waiter), np.concatenate(awaited)
-    return Rows(src, dst, channel, way, np.concatenate(facts), pairs, np.concatenate(how))
+    return TransferTable(src, dst, channel, way, np.concatenate(facts), pairs, np.concatenate(how))
 
 
-def _turn(channel: Ints) -> Ints:
+def _place_on_channel(channel: Ints) -> Ints:
     """How many of a round are ahead of each on its channel."""
     order = np.argsort(channel, kind="stable")
     found = np.empty(len(channel), np.int64)

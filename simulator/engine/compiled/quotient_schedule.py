@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.cargo import Cargo
-from simulator.engine.compiled.symmetry import Kinds, Part, entries
+from simulator.engine.compiled.refinement import Partition, PlacedCollective, rows_with_keys
 from simulator.engine.path import Path
 from simulator.engine.ways import Ways
 from simulator.records.transfers import Transfers, before_on_channel
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class QuotientSchedule:
     """What is played for a group; attributes are those of `engine.wiring.Wired`.
 
     Participants are kinds of ranks, then kinds of servers and switches; links are the first of their kinds.
@@ -48,7 +48,7 @@ class Written:
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class Representatives:
     """Which transfers stand for those of a group, round by round.
 
     Attributes
@@ -65,7 +65,7 @@ class Sheet:
     kind: tuple[Ints, ...]
 
     @classmethod
-    def of(cls, cargo: Cargo, kinds: Ints) -> Sheet:
+    def of(cls, cargo: Cargo, kinds: Ints) -> Representatives:
         """From the kinds of all rounds' rows."""
         rounds = _by_round(cargo, kinds)
         rows = [np.sort(np.unique(own, return_index=True)[1]) for own in rounds]
@@ -89,7 +89,9 @@ class Sheet:
             found.append((self.bases[number] + turns + _places_in(self.kind[number], own[chosen])).ravel())
         return np.concatenate(found)
 
-    def written(self, part: Part, ways: Ways, number: int, kinds: Kinds, capacity: Floats) -> Written:
+    def written(
+        self, part: PlacedCollective, ways: Ways, number: int, kinds: Partition, capacity: Floats
+    ) -> QuotientSchedule:
         """Write it out for a part, the `number`-th of all."""
         rounds = [own.repeat.round for own in self.cargo.parts]
         place = _places(part, number, kinds)
@@ -106,7 +108,7 @@ class Sheet:
         first = np.cumsum([0, *map(len, self.kind)])
         route = self._column([a + np.arange(len(kind)) for a, kind in zip(first.tolist(), self.kind, strict=False)])
         nbytes = self._tiled(sizes).astype(np.float64)
-        return Written(transfers, nbytes, route, self._ways(ways, kinds, capacity), capacity)
+        return QuotientSchedule(transfers, nbytes, route, self._ways(ways, kinds, capacity), capacity)
 
     def _waits(self, kinds: Ints) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Pairs of (awaited, waiter), each once."""
@@ -131,10 +133,10 @@ class Sheet:
         waiter, awaited = np.divmod(np.unique(np.concatenate(pairs)), max(len(self), 1))
         return awaited.astype(np.int32), waiter.astype(np.int32)
 
-    def _ways(self, ways: Ways, kinds: Kinds, capacity: Floats) -> Ways:
+    def _ways(self, ways: Ways, kinds: Partition, capacity: Floats) -> Ways:
         """By kind of transfer, in order of rounds: what all of a kind take of the first link of each kind."""
         kind, link, weight = kinds.takes
-        own, place = entries(kind, _joined(self.kind))
+        own, place = rows_with_keys(kind, _joined(self.kind))
         link, weight = link[place], weight[place]
         way = _joined([part.route[row] for part, row in zip(self.cargo.parts, self.row, strict=True)])
         rate = ways.rate[way]
@@ -150,12 +152,12 @@ class Sheet:
         return np.concatenate([np.zeros(0), *(np.tile(own, n) for own, n in zip(by_round, times, strict=True))])
 
 
-def members_of(part: Part, number: int, kinds: Kinds) -> tuple[Ints, Ints]:
+def members_of(part: PlacedCollective, number: int, kinds: Partition) -> tuple[Ints, Ints]:
     """Which kinds of ranks take part, and which of servers and switches; rising."""
     return np.unique(kinds.rank[list(part.op.group)]), np.unique(kinds.extra[number])
 
 
-def _places(part: Part, number: int, kinds: Kinds) -> Ints:
+def _places(part: PlacedCollective, number: int, kinds: Partition) -> Ints:
     """By participant of a part the participant that stands for it."""
     ranks, extras = members_of(part, number, kinds)
     return np.concatenate(
