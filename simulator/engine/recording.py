@@ -81,7 +81,7 @@ def timeline_of(
         end=max((span.end for span in ordered), default=0.0),
         spans=ordered,
         logs=logs,
-        sent=tuple(Sent(name, len(wiring.cargo), wiring.cargo.total_bytes) for name, wiring in wirings),
+        sent=tuple(Sent(name, len(wiring.traffic), wiring.traffic.total_bytes) for name, wiring in wirings),
         memory=tuple(sample for hbm in memory for sample in hbm.samples),
         allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in memory if hbm.allocator},
         reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in memory if hbm.allocator},

@@ -1,6 +1,6 @@
 """Wiring: which links each transfer of a program takes.
 
-Rule: collectives that are alike share what is worked out for them: the same cargo whatever their groups, the same ways
+Rule: collectives that are alike share what is worked out for them: the same traffic whatever their groups, the same ways
 whatever their sizes. Routes keep all their links for the books; rates are taken over all of them.
 """
 
@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
-from simulator.engine.cargo import Cargo
 from simulator.engine.path import Path
+from simulator.engine.traffic import Traffic
 from simulator.engine.useful_links import Laid, all_links, useful_links
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
@@ -63,9 +63,9 @@ class Wiring:
 
     Attributes
     ----------
-    cargo : Cargo
+    traffic : Traffic
     ways : Ways
-        Of the cargo's ways.
+        Of the traffic's ways.
     vertices : tuple of str
         Of the participants.
     capacity : sequence of float
@@ -74,7 +74,7 @@ class Wiring:
         From which number on links are ranks' HBM.
     """
 
-    cargo: Cargo
+    traffic: Traffic
     ways: Ways
     vertices: tuple[str, ...]
     capacity: Sequence[float]
@@ -83,17 +83,17 @@ class Wiring:
     @property
     def transfers(self) -> Transfers:
         """All of them, written out."""
-        return self.cargo.transfers
+        return self.traffic.transfers
 
     @property
     def nbytes(self) -> Floats:
         """Of each transfer [B]."""
-        return self.cargo.nbytes
+        return self.traffic.nbytes
 
     @property
     def route(self) -> npt.NDArray[np.int32]:
         """Row of `paths` and `links` of each transfer."""
-        return self.cargo.route
+        return self.traffic.route
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -142,7 +142,7 @@ class _Desk:
 
     cluster: Cluster
     capacity: Sequence[float]
-    _cargos: dict[tuple[int, int, int, int], Cargo] = field(default_factory=dict)
+    _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
     _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
     def wire(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[Wiring]:
@@ -158,19 +158,19 @@ class _Desk:
         made: dict[tuple[_Kind, int], Wiring] = {}
         found = []
         for op in collectives:
-            key = _kind(op), id(self._cargo(op))
+            key = _kind(op), id(self._traffic(op))
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
-                made[key] = Wiring(self._cargo(op), ways[key[0]], _vertices(self.cluster, op), self.capacity, hbm)
+                made[key] = Wiring(self._traffic(op), ways[key[0]], _vertices(self.cluster, op), self.capacity, hbm)
             found.append(made[key])
         return found
 
-    def _cargo(self, op: Collective) -> Cargo:
+    def _traffic(self, op: Collective) -> Traffic:
         sizes = op.elements, op.itemsize, op.reduce_itemsize
         key = (id(op.schedule), *sizes)
-        if key not in self._cargos:
-            self._cargos[key] = Cargo(op.schedule, *sizes)
-        return self._cargos[key]
+        if key not in self._traffics:
+            self._traffics[key] = Traffic(op.schedule, *sizes)
+        return self._traffics[key]
 
     def _nodes(self) -> Ints:
         """Each rank's node; -1 where it has none."""
@@ -178,8 +178,8 @@ class _Desk:
         return np.array([found.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
 
     def _lay(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> Laid:
-        cargo, ranks = self._cargo(op), len(op.group)
-        src, dst, reduce = cargo.ways.T
+        traffic, ranks = self._traffic(op), len(op.group)
+        src, dst, reduce = traffic.ways.T
         way, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
         adding = np.flatnonzero((reduce == 1) & (dst < ranks))
         group = np.array(op.group, np.int64)
@@ -194,7 +194,7 @@ class _Desk:
         np.minimum.at(rate, way, bandwidth[link] / weight)
         ways = Ways(way, link, weight, latency, rate, np.zeros(len(way), np.bool_))
         ends = np.concatenate([group, -1 - np.arange(len(op.extras))])
-        return Laid(ways, *cargo.channels, ends[src], ends[dst], op.stream, times)
+        return Laid(ways, *traffic.channels, ends[src], ends[dst], op.stream, times)
 
     def _routed(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
         """Way and link, and each way's latency."""

@@ -29,7 +29,7 @@ def busiest_link(collectives: Sequence[PlayedCollective], router: Router) -> tup
         times[id(wiring)] = times.get(id(wiring), 0) + 1
     for number, wiring in wirings.items():
         ways = wiring.ways
-        carried = times[number] * wiring.cargo.bytes_by_way[ways.way]
+        carried = times[number] * wiring.traffic.bytes_by_way[ways.way]
         there = ways.link < len(nbytes)
         np.add.at(nbytes, ways.link[there], carried[there])
     link = int(np.argmax(nbytes / np.array(router.bandwidth)))
@@ -76,10 +76,10 @@ def _of_one_channel(collective: PlayedCollective, over: Mapping[int, Ints]) -> f
     """Where one channel alone takes a link its flows follow each other, each at its own rate; None elsewhere [s]."""
     wiring, _, played = collective
     ways = over[id(wiring)]
-    low, high, _ = wiring.cargo.channels
+    low, high, _ = wiring.traffic.channels
     if played.by_flow or len({*low[ways].tolist(), *high[ways].tolist()}) > 1:
         return None
-    return float((wiring.cargo.bytes_by_way[ways] / wiring.ways.rate[ways]).sum())
+    return float((wiring.traffic.bytes_by_way[ways] / wiring.ways.rate[ways]).sum())
 
 
 def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:

@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled import rounds
 from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, contentions, load_of, occupancy_of
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.layout import Layout, layout_of
+from simulator.engine.traffic import Traffic
 from simulator.engine.ways import Ways
 
 # Enter and end [s].
@@ -88,14 +88,14 @@ class SpmdOpTimes:
         )
 
 
-def times_by_flow(cargo: Cargo, ways: Ways, done: Floats, times: Times, flow_group: Ints) -> CollectiveTimes:
+def times_by_flow(traffic: Traffic, ways: Ways, done: Floats, times: Times, flow_group: Ints) -> CollectiveTimes:
     """What became of a collective whose every transfer is known."""
 
     def on(rows: Ints) -> Times:
-        mine = np.isin(cargo.route, rows)
+        mine = np.isin(traffic.route, rows)
         return times[0][mine], times[1][mine]
 
-    occupancy = occupancy_of(ways, cargo.route, *times, flow_group) if ways.meets else None
+    occupancy = occupancy_of(ways, traffic.route, *times, flow_group) if ways.meets else None
     return CollectiveTimes(done, occupancy, True, lambda: times, on)
 
 
@@ -105,7 +105,7 @@ class CollectiveSolver:
 
     Attributes
     ----------
-    cargo : Cargo
+    traffic : Traffic
     ways : Ways
         With links that matter numbered from 0.
     noise : float array, shape (transfers,), or None
@@ -114,7 +114,7 @@ class CollectiveSolver:
         Of these links [B/s].
     """
 
-    cargo: Cargo
+    traffic: Traffic
     ways: Ways
     noise: Floats | None
     capacity: Floats
@@ -156,7 +156,7 @@ class CollectiveSolver:
     def _play(self, start: Floats, layout: Layout) -> CollectiveTimes:
         found = rounds.play(layout, start)
         if layout.whole:
-            return times_by_flow(self.cargo, self.ways, found.done, (found.enter, found.end), found.flow_group)
+            return times_by_flow(self.traffic, self.ways, found.done, (found.enter, found.end), found.flow_group)
         occupancy = (
             occupancy_of(self.ways, layout.route, found.enter, found.end, found.flow_group) if self.ways.meets else None
         )
@@ -174,13 +174,13 @@ class CollectiveSolver:
 
     @cached_property
     def _compact(self) -> Layout:
-        return layout_of(self.cargo, self.ways, self.noise, self.capacity)
+        return layout_of(self.traffic, self.ways, self.noise, self.capacity)
 
     @cached_property
     def _whole(self) -> Layout:
-        if len(self.cargo) > MOST_WRITTEN:
-            raise DeclinedError(f"{len(self.cargo)} transfers are too many to be looked at one by one")
-        return layout_of(self.cargo, self.ways, self.noise, self.capacity, whole=True)
+        if len(self.traffic) > MOST_WRITTEN:
+            raise DeclinedError(f"{len(self.traffic)} transfers are too many to be looked at one by one")
+        return layout_of(self.traffic, self.ways, self.noise, self.capacity, whole=True)
 
 
 def with_own_link_numbers(ways: Ways) -> tuple[Ways, Ints]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.collective_solver import (
     CollectiveSolver,
@@ -26,6 +25,7 @@ from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccup
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.symmetry_reduction import Quotient, reduce_by_symmetry
 from simulator.engine.jitter import Jitter, latency_factors
+from simulator.engine.traffic import Traffic
 from simulator.engine.ways import Ways
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.records.program import Collective, Program
@@ -74,7 +74,7 @@ class GroupSolver:
         ops = [op for op in program.collectives().values() if op.duration is None]
         wirings = wire(cluster, ops, capacity)
         laid = {op.name: (number, wiring) for number, (op, wiring) in enumerate(zip(ops, wirings, strict=True))}
-        every = sum(len(wiring.cargo) for wiring in wirings)
+        every = sum(len(wiring.traffic) for wiring in wirings)
         return cls(cluster, jitter, np.array(capacity), laid, _total_transfers=every)
 
     def wiring(self, op: Collective) -> Wiring:
@@ -154,7 +154,7 @@ class GroupSolver:
         return found
 
     def _transfers(self, ops: Iterable[Collective]) -> int:
-        return sum(len(self.wiring(op).cargo) for op in ops if op.duration is None)
+        return sum(len(self.wiring(op).traffic) for op in ops if op.duration is None)
 
     def link_name(self, link: int) -> str:
         """Ranks' HBM is numbered behind the links."""
@@ -177,9 +177,9 @@ class GroupSolver:
             noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
             ways, links = with_own_link_numbers(wiring.ways)
             columns = (ways.latency, ways.rate, *ways.watched, self.capacity[links])
-            pattern = (id(wiring.cargo), key[1], *(column.tobytes() for column in columns))
+            pattern = (id(wiring.traffic), key[1], *(column.tobytes() for column in columns))
             if pattern not in self._solvers:
-                self._solvers[pattern] = CollectiveSolver(wiring.cargo, ways, noise, self.capacity[links])
+                self._solvers[pattern] = CollectiveSolver(wiring.traffic, ways, noise, self.capacity[links])
             self._groups[key] = _PlacedGroup(np.array(op.group), self._solvers[pattern], links)
         return self._groups[key]
 
@@ -253,9 +253,9 @@ class GroupSolver:
                 f"flows share links so often that more than all {self._total_transfers} would have to be followed"
             )
 
-    def _placement(self, op: Collective) -> tuple[Cargo, Ways]:
+    def _placement(self, op: Collective) -> tuple[Traffic, Ways]:
         wiring = self.wiring(op)
-        return wiring.cargo, wiring.ways
+        return wiring.traffic, wiring.ways
 
     def _follow_every_flow(self, members: Sequence[CoScheduledOp]) -> list[SpmdOpTimes]:
         found, occupancies = [], list[LinkOccupancy]()
@@ -276,8 +276,8 @@ class GroupSolver:
         if op.duration is not None:
             return None
         at = self._group(op)
-        flow_group = np.zeros(len(at.solver.cargo), np.int64)
-        return 0.0, times_by_flow(at.solver.cargo, at.solver.ways, done[at.ranks], times[op.name], flow_group)
+        flow_group = np.zeros(len(at.solver.traffic), np.int64)
+        return 0.0, times_by_flow(at.solver.traffic, at.solver.ways, done[at.ranks], times[op.name], flow_group)
 
     def _co_scheduled_key(self, member: CoScheduledOp) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.flow_groups import FlowGroups, flow_groups_of
+from simulator.engine.traffic import Traffic
 from simulator.engine.ways import Ways
 from simulator.records.schedule import Round
 
@@ -79,7 +79,7 @@ class Layout:
 
     Attributes
     ----------
-    cargo : Cargo
+    traffic : Traffic
     ways : Ways
     steps : tuple of Batch or PipelinedRing
     src, dst : int array, shape (slots,)
@@ -90,7 +90,7 @@ class Layout:
         Of the route, stray factors applied [s].
     """
 
-    cargo: Cargo
+    traffic: Traffic
     ways: Ways
     steps: tuple[Batch | PipelinedRing, ...]
     src: Ints
@@ -101,15 +101,15 @@ class Layout:
     @property
     def whole(self) -> bool:
         """Whether every transfer has its slot, which is its number then."""
-        return len(self.src) == len(self.cargo)
+        return len(self.src) == len(self.traffic)
 
 
-def layout_of(cargo: Cargo, ways: Ways, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
+def layout_of(traffic: Traffic, ways: Ways, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
     """Lay a collective out.
 
     Parameters
     ----------
-    cargo : Cargo
+    traffic : Traffic
     ways : Ways
     noise : float array, shape (transfers,), or None
         Factors on latencies.
@@ -118,7 +118,7 @@ def layout_of(cargo: Cargo, ways: Ways, noise: Floats | None, capacity: Floats, 
     whole : bool
         Whether every transfer is to have a slot of its own.
     """
-    return _Desk(cargo, ways, capacity, compact=noise is None and not whole).layout(noise)
+    return _Desk(traffic, ways, capacity, compact=noise is None and not whole).layout(noise)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class _Desk:
         By channel: the slot of the last transfer on it; -1 where there is none.
     """
 
-    cargo: Cargo
+    traffic: Traffic
     ways: Ways
     capacity: Floats
     compact: bool
@@ -150,11 +150,11 @@ class _Desk:
     _flow_groups: dict[tuple[bytes, bytes], FlowGroups | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        channels = max((int(part.repeat.round.channel.max()) for part in self.cargo.parts), default=-1) + 1
+        channels = max((int(part.repeat.round.channel.max()) for part in self.traffic.parts), default=-1) + 1
         self.last_on = np.full(channels, -1)
 
     def layout(self, noise: Floats | None) -> Layout:
-        parts = self.cargo.parts
+        parts = self.traffic.parts
         orders = self._orders()
         base = slot = 0
         for part, order in zip(parts, orders, strict=True):
@@ -175,14 +175,14 @@ class _Desk:
         )
         latency = self.ways.latency[route]
         return Layout(
-            self.cargo, self.ways, tuple(steps), src, dst, route, latency if noise is None else latency * noise
+            self.traffic, self.ways, tuple(steps), src, dst, route, latency if noise is None else latency * noise
         )
 
     def _orders(self) -> list[Ints | None]:
         """By part how it goes round in rings; None where it does not, or where ends within it are waited for."""
-        orders = [self._order(number) for number in range(len(self.cargo.parts))]
+        orders = [self._order(number) for number in range(len(self.traffic.parts))]
         base, zones = 0, list[tuple[int, int, int]]()
-        for number, part in enumerate(self.cargo.parts):
+        for number, part in enumerate(self.traffic.parts):
             length, own = len(part.route), part.repeat
             if zones and orders[number] is None:
                 # Where waits of all repetitions reach to.
@@ -200,14 +200,14 @@ class _Desk:
         """How a part goes round in rings; None where it does not, or where its flows share links."""
         if not self.compact or number == 0:
             return None
-        part, before = self.cargo.parts[number], self.cargo.parts[number - 1]
+        part, before = self.traffic.parts[number], self.traffic.parts[number - 1]
         own, other = part.repeat.round, before.repeat.round
         behind = own.after[:, 0] if own.after.shape[1] == 1 and own.gate is None else None
         alike = ("src", "dst", "channel")
         if behind is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in alike):
             return None
         rows = len(own)
-        base = sum(len(p.route) * p.repeat.times for p in self.cargo.parts[:number])
+        base = sum(len(p.route) * p.repeat.times for p in self.traffic.parts[:number])
         behind = behind - (base - rows)
         if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
             return None
@@ -216,7 +216,7 @@ class _Desk:
         return _rings(behind) if part.steady or part.repeat.hands_on(behind) else None
 
     def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | PipelinedRing]:
-        part, slot = self.cargo.parts[number], self.slots[number]
+        part, slot = self.traffic.parts[number], self.slots[number]
         own, length = part.repeat.round, len(part.route)
         if order is not None:
             yield PipelinedRing(slot, slot + length, number, order)
@@ -225,7 +225,7 @@ class _Desk:
         base = self.bases[number]
         cuts = _batch_bounds(own, base)
         repetition = 0
-        for nbytes, times in self.cargo.carried(part):
+        for nbytes, times in self.traffic.carried(part):
             takes = nbytes / self.ways.rate[part.route]
             for _ in range(times):
                 waits = self._slots_of(own.after, repetition * length)
@@ -234,7 +234,7 @@ class _Desk:
                 repetition += 1
 
     def _batch(self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, takes: Floats) -> Batch:
-        part = self.cargo.parts[number]
+        part = self.traffic.parts[number]
         own, length = part.repeat.round, len(part.route)
         first = self.slots[number] + repetition * length + rows.start
         last = first + rows.stop - rows.start

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.refinement import Partition, PlacedCollective, rows_with_keys
 from simulator.engine.path import Path
+from simulator.engine.traffic import Traffic
 from simulator.engine.ways import Ways
 from simulator.records.transfers import Transfers, before_on_channel
 
@@ -53,28 +53,28 @@ class Representatives:
 
     Attributes
     ----------
-    cargo : Cargo
+    traffic : Traffic
     row : tuple of int array
         By round the first row of each kind, rising: so what is ahead on a channel stays ahead.
     kind : tuple of int array
         By round the kinds of these rows.
     """
 
-    cargo: Cargo
+    traffic: Traffic
     row: tuple[Ints, ...]
     kind: tuple[Ints, ...]
 
     @classmethod
-    def of(cls, cargo: Cargo, kinds: Ints) -> Representatives:
+    def of(cls, traffic: Traffic, kinds: Ints) -> Representatives:
         """From the kinds of all rounds' rows."""
-        rounds = _by_round(cargo, kinds)
+        rounds = _by_round(traffic, kinds)
         rows = [np.sort(np.unique(own, return_index=True)[1]) for own in rounds]
-        return cls(cargo, tuple(rows), tuple(own[row] for own, row in zip(rounds, rows, strict=True)))
+        return cls(traffic, tuple(rows), tuple(own[row] for own, row in zip(rounds, rows, strict=True)))
 
     @cached_property
     def bases(self) -> Ints:
         """By round the number of the first transfer that is played for it; then how many there are."""
-        lengths = [len(kind) * part.repeat.times for kind, part in zip(self.kind, self.cargo.parts, strict=True)]
+        lengths = [len(kind) * part.repeat.times for kind, part in zip(self.kind, self.traffic.parts, strict=True)]
         return np.cumsum([0, *lengths])
 
     def __len__(self) -> int:
@@ -83,9 +83,9 @@ class Representatives:
     def numbers(self, kinds: Ints, wanted: Bools) -> Ints:
         """What stands for the wanted rows of a group whose rows are of these kinds, in all repetitions."""
         found = [np.zeros(0, np.int64)]
-        rounds = zip(_by_round(self.cargo, kinds), _by_round(self.cargo, wanted), strict=True)
+        rounds = zip(_by_round(self.traffic, kinds), _by_round(self.traffic, wanted), strict=True)
         for number, (own, chosen) in enumerate(rounds):
-            turns = np.arange(self.cargo.parts[number].repeat.times)[:, None] * len(self.kind[number])
+            turns = np.arange(self.traffic.parts[number].repeat.times)[:, None] * len(self.kind[number])
             found.append((self.bases[number] + turns + _places_in(self.kind[number], own[chosen])).ravel())
         return np.concatenate(found)
 
@@ -93,13 +93,13 @@ class Representatives:
         self, part: PlacedCollective, ways: Ways, number: int, kinds: Partition, capacity: Floats
     ) -> QuotientSchedule:
         """Write it out for a part, the `number`-th of all."""
-        rounds = [own.repeat.round for own in self.cargo.parts]
+        rounds = [own.repeat.round for own in self.traffic.parts]
         place = _places(part, number, kinds)
         src, dst, channel = (
             self._column([of[getattr(r, name)[row]] for r, row in zip(rounds, self.row, strict=True)])
             for name, of in (("src", place), ("dst", place), ("channel", kinds.channel[number]))
         )
-        sizes = [own.nbytes[row] for own, row in zip(self.cargo.parts, self.row, strict=True)]
+        sizes = [own.nbytes[row] for own, row in zip(self.traffic.parts, self.row, strict=True)]
         none = np.zeros(len(src), np.int32)
         before = before_on_channel(channel)
         transfers = Transfers(
@@ -112,7 +112,7 @@ class Representatives:
 
     def _waits(self, kinds: Ints) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Pairs of (awaited, waiter), each once."""
-        parts, rows = self.cargo.parts, _by_round(self.cargo, kinds)
+        parts, rows = self.traffic.parts, _by_round(self.traffic, kinds)
         lengths = np.array([len(own.route) for own in parts])
         own_lengths = np.array([len(kind) for kind in self.kind])
         begins = np.cumsum([0, *(len(own.route) * own.repeat.times for own in parts)])
@@ -138,7 +138,7 @@ class Representatives:
         kind, link, weight = kinds.takes
         own, place = rows_with_keys(kind, _joined(self.kind))
         link, weight = link[place], weight[place]
-        way = _joined([part.route[row] for part, row in zip(self.cargo.parts, self.row, strict=True)])
+        way = _joined([part.route[row] for part, row in zip(self.traffic.parts, self.row, strict=True)])
         rate = ways.rate[way]
         np.minimum.at(rate, own, capacity[link] / weight)
         return Ways(own, link, weight, ways.latency[way], rate, np.ones(len(own), np.bool_))
@@ -148,7 +148,7 @@ class Representatives:
 
     def _tiled(self, by_round: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Columns of rounds, repeated as these are, one behind the other."""
-        times = [own.repeat.times for own in self.cargo.parts]
+        times = [own.repeat.times for own in self.traffic.parts]
         return np.concatenate([np.zeros(0), *(np.tile(own, n) for own, n in zip(by_round, times, strict=True))])
 
 
@@ -175,10 +175,10 @@ def _places_in(column: Ints, wanted: Ints) -> Ints:
     return found
 
 
-def _by_round(cargo: Cargo, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-    if not cargo.parts:
+def _by_round(traffic: Traffic, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    if not traffic.parts:
         return []
-    return np.split(rows, np.cumsum([len(part.route) for part in cargo.parts])[:-1])
+    return np.split(rows, np.cumsum([len(part.route) for part in traffic.parts])[:-1])
 
 
 def _joined(arrays: Sequence[npt.NDArray[Any]]) -> Ints:

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.colours import Colours, bits, mixed, summed
 from simulator.engine.compiled.transfer_table import TransferTable, transfer_table
+from simulator.engine.traffic import Traffic
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 
@@ -42,7 +42,7 @@ class PlacedCollective:
     line : int
         Which of the lines that are played together it is of.
     op : Collective
-    cargo : Cargo or None
+    traffic : Traffic or None
         None where its time is given, and so are the ways.
     ways : Ways or None
         With the fabric's numbers of links.
@@ -50,7 +50,7 @@ class PlacedCollective:
 
     line: int
     op: Collective
-    cargo: Cargo | None
+    traffic: Traffic | None
     ways: Ways | None
 
 
@@ -95,13 +95,13 @@ def equitable_partition(parts: Sequence[PlacedCollective], bounds: Ints, capacit
         None where there is nothing to be gained, or where a transfer carries more in one
         repetition of its round than in another.
     """
-    cargos = {id(part.cargo): part.cargo for part in parts if part.cargo is not None}
-    known = {number: transfer_table(cargo) for number, cargo in cargos.items()}
+    traffics = {id(part.traffic): part.traffic for part in parts if part.traffic is not None}
+    known = {number: transfer_table(traffic) for number, traffic in traffics.items()}
     if None in known.values():
         return None
     tables = _GraphTables(len(bounds))
     for part in parts:
-        tables.sit(part, known.get(id(part.cargo)))
+        tables.sit(part, known.get(id(part.traffic)))
     return _ColourRefinement.of(tables, bounds, capacity).kinds()
 
 
@@ -121,7 +121,7 @@ class _GraphTables:
     def sit(self, part: PlacedCollective, rows: TransferTable | None) -> None:
         """Add a part; one whose time is given has no rows."""
         op, number = part.op, len(self.parts)
-        own = part.line, id(part.cargo), op.startup, op.together, op.duration, len(op.group), len(op.extras)
+        own = part.line, id(part.traffic), op.startup, op.together, op.duration, len(op.group), len(op.extras)
         self.parts.append(self._alike.setdefault(own, len(self._alike)))
         end, row, channel = (cut[-1] for cut in self.cuts.values())
         ends = np.concatenate([np.array(op.group, np.int64), end + np.arange(len(op.extras))])

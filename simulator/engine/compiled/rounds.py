@@ -45,7 +45,7 @@ def play(layout: Layout, start: Floats) -> SlotTimes:
     """Play from when each rank has reached the operation and paid its start-up, shape (ranks,)."""
     slots = len(layout.src)
     # Servers and switches are always there, but nothing happens before the first rank has come.
-    ranks, extras = layout.cargo.schedule.world_size, layout.cargo.schedule.extras
+    ranks, extras = layout.traffic.schedule.world_size, layout.traffic.schedule.extras
     began = np.concatenate([start, np.full(extras, start.min())])
     enter = np.maximum(began[layout.src], began[layout.dst])
     # What -1 stands for has ended long ago.
@@ -71,7 +71,7 @@ def play(layout: Layout, start: Floats) -> SlotTimes:
 
 def _one_moment_if_rounding(done: Floats, layout: Layout) -> Floats:
     """The same; one moment for all where they differ by no more than so many additions may lose."""
-    additions = sum(part.repeat.times for part in layout.cargo.parts)
+    additions = sum(part.repeat.times for part in layout.traffic.parts)
     last = done.max()
     return np.full(len(done), last) if last - done.min() <= additions * _LOST * last else done
 
@@ -92,7 +92,7 @@ def _run_batch(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None
 
 def _run_pipelined_ring(layout: Layout, ring: PipelinedRing, enter: Floats, end: Floats) -> None:
     """From the ends of the round before to those of the last repetition."""
-    part, order = layout.cargo.parts[ring.part], ring.order
+    part, order = layout.traffic.parts[ring.part], ring.order
     length = ring.last - ring.first
     now = end[ring.first - length : ring.first][order]
     latency = layout.latency[ring.first : ring.last][order]
@@ -123,7 +123,7 @@ def times_on_routes(layout: Layout, times: SlotTimes, routes: Ints) -> tuple[Flo
 
 def _each_repetition(layout: Layout, ring: PipelinedRing, times: SlotTimes) -> Iterator[tuple[Floats, Floats]]:
     """Enter and end of every repetition's transfers, by row of the round."""
-    part, order = layout.cargo.parts[ring.part], ring.order
+    part, order = layout.traffic.parts[ring.part], ring.order
     length = ring.last - ring.first
     behind = np.empty(length, np.int64)
     behind[order] = np.roll(order, 1, axis=1)

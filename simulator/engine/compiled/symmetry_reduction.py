@@ -13,13 +13,13 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.collective_solver import CollectiveTimes, SpmdOpTimes, Times
 from simulator.engine.compiled.contention import LinkOccupancy, concatenated, load_of, merged_intervals, occupancy_of
 from simulator.engine.compiled.quotient_schedule import QuotientSchedule, Representatives, members_of
 from simulator.engine.compiled.refinement import Partition, PlacedCollective, equitable_partition, rows_with_keys
 from simulator.engine.jitter import Jitter
+from simulator.engine.traffic import Traffic
 from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 
@@ -115,7 +115,7 @@ class ReducedProblem:
 
     def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, CollectiveTimes] | None:
         part = self.parts[number]
-        if part.cargo is None:
+        if part.traffic is None:
             return None
         there = partial(self._times, number, times)
         return 0.0, CollectiveTimes(done[list(part.op.group)], None, True, there, there)
@@ -125,7 +125,7 @@ class ReducedProblem:
         stands = int(self.quotient.stands[number])
         enter, end = times[self.parts[stands].op.name]
         representatives, kinds_of_rows = self.quotient.schedules[stands][0], self.quotient.kinds.row[number]
-        routes = np.concatenate([own.route for own in representatives.cargo.parts])
+        routes = np.concatenate([own.route for own in representatives.traffic.parts])
         wanted = np.ones(len(routes), np.bool_) if ways is None else np.isin(routes, ways)
         rows = representatives.numbers(kinds_of_rows, wanted)
         return enter[rows], end[rows]
@@ -150,7 +150,7 @@ class ReducedProblem:
 
 def reduce_by_symmetry(
     members: Sequence[CoScheduledOp],
-    lies: Callable[[Collective], tuple[Cargo, Ways]],
+    lies: Callable[[Collective], tuple[Traffic, Ways]],
     capacity: Floats,
     alike: float,
     known: MutableMapping[bytes, Quotient | None],
@@ -160,7 +160,7 @@ def reduce_by_symmetry(
     Parameters
     ----------
     members : sequence of CoScheduledOp
-    lies : callable (Collective) -> (Cargo, Ways)
+    lies : callable (Collective) -> (Traffic, Ways)
         How it lies on the fabric.
     capacity : float array
         Of every link [B/s].
@@ -191,11 +191,13 @@ def _quotient(parts: Sequence[PlacedCollective], ready_times: Ints, capacity: Fl
     schedules = {}
     for number in sorted(first.tolist()):
         part = parts[number]
-        if part.cargo is not None and part.ways is not None:
-            representatives = Representatives.of(part.cargo, found.row[number])
+        if part.traffic is not None and part.ways is not None:
+            representatives = Representatives.of(part.traffic, found.row[number])
             schedules[number] = representatives, representatives.written(part, part.ways, number, found, capacity)
     quotient = Quotient(found, first[found.part], schedules)
-    return quotient if 2 * len(quotient) <= sum(len(part.cargo) for part in parts if part.cargo is not None) else None
+    return (
+        quotient if 2 * len(quotient) <= sum(len(part.traffic) for part in parts if part.traffic is not None) else None
+    )
 
 
 def _same(ready_times: Sequence[Floats], alike: float) -> Ints | None:

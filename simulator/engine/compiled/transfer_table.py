@@ -1,4 +1,4 @@
-"""A cargo's rounds as one table: what every transfer of a round has to do with, in whichever repetition.
+"""A traffic's rounds as one table: what every transfer of a round has to do with, in whichever repetition.
 
 Rule: each round stands there once. What holds for the first repetition and for the second holds for all.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.engine.cargo import Cargo
 from simulator.engine.compiled.colours import Colours, bits, mixed
+from simulator.engine.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class TransferTable:
     how: Colours
 
 
-def transfer_table(cargo: Cargo) -> TransferTable | None:
-    """Write a cargo's rounds out, once each; None where repetitions of a round are unlike."""
-    if not cargo.steady:
+def transfer_table(traffic: Traffic) -> TransferTable | None:
+    """Write a traffic's rounds out, once each; None where repetitions of a round are unlike."""
+    if not traffic.steady:
         return None
-    lengths = [len(part.route) for part in cargo.parts]
-    bases = np.cumsum([0, *(n * part.repeat.times for n, part in zip(lengths, cargo.parts, strict=True))])
+    lengths = [len(part.route) for part in traffic.parts]
+    bases = np.cumsum([0, *(n * part.repeat.times for n, part in zip(lengths, traffic.parts, strict=True))])
     first = np.cumsum([0, *lengths])
     facts = [np.zeros(0, np.uint64)]
     waiter, awaited, how = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)]
-    for number, part in enumerate(cargo.parts):
+    for number, part in enumerate(traffic.parts):
         own, length = part.repeat.round, lengths[number]
         facts.append(mixed(mixed(bits(part.nbytes), _place_on_channel(own.channel)), number))
         waits = own.waits
@@ -61,13 +61,13 @@ def transfer_table(cargo: Cargo) -> TransferTable | None:
             waiter.append(row + first[number])
             awaited.append(first[other] + (on - bases[other]) % round_length)
             how.append(mixed((on - bases[other]) // round_length, 2 * number + repetition))
-    rounds = [part.repeat.round for part in cargo.parts]
+    rounds = [part.repeat.round for part in traffic.parts]
     none = np.zeros(0, np.int64)
     src, dst, channel = (
         np.concatenate([none, *(np.broadcast_to(getattr(r, name), len(r)) for r in rounds)])
         for name in ("src", "dst", "channel")
     )
-    way = np.concatenate([none, *(part.route.astype(np.int64) for part in cargo.parts)])
+    way = np.concatenate([none, *(part.route.astype(np.int64) for part in traffic.parts)])
     pairs = np.concatenate(waiter), np.concatenate(awaited)
     return TransferTable(src, dst, channel, way, np.concatenate(facts), pairs, np.concatenate(how))
 

@@ -1,7 +1,7 @@
-"""What a collective sends, whoever takes part: rounds with the ways that they take, bytes, and transfers if need be.
+"""How many bytes each transfer of a schedule carries, for arrays of a given size: a schedule with sizes.
 
-Rule: looks at rounds, never at transfers, which are written out for who asks for them. The same for all groups that do
-the same side by side.
+Rule: counts by rounds; transfers are written out only when a caller asks for them, for there may be 10^10. It knows no
+rank and no link, so groups that do the same side by side share one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Cargo:
+class Traffic:
     """A schedule with sizes.
 
     Attributes
