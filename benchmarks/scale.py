@@ -35,23 +35,23 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> Wiring:
     if alike:
         return wiring
     generator = np.random.default_rng(0)
-    hop = wiring.traffic.ways[:, 0]
+    hop = wiring.traffic.routes[:, 0]
     latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
-    return replace(wiring, ways=replace(wiring.ways, latency=latency, rate=rate))
+    return replace(wiring, routes=replace(wiring.routes, latency=latency, rate=rate))
 
 
 def play(wiring: Wiring) -> float:
     """Lay it out and play it; when the last rank is through [s]."""
-    ways, links = with_own_link_numbers(wiring.ways)
-    shape = CollectiveSolver(wiring.traffic, ways, None, np.array(wiring.capacity)[links])
+    routes, links = with_own_link_numbers(wiring.routes)
+    shape = CollectiveSolver(wiring.traffic, routes, None, np.array(wiring.capacity)[links])
     return float(shape.played(np.zeros(wiring.traffic.schedule.world_size), 0.0).done.max())
 
 
 def rounds(wiring: Wiring) -> float:
     """The same by plain numpy, round by round: the floor of who follows every round."""
-    ways, part = wiring.ways, wiring.traffic.parts[0]
-    row = part.route[np.argsort(part.repeat.round.src)]
-    latency, rate = ways.latency[row], ways.rate[row]
+    routes, part = wiring.routes, wiring.traffic.parts[0]
+    row = part.route_of[np.argsort(part.repeat.round.src)]
+    latency, rate = routes.latency[row], routes.rate[row]
     takes = int(wiring.traffic.chunk_sizes[0]) * wiring.traffic.itemsize / rate
     end = latency + takes
     return float(by_rounds(end, latency, [takes] * (2 * (len(row) - 1) - 1)).max())

@@ -112,11 +112,11 @@ class CollectivePlay:
         for rows in _blocks(len(transfers)):
             ready = np.maximum(started[transfers.src[rows]], started[transfers.dst[rows]])
             np.maximum(ready, enter[rows], out=ready)
-            ready += latency[wiring.route[rows]] * (1.0 if self._jitter is None else self._jitter[rows])
+            ready += latency[wiring.route_of[rows]] * (1.0 if self._jitter is None else self._jitter[rows])
             before = transfers.before_on_channel[rows]
             enter[rows] = np.where(before >= 0, np.maximum(ready, self._ends[before]), ready)
         return TransferLog(
-            self.op.name, transfers, wiring.nbytes, enter, self._ends, wiring.route, wiring.links, wiring.vertices
+            self.op.name, transfers, wiring.nbytes, enter, self._ends, wiring.route_of, wiring.links, wiring.vertices
         )
 
     def _tail_ended(self, number: int) -> None:
@@ -130,7 +130,7 @@ class CollectivePlay:
     ) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
         """The two functions that are called once a transfer, with everything they need in reach."""
         wiring, transfers = self.wiring, self.wiring.transfers
-        paths, route, sizes = wiring.paths, _column(wiring.route), self.sizes
+        paths, route_of, sizes = wiring.paths, _column(wiring.route_of), self.sizes
         jitter = None if self._jitter is None else _column(self._jitter)
         successor = _column(_successors(transfers))
         next_waiter = _column(waiters.only)
@@ -155,7 +155,7 @@ class CollectivePlay:
                     return
                 if latest > since:
                     since = latest
-            path = paths[route[number]]
+            path = paths[route_of[number]]
             enter = since + (path.latency if jitter is None else path.latency * jitter[number])
             if enter < now:
                 enter = now

@@ -71,8 +71,8 @@ def timeline_of(
     wirings: Sequence[tuple[str, Wiring]],
 ) -> Timeline:
     """Put everything together; `wirings` are those of the logs, by collective."""
-    ways = {id(wiring.ways): wiring.ways.link for _, wiring in wirings}.values()
-    used = np.unique(np.concatenate([np.zeros(0, np.int64), *ways]))
+    routes = {id(wiring.routes): wiring.routes.link for _, wiring in wirings}.values()
+    used = np.unique(np.concatenate([np.zeros(0, np.int64), *routes]))
     used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
     ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))

@@ -27,8 +27,8 @@ class Part:
     Attributes
     ----------
     repeat : Repeat
-    route : int array, shape (t,)
-        The way of each transfer.
+    route_of : int array, shape (t,)
+        Which route each transfer takes: row of `route_keys`.
     nbytes : float array, shape (t,)
         What each carries in the first repetition [B].
     steady : bool
@@ -36,7 +36,7 @@ class Part:
     """
 
     repeat: Repeat
-    route: npt.NDArray[np.int32]
+    route_of: npt.NDArray[np.int32]
     nbytes: Floats
     steady: bool
 
@@ -61,24 +61,25 @@ class Traffic:
 
     def __len__(self) -> int:
         """How many transfers there are; nothing is written out."""
-        return sum(len(part.route) * part.repeat.times for part in self.parts)
+        return sum(len(part.route_of) * part.repeat.times for part in self.parts)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Those with any transfers."""
         repeats = list(self.schedule.repeats())
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
-        rows = self._ways[1]
+        rows = self._by_key[1]
         each = zip(repeats, cuts[:-1], cuts[1:], strict=True)
         return tuple(Part(own, rows[a:b], self._carried(own, 0), self._is_steady(own)) for own, a, b in each)
 
     @property
-    def ways(self) -> Ints:
-        """Source, destination and whether it is added there, for each different way; shape (ways, 3)."""
-        return self._ways[0]
+    def route_keys(self) -> Ints:
+        """Source, destination and whether it is added there, for each different route; shape (routes, 3)."""
+        return self._by_key[0]
 
     @cached_property
-    def _ways(self) -> tuple[Ints, npt.NDArray[np.int32]]:
+    def _by_key(self) -> tuple[Ints, npt.NDArray[np.int32]]:
+        """The different keys of routes, and which of them each row of the rounds takes."""
         rounds = [repeat.round for repeat in self.schedule.repeats()]
         n = self.schedule.world_size + self.schedule.extras
         keys = [(r.src * n + r.dst) * 2 + r.reduce for r in rounds]
@@ -88,9 +89,9 @@ class Traffic:
 
     @cached_property
     def channels(self) -> tuple[Ints, Ints, Ints]:
-        """By way the lowest and the highest channel that takes it, and how many do."""
+        """By route the lowest and the highest channel that takes it, and how many do."""
         channel = np.concatenate([np.zeros(0, np.int64), *(part.repeat.round.channel for part in self.parts)])
-        row, count = self._ways[1], len(self.ways)
+        row, count = self._by_key[1], len(self.route_keys)
         low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
         np.minimum.at(low, row, channel)
         np.maximum.at(high, row, channel)
@@ -142,11 +143,11 @@ class Traffic:
         return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
     @cached_property
-    def bytes_by_way(self) -> Floats:
-        """What all transfers of each way carry [B]."""
-        total = np.zeros(len(self.ways))
+    def bytes_by_route(self) -> Floats:
+        """What all transfers of each route carry [B]."""
+        total = np.zeros(len(self.route_keys))
         for part in self.parts:
-            total += np.bincount(part.route, self._bytes_of_all(part), len(self.ways))
+            total += np.bincount(part.route_of, self._bytes_of_all(part), len(self.route_keys))
         return total
 
     def _bytes_of_all(self, part: Part) -> Floats:
@@ -164,7 +165,7 @@ class Traffic:
     @cached_property
     def total_bytes(self) -> float:
         """On the wire, each transfer counted once [B]."""
-        return float(self.nbytes.sum()) if "nbytes" in self.__dict__ else float(self.bytes_by_way.sum())
+        return float(self.nbytes.sum()) if "nbytes" in self.__dict__ else float(self.bytes_by_route.sum())
 
     @cached_property
     def transfers(self) -> Transfers:
@@ -180,6 +181,6 @@ class Traffic:
         return carried * np.where(self.transfers.reduce, self.reduce_itemsize, self.itemsize)
 
     @cached_property
-    def route(self) -> npt.NDArray[np.int32]:
-        """The way of each transfer, shape (transfers,)."""
-        return np.concatenate([np.zeros(0, np.int32), *(np.tile(p.route, p.repeat.times) for p in self.parts)])
+    def route_of(self) -> npt.NDArray[np.int32]:
+        """Which route each transfer takes: row of `route_keys`, shape (transfers,)."""
+        return np.concatenate([np.zeros(0, np.int32), *(np.tile(p.route_of, p.repeat.times) for p in self.parts)])

@@ -1,6 +1,6 @@
 """Which links two flows could ever hold each other back on; all others need not be watched.
 
-Rule: looks at all ways of a program before it is played:
+Rule: looks at all routes of a program before it is played:
 - a link that only one channel of one collective uses never has two flows, for a channel is a FIFO;
 - a link that all flows that can be on it at once cannot fill, each at the rate that it has alone, holds nobody back;
 - a link is never the bottleneck if all its users also use another one that is as narrow or narrower for each of them.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.basics.arrays import Bools, Floats, Ints
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 
 # Rounding of a sum of rates.
 _FULL = 1.0 + 1e-12
@@ -22,14 +22,14 @@ _FULL = 1.0 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The ways of collectives that are alike in everything but their sizes.
+    """The routes of collectives that are alike in everything but their sizes.
 
     Attributes
     ----------
-    ways : Ways
-    low, high, flows : int array, shape (ways,)
+    routes : Routes
+    low, high, flows : int array, shape (routes,)
         The lowest and the highest channel that takes each, and how many do: so many flows it can have at once.
-    src, dst : int array, shape (ways,)
+    src, dst : int array, shape (routes,)
         Whose flows they are: ranks; below 0 servers and switches.
     stream : str
         Of the ranks.
@@ -37,7 +37,7 @@ class Laid:
         How many such collectives there are.
     """
 
-    ways: Ways
+    routes: Routes
     low: Ints
     high: Ints
     flows: Ints
@@ -48,18 +48,18 @@ class Laid:
 
 
 def useful_links(every: Sequence[Laid], capacity: Floats) -> list[Bools]:
-    """For each link of each way whether flows can meet there and it can be the bottleneck."""
+    """For each link of each route whether flows can meet there and it can be the bottleneck."""
     meeting = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * _FULL)
     useful = meeting.copy()
     for link, others in _ruled(every, meeting, capacity):
         if useful[others].any():
             useful[link] = False
-    return [useful[laid.ways.link] for laid in every]
+    return [useful[laid.routes.link] for laid in every]
 
 
 def all_links(every: Sequence[Laid]) -> list[Bools]:
     """The same shape with nothing left out: slower, and true whatever `useful_links` takes for granted."""
-    return [np.ones(len(laid.ways.link), np.bool_) for laid in every]
+    return [np.ones(len(laid.routes.link), np.bool_) for laid in every]
 
 
 def _shared(every: Sequence[Laid], links: int) -> Bools:
@@ -67,13 +67,13 @@ def _shared(every: Sequence[Laid], links: int) -> Bools:
     low, high = np.full(links, np.iinfo(np.int64).max), np.full(links, -1)
     base = 0
     for laid in every:
-        way, link = laid.ways.way, laid.ways.link
-        np.minimum.at(low, link, base + laid.low[way])
-        np.maximum.at(high, link, base + laid.high[way])
+        route, link = laid.routes.route, laid.routes.link
+        np.minimum.at(low, link, base + laid.low[route])
+        np.maximum.at(high, link, base + laid.high[route])
         base += int(laid.high.max(initial=-1)) + 1
         if laid.times > 1:
             # Two collectives of one stream follow each other at a rank, not at a server or a switch.
-            np.maximum.at(high, link[((laid.src < 0) | (laid.dst < 0))[way]], base)
+            np.maximum.at(high, link[((laid.src < 0) | (laid.dst < 0))[route]], base)
             base += 1
     return np.asarray(high > low)
 
@@ -96,9 +96,9 @@ def _demands(every: Sequence[Laid], links: int) -> Floats:
             rank = whose >= 0
             # Ranks by stream; behind them everybody else, each a number of its own.
             end = np.where(rank, whose * len(every) + streams[laid.stream], beyond - 1 - whose)
-            flow = laid.flows * laid.ways.rate * np.where(rank, 1, laid.times)
-            asked = flow[laid.ways.way] * laid.ways.weight
-            key, place = np.unique(laid.ways.link * ends + end[laid.ways.way], return_inverse=True)
+            flow = laid.flows * laid.routes.rate * np.where(rank, 1, laid.times)
+            asked = flow[laid.routes.route] * laid.routes.weight
+            key, place = np.unique(laid.routes.link * ends + end[laid.routes.route], return_inverse=True)
             keys.append(key)
             demands.append(np.bincount(place, asked, len(key)).astype(np.float64))
             beyond += int((-whose).max(initial=0))
@@ -117,12 +117,12 @@ def _ruled(every: Sequence[Laid], meeting: Bools, capacity: Floats) -> Iterator[
     users = np.zeros(len(capacity), np.int64)
     pairs = [np.zeros(0, np.int64)]
     for laid in every:
-        rows = np.flatnonzero(meeting[laid.ways.link])
-        way, link = laid.ways.way[rows], laid.ways.link[rows]
-        narrow = laid.ways.weight[rows] / capacity[link]
+        rows = np.flatnonzero(meeting[laid.routes.link])
+        route, link = laid.routes.route[rows], laid.routes.link[rows]
+        narrow = laid.routes.weight[rows] / capacity[link]
         users += np.bincount(link, minlength=len(users))
-        for apart in range(1, int(np.bincount(way).max(initial=1))):
-            same = np.flatnonzero(way[apart:] == way[:-apart])
+        for apart in range(1, int(np.bincount(route).max(initial=1))):
+            same = np.flatnonzero(route[apart:] == route[:-apart])
             for one, other in ((same, same + apart), (same + apart, same)):
                 ruled = narrow[other] >= narrow[one]
                 pairs.append(link[one[ruled]] * len(capacity) + link[other[ruled]])

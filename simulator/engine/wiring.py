@@ -1,7 +1,7 @@
 """Wiring: which links each transfer of a program takes.
 
-Rule: collectives that are alike share what is worked out for them: the same traffic whatever their groups, the same ways
-whatever their sizes. Routes keep all their links for the books; rates are taken over all of them.
+Rule: collectives that are alike share what is worked out for them: the same traffic whatever their groups, the same
+routes whatever their sizes. Routes keep all their links for the books; rates are taken over all of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.path import Path
+from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
 from simulator.engine.useful_links import Laid, all_links, useful_links
-from simulator.engine.ways import Ways
 from simulator.records.program import Collective
 from simulator.records.transfers import Transfers
 
@@ -41,7 +41,7 @@ class Wired(Protocol):
         """Of each [B]."""
 
     @property
-    def route(self) -> npt.NDArray[np.int32]:
+    def route_of(self) -> npt.NDArray[np.int32]:
         """Row of `paths` and `links` of each."""
 
     @property
@@ -64,8 +64,8 @@ class Wiring:
     Attributes
     ----------
     traffic : Traffic
-    ways : Ways
-        Of the traffic's ways.
+    routes : Routes
+        Where the traffic goes.
     vertices : tuple of str
         Of the participants.
     capacity : sequence of float
@@ -75,7 +75,7 @@ class Wiring:
     """
 
     traffic: Traffic
-    ways: Ways
+    routes: Routes
     vertices: tuple[str, ...]
     capacity: Sequence[float]
     hbm: int
@@ -91,21 +91,21 @@ class Wiring:
         return self.traffic.nbytes
 
     @property
-    def route(self) -> npt.NDArray[np.int32]:
+    def route_of(self) -> npt.NDArray[np.int32]:
         """Row of `paths` and `links` of each transfer."""
-        return self.traffic.route
+        return self.traffic.route_of
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """By way, with only the links on which flows can meet."""
-        return self.ways.paths(self.capacity)
+        """By route, with only the links on which flows can meet."""
+        return self.routes.paths(self.capacity)
 
     @cached_property
     def links(self) -> tuple[tuple[int, ...], ...]:
-        """By way all links of the cluster."""
-        there = self.ways.link < self.hbm
-        cuts = np.searchsorted(self.ways.way[there], np.arange(len(self.ways) + 1)).tolist()
-        links = self.ways.link[there].tolist()
+        """By route all links of the cluster."""
+        there = self.routes.link < self.hbm
+        cuts = np.searchsorted(self.routes.route[there], np.arange(len(self.routes) + 1)).tolist()
+        links = self.routes.link[there].tolist()
         return tuple(tuple(links[a:b]) for a, b in pairwise(cuts))
 
 
@@ -154,14 +154,14 @@ class _Desk:
                 laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, node_of)
         every = list(laid.values())
         watched = all_links(every) if watch_all else useful_links(every, bandwidth)
-        ways = {kind: one.ways.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
+        routes = {kind: one.routes.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
         made: dict[tuple[_Kind, int], Wiring] = {}
         found = []
         for op in collectives:
             key = _kind(op), id(self._traffic(op))
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
-                made[key] = Wiring(self._traffic(op), ways[key[0]], _vertices(self.cluster, op), self.capacity, hbm)
+                made[key] = Wiring(self._traffic(op), routes[key[0]], _vertices(self.cluster, op), self.capacity, hbm)
             found.append(made[key])
         return found
 
@@ -179,32 +179,32 @@ class _Desk:
 
     def _lay(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> Laid:
         traffic, ranks = self._traffic(op), len(op.group)
-        src, dst, reduce = traffic.ways.T
-        way, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
+        src, dst, reduce = traffic.route_keys.T
+        route, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
         adding = np.flatnonzero((reduce == 1) & (dst < ranks))
         group = np.array(op.group, np.int64)
         hbm = len(bandwidth) - self.cluster.world_size + group[dst[adding]]
-        order = np.argsort(np.concatenate([way, adding]), kind="stable")
-        way, link = np.concatenate([way, adding])[order], np.concatenate([link, hbm])[order]
+        order = np.argsort(np.concatenate([route, adding]), kind="stable")
+        route, link = np.concatenate([route, adding])[order], np.concatenate([link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), _REDUCE_WEIGHT)])[order]
         # Servers and switches belong to no node, or to that of everybody they talk to.
         node = np.concatenate([node_of[group], np.full(len(op.extras), -1)])
         inside = (node[src] < 0) | (node[dst] < 0) | (node[src] == node[dst])
         rate = np.where(inside, op.rate_cap, op.cross_rate_cap)
-        np.minimum.at(rate, way, bandwidth[link] / weight)
-        ways = Ways(way, link, weight, latency, rate, np.zeros(len(way), np.bool_))
+        np.minimum.at(rate, route, bandwidth[link] / weight)
+        routes = Routes(route, link, weight, latency, rate, np.zeros(len(route), np.bool_))
         ends = np.concatenate([group, -1 - np.arange(len(op.extras))])
-        return Laid(ways, *traffic.channels, ends[src], ends[dst], op.stream, times)
+        return Laid(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
 
     def _routed(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
-        """Way and link, and each way's latency."""
+        """Route and link of each link of each route, and each route's latency."""
         key = vertices, pairs.tobytes()
         if key not in self._routes:
-            route = self.cluster.router.route
-            routes = [route(vertices[a], vertices[b]) for a, b in pairs.T.tolist()]
-            way = np.repeat(np.arange(len(routes)), [len(r.links) for r in routes])
-            link = np.array([number for r in routes for number in r.links], np.int64)
-            self._routes[key] = way, link, np.array([r.latency for r in routes], np.float64)
+            between = self.cluster.router.route
+            found = [between(vertices[a], vertices[b]) for a, b in pairs.T.tolist()]
+            route = np.repeat(np.arange(len(found)), [len(one.links) for one in found])
+            link = np.array([number for one in found for number in one.links], np.int64)
+            self._routes[key] = route, link, np.array([one.latency for one in found], np.float64)
         return self._routes[key]
 
 

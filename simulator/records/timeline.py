@@ -56,7 +56,7 @@ class TransferLog:
         On the wire [B].
     enter, end : float array
         When its bytes begin to flow and when the last is through [s].
-    route : int array
+    route_of : int array
         Row of `routes`.
     routes : tuple of tuple of int
         Links of each route, by number.
@@ -69,7 +69,7 @@ class TransferLog:
     nbytes: Floats
     enter: Floats
     end: Floats
-    route: npt.NDArray[np.int32]
+    route_of: npt.NDArray[np.int32]
     routes: tuple[tuple[int, ...], ...]
     vertices: tuple[str, ...]
 

@@ -41,7 +41,7 @@ def meet(timeline: Timeline, cluster: Cluster, link: int) -> bool:
     links, flows = len(cluster.router.bandwidth), []
     for log in timeline.logs:
         reduce, dst = log.transfers.reduce.tolist(), log.transfers.dst.tolist()
-        for number, row in enumerate(log.route.tolist()):
+        for number, row in enumerate(log.route_of.tolist()):
             if link < links:
                 there = link in log.routes[row]
             else:

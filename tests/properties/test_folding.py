@@ -135,7 +135,7 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
     wirings = dict(zip([op.name for op in sends], wire(cluster, sends, capacities(cluster)), strict=True))
     folded = reduce_by_symmetry(
         members,
-        lambda op: (wirings[op.name].traffic, wirings[op.name].ways),
+        lambda op: (wirings[op.name].traffic, wirings[op.name].routes),
         np.array(capacities(cluster)),
         0.0,
         {},

@@ -42,7 +42,7 @@ def run(case: Case, dtype: str = "int64", jitter: Jitter | None = None) -> Playe
 def loads(log: TransferLog, run: Played, cluster: Cluster) -> dict[str, list[tuple[float, float, float]]]:
     """(enter, end, bytes that the link's capacity is used for) of every transfer, by link; HBM counts three times."""
     found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    columns = zip(log.enter.tolist(), log.end.tolist(), log.nbytes.tolist(), log.route.tolist(), strict=True)
+    columns = zip(log.enter.tolist(), log.end.tolist(), log.nbytes.tolist(), log.route_of.tolist(), strict=True)
     for number, (enter, end, nbytes, route) in enumerate(columns):
         for link in log.routes[route]:
             found[cluster.router.link_name(link)].append((enter, end, nbytes))
@@ -76,14 +76,14 @@ def test_transfers_keep_the_rule_of_transfers(case: Case, lucky: bool) -> None:
     played_ = run(case, jitter=jitter)
     log = played_.timeline.logs[0]
     transfers, enter, end = log.transfers, log.enter, log.end
-    latency = np.array([sum(case.cluster.router.latency[i] for i in route) for route in log.routes])[log.route]
+    latency = np.array([sum(case.cluster.router.latency[i] for i in route) for route in log.routes])[log.route_of]
     tolerance = 1e-12 * (1 + end)
     # A channel is a FIFO, and nothing is ready before what it waits for has ended.
     follows = transfers.before_on_channel >= 0
     assert np.all(enter[follows] >= end[transfers.before_on_channel[follows]])
     assert np.all(enter[transfers.waiter] >= end[transfers.awaited])
     # Nothing is faster than its route.
-    narrowest = np.array([min(case.cluster.router.bandwidth[i] for i in route) for route in log.routes])[log.route]
+    narrowest = np.array([min(case.cluster.router.bandwidth[i] for i in route) for route in log.routes])[log.route_of]
     assert np.all(end - enter >= log.nbytes / narrowest - tolerance)
     if lucky:
         return

@@ -177,7 +177,7 @@ def test_transfers_are_logged_as_they_were_played() -> None:
     assert log.enter.tolist() == [10e-6, 10e-6]
     assert np.allclose(log.end, 10e-6 + 4000 / 12.5e9, rtol=1e-12)
     names = star(2).router.link_names
-    assert [[names[i] for i in log.routes[r]] for r in log.route.tolist()] == [
+    assert [[names[i] for i in log.routes[r]] for r in log.route_of.tolist()] == [
         ["gpu0->switch0", "switch0->gpu1"],
         ["gpu1->switch0", "switch0->gpu0"],
     ]

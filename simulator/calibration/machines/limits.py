@@ -72,7 +72,7 @@ def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]
     node_of = {cluster.ranks[rank]: b for b, node in enumerate(cluster.nodes) for rank in node}
     carried: dict[int, float] = {}
     ends: dict[int, tuple[int, int]] = {}
-    for i, route in enumerate(log.route.tolist()):
+    for i, route in enumerate(log.route_of.tolist()):
         ends[route] = int(log.transfers.src[i]), int(log.transfers.dst[i])
         for link in log.routes[route]:
             carried[link] = carried.get(link, 0.0) + float(log.nbytes[i])

@@ -28,21 +28,21 @@ def busiest_link(collectives: Sequence[PlayedCollective], router: Router) -> tup
     for wiring, _, _ in collectives:
         times[id(wiring)] = times.get(id(wiring), 0) + 1
     for number, wiring in wirings.items():
-        ways = wiring.ways
-        carried = times[number] * wiring.traffic.bytes_by_way[ways.way]
-        there = ways.link < len(nbytes)
-        np.add.at(nbytes, ways.link[there], carried[there])
+        routes = wiring.routes
+        carried = times[number] * wiring.traffic.bytes_by_route[routes.route_of]
+        there = routes.link < len(nbytes)
+        np.add.at(nbytes, routes.link[there], carried[there])
     link = int(np.argmax(nbytes / np.array(router.bandwidth)))
     if nbytes[link] == 0:
         return ()
-    over = {number: np.unique(w.ways.way[w.ways.link == link]) for number, w in wirings.items()}
+    over = {number: np.unique(w.routes.route_of[w.routes.link == link]) for number, w in wirings.items()}
     taking = [collective for collective in collectives if len(over[id(collective[0])])]
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), _busy(taking, over)),)
 
 
 def _busy(collectives: Sequence[PlayedCollective], over: Mapping[int, Ints]) -> float:
-    """How long at least one flow was on a link, of collectives that go over it by these of their ways [s]."""
-    # Groups of one shape share what was played, though not the ways by which they take a link.
+    """How long at least one flow was on a link, of collectives that go over it by these of their routes [s]."""
+    # Groups of one shape share what was played, though not the routes by which they take a link.
     total, known = 0.0, dict[tuple[int, int], tuple[Floats, Floats]]()
     for together in _overlapping(collectives):
         own = _of_one_channel(together[0], over) if len(together) == 1 else None
@@ -59,7 +59,7 @@ def _busy(collectives: Sequence[PlayedCollective], over: Mapping[int, Ints]) -> 
 
 
 def _overlapping(collectives: Sequence[PlayedCollective]) -> Iterator[list[PlayedCollective]]:
-    """Those that may be under way at one time, in order of time."""
+    """Those that may be under route_of at one time, in order of time."""
     together, until = list[PlayedCollective](), -math.inf
     for collective in sorted(collectives, key=lambda collective: collective[1]):
         _, zero, played = collective
@@ -75,11 +75,11 @@ def _overlapping(collectives: Sequence[PlayedCollective]) -> Iterator[list[Playe
 def _of_one_channel(collective: PlayedCollective, over: Mapping[int, Ints]) -> float | None:
     """Where one channel alone takes a link its flows follow each other, each at its own rate; None elsewhere [s]."""
     wiring, _, played = collective
-    ways = over[id(wiring)]
+    routes = over[id(wiring)]
     low, high, _ = wiring.traffic.channels
-    if played.by_flow or len({*low[ways].tolist(), *high[ways].tolist()}) > 1:
+    if played.by_flow or len({*low[routes].tolist(), *high[routes].tolist()}) > 1:
         return None
-    return float((wiring.traffic.bytes_by_way[ways] / wiring.ways.rate[ways]).sum())
+    return float((wiring.traffic.bytes_by_route[routes] / wiring.routes.rate[routes]).sum())
 
 
 def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:
@@ -87,7 +87,7 @@ def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:
 
 
 def _length(intervals: Sequence[tuple[Floats, Floats]]) -> float:
-    """Of the union [s]."""
+    """Routes the union [s]."""
     enter, end = (np.concatenate([pair[side] for pair in intervals]) for side in (0, 1))
     order = np.argsort(enter, kind="stable")
     enter, end = enter[order], np.maximum.accumulate(end[order])

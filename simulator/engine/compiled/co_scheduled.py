@@ -1,7 +1,7 @@
 """Collectives that share links with each other and with nothing else, played by the events engine, and only these.
 
-Rule: where shares change at every end there is no shorter way than to follow them; but whoever plays a program need not
-follow them again for every operation that is alike.
+Rule: where shares change at every end there is no shorter route than to follow each; but whoever plays a program need not
+follow each again for every operation that is alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CoScheduledTimes:
     start, done : float array, shape (ranks,)
         [s]
     times : mapping of a collective's name to (enter, end)
-        Of every transfer [s].
+        Routes every transfer [s].
     """
 
     start: Floats

@@ -1,6 +1,6 @@
 """One group's collective, played by arrays: what it needs to know beforehand, and what becomes of it.
 
-Rule: groups whose ways are alike but for the links' numbers are of one shape and are played once. Laps are one step
+Rule: groups whose routes are alike but for the links' numbers are of one shape and are played once. Laps are one step
 where nobody asks for each flow, else every transfer stands for itself.
 """
 
@@ -18,7 +18,7 @@ from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccup
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.layout import Layout, layout_of
 from simulator.engine.traffic import Traffic
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 
 # Enter and end [s].
 Times = tuple[Floats, Floats]
@@ -35,13 +35,13 @@ class CollectiveTimes:
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
     occupancy : LinkOccupancy or None
-        Of links that matter, by the shape's numbers; None where none does.
+        Routes links that matter, by the shape's numbers; None where none does.
     by_flow : bool
         Whether every flow stands there, none as part of a lap.
     times : callable () -> (enter, end)
-        Of every transfer [s].
-    on : callable (ways) -> (enter, end)
-        Of the transfers that take one of these [s].
+        Routes every transfer [s].
+    on : callable (routes) -> (enter, end)
+        Routes the transfers that take one of these [s].
     met : Contention or None
         Where its own flows held each other back and were not solved together: then the times are not to be had so.
     """
@@ -70,7 +70,7 @@ class SpmdOpTimes:
     played : tuple of (float, CollectiveTimes) or None
         By group, and the moment to which it is relative [s]; None for those whose time is given.
     occupancy : LinkOccupancy or None
-        Flow by flow what was followed so; where several lines were, of all of them, with the first.
+        Flow by flow what was followed so; where several lines were, of all of each, with the first.
     """
 
     start: Floats
@@ -88,14 +88,14 @@ class SpmdOpTimes:
         )
 
 
-def times_by_flow(traffic: Traffic, ways: Ways, done: Floats, times: Times, flow_group: Ints) -> CollectiveTimes:
+def times_by_flow(traffic: Traffic, routes: Routes, done: Floats, times: Times, flow_group: Ints) -> CollectiveTimes:
     """What became of a collective whose every transfer is known."""
 
     def on(rows: Ints) -> Times:
-        mine = np.isin(traffic.route, rows)
+        mine = np.isin(traffic.route_of, rows)
         return times[0][mine], times[1][mine]
 
-    occupancy = occupancy_of(ways, traffic.route, *times, flow_group) if ways.meets else None
+    occupancy = occupancy_of(routes, traffic.route_of, *times, flow_group) if routes.can_contend else None
     return CollectiveTimes(done, occupancy, True, lambda: times, on)
 
 
@@ -106,16 +106,16 @@ class CollectiveSolver:
     Attributes
     ----------
     traffic : Traffic
-    ways : Ways
+    routes : Routes
         With links that matter numbered from 0.
     noise : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
-        Of these links [B/s].
+        Routes these links [B/s].
     """
 
     traffic: Traffic
-    ways: Ways
+    routes: Routes
     noise: Floats | None
     capacity: Floats
     _known: list[tuple[Floats, CollectiveTimes]] = field(default_factory=list)
@@ -156,16 +156,16 @@ class CollectiveSolver:
     def _play(self, start: Floats, layout: Layout) -> CollectiveTimes:
         found = rounds.play(layout, start)
         if layout.whole:
-            return times_by_flow(self.traffic, self.ways, found.done, (found.enter, found.end), found.flow_group)
+            return times_by_flow(self.traffic, self.routes, found.done, (found.enter, found.end), found.flow_group)
         occupancy = (
-            occupancy_of(self.ways, layout.route, found.enter, found.end, found.flow_group) if self.ways.meets else None
+            occupancy_of(self.routes, layout.route_of, found.enter, found.end, found.flow_group) if self.routes.can_contend else None
         )
         return CollectiveTimes(
             found.done,
             occupancy,
             False,
             lambda: self._every_transfer(start),
-            lambda ways: rounds.times_on_routes(layout, found, ways),
+            lambda routes: rounds.times_on_routes(layout, found, routes),
         )
 
     def _every_transfer(self, start: Floats) -> Times:
@@ -174,21 +174,21 @@ class CollectiveSolver:
 
     @cached_property
     def _compact(self) -> Layout:
-        return layout_of(self.traffic, self.ways, self.noise, self.capacity)
+        return layout_of(self.traffic, self.routes, self.noise, self.capacity)
 
     @cached_property
     def _whole(self) -> Layout:
         if len(self.traffic) > MOST_WRITTEN:
             raise DeclinedError(f"{len(self.traffic)} transfers are too many to be looked at one by one")
-        return layout_of(self.traffic, self.ways, self.noise, self.capacity, whole=True)
+        return layout_of(self.traffic, self.routes, self.noise, self.capacity, whole=True)
 
 
-def with_own_link_numbers(ways: Ways) -> tuple[Ways, Ints]:
+def with_own_link_numbers(routes: Routes) -> tuple[Routes, Ints]:
     """Only the links that matter, numbered in the order in which they come up; and which links they are."""
-    way, link, weight = ways.watched
+    route_of, link, weight = routes.watched
     found, first, place = np.unique(link, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(found), np.int64)
     number[order] = np.arange(len(found))
-    every = np.ones(len(way), np.bool_)
-    return replace(ways, way=way, link=number[place], weight=weight, matters=every), found[order]
+    every = np.ones(len(route_of), np.bool_)
+    return replace(routes, route_of=route_of, link=number[place], weight=weight, matters=every), found[order]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 
 # One flow may begin where another ends: ends count as this much earlier, for rounding.
 _SHORTER: Final = 1.0 - 1e-13
@@ -67,7 +67,7 @@ class Contention:
     ----------
     link : int
     time : float
-        When the last of them enters [s].
+        When the last of each enters [s].
     owners : tuple of int
         Those that are on it then.
     certain : bool
@@ -80,14 +80,14 @@ class Contention:
     certain: bool = True
 
 
-def occupancy_of(ways: Ways, route: npt.NDArray[Any], enter: Floats, end: Floats, flow_group: Ints) -> LinkOccupancy:
-    """What flows that take these ways have of links that matter."""
+def occupancy_of(routes: Routes, route_of: npt.NDArray[Any], enter: Floats, end: Floats, flow_group: Ints) -> LinkOccupancy:
+    """What flows that take these routes have of links that matter."""
     # A flow without bytes holds nothing.
     real = np.flatnonzero(end > enter)
-    flow, link, weight = ways.taken(route[real])
+    flow, link, weight = routes.taken(route_of[real])
     row = real[flow]
     own = np.zeros(len(row), np.int64)
-    return LinkOccupancy(link, enter[row], end[row], weight * ways.rate[route[row]], flow_group[row], own)
+    return LinkOccupancy(link, enter[row], end[row], weight * routes.rate[route_of[row]], flow_group[row], own)
 
 
 def concatenated(occupancies: Sequence[LinkOccupancy]) -> LinkOccupancy:
@@ -114,12 +114,12 @@ def contentions(occupancy: LinkOccupancy, capacity: Floats) -> list[Contention]:
     ----------
     occupancy : LinkOccupancy
     capacity : float array
-        Of every link [B/s].
+        Routes every link [B/s].
 
     Returns
     -------
     list of Contention
-        In order of time; where there are many, some of them.
+        In order of time; where there are many, some of each.
     """
     rows = np.isin(occupancy.link, _filled(occupancy, capacity))
     if not rows.any():
@@ -193,7 +193,7 @@ class _Events:
 
 
 def _events(link: Ints, enter: Floats, end: Floats, amounts: Sequence[Floats]) -> _Events:
-    """Add amounts when they enter and take them away when they end; one flow may begin where another ends."""
+    """Add amounts when they enter and take each away when they end; one flow may begin where another ends."""
     both, time = np.concatenate([link, link]), np.concatenate([enter, end * _SHORTER])
     order = np.lexsort((time, both))
     both, time = both[order], time[order]

@@ -2,7 +2,7 @@
 
 Rule: plays as if operations shared nothing with each other, then proves that they did not, or declines. It gives the
 events engine's answer to 1e-9; where it cannot prove it, it gives none. As long as ranks keep step, one number stands
-for all of them.
+for all of each.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _Record:
         return replace(found, links=busiest_link(flights, self.sweep.cluster.router))
 
     def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
-        """Of the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
+        """Routes the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
         on_hbm = [spmd_op.index for spmd_op in self.sweep.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
         times = [self.sweep.ends[index] for index in on_hbm]
         ranks = {*kept, *(self._unlike(times) if alone else ())}
@@ -174,7 +174,7 @@ class _Record:
     def _log(self, op: Collective, zero: float, played: CollectiveTimes) -> TransferLog:
         wiring = self.sweep.solver.wiring(op)
         enter, end = played.times()
-        columns = (wiring.nbytes, enter + zero, end + zero, wiring.route)
+        columns = (wiring.nbytes, enter + zero, end + zero, wiring.route_of)
         return TransferLog(op.name, wiring.transfers, *columns, wiring.links, wiring.vertices)
 
     def _spans(self, kept: Sequence[int]) -> Iterator[Span]:

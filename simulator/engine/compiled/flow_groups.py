@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.max_min import rates_of
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 
 # Rounding of bytes over a share.
 _TOGETHER: Final = 1e-12
@@ -39,7 +39,7 @@ class FlowGroups:
     takes: Floats
 
     def entering_together(self, enter: Floats) -> Bools:
-        """Which of them enter with their whole flow_group, for enters of the whole batch [s]."""
+        """Which of each enter with their whole flow_group, for enters of the whole batch [s]."""
         own, count = enter[self.flow], int(self.flow_group.max()) + 1
         least, most = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(least, self.flow_group, own)
@@ -48,19 +48,19 @@ class FlowGroups:
         return found
 
 
-def flow_groups_of(ways: Ways, route: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats) -> FlowGroups | None:
-    """FlowGroups among flows that take these ways; None where nobody holds another back, or no flow_group ends together."""
-    flow, link, weight = ways.taken(route)
+def flow_groups_of(routes: Routes, route_of: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats) -> FlowGroups | None:
+    """FlowGroups among flows that take these routes; None where nobody holds another back, or no flow_group ends together."""
+    flow, link, weight = routes.taken(route_of)
     real = nbytes[flow] > 0
     flow, link, weight = flow[real], link[real], weight[real]
     _, place = np.unique(link, return_inverse=True)
     if not len(link) or int(np.bincount(place).max()) < 2:
         return None
-    label = _connected_components(flow, place, len(route))
-    size = np.bincount(label, minlength=len(route))
+    label = _connected_components(flow, place, len(route_of))
+    size = np.bincount(label, minlength=len(route_of))
     member = np.flatnonzero((nbytes > 0) & (size[label] > 1))
     rows = size[label[flow]] > 1
-    alone = ways.rate[route[member]]
+    alone = routes.rate[route_of[member]]
     shares = rates_of((np.searchsorted(member, flow[rows]), link[rows], weight[rows]), alone, capacity)
     alone, takes = nbytes[member] / alone, nbytes[member] / shares
     if bool((takes <= alone * (1.0 + _TOGETHER)).all()):

@@ -26,7 +26,7 @@ from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.symmetry_reduction import Quotient, reduce_by_symmetry
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.traffic import Traffic
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 from simulator.engine.wiring import Wiring, capacities, wire
 from simulator.records.program import Collective, Program
 
@@ -87,7 +87,7 @@ class GroupSolver:
         Raises
         ------
         DeclinedError
-            Flows share links, and there are too many of them to be followed one by one.
+            Flows share links, and there are too many of each to be followed one by one.
         """
         return [self._solve_alone(members[0])] if len(members) == 1 else self._solve_co_scheduled(members)
 
@@ -126,7 +126,7 @@ class GroupSolver:
     def contentions_among(self, lines: Sequence[tuple[tuple[Collective, ...], SpmdOpTimes]]) -> list[Contention]:
         """Where flows of several lines were on one link at once that could not give all what they take alone.
 
-        Who meets is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
+        Who can_contend is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
         alike and are apart by the same times is known.
         """
         zero = min(float(known.start.min()) for _, known in lines)
@@ -175,11 +175,11 @@ class GroupSolver:
         if key not in self._groups:
             stray = bool(self.jitter.latency)
             noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
-            ways, links = with_own_link_numbers(wiring.ways)
-            columns = (ways.latency, ways.rate, *ways.watched, self.capacity[links])
+            routes, links = with_own_link_numbers(wiring.routes)
+            columns = (routes.latency, routes.rate, *routes.watched, self.capacity[links])
             pattern = (id(wiring.traffic), key[1], *(column.tobytes() for column in columns))
             if pattern not in self._solvers:
-                self._solvers[pattern] = CollectiveSolver(wiring.traffic, ways, noise, self.capacity[links])
+                self._solvers[pattern] = CollectiveSolver(wiring.traffic, routes, noise, self.capacity[links])
             self._groups[key] = _PlacedGroup(np.array(op.group), self._solvers[pattern], links)
         return self._groups[key]
 
@@ -246,16 +246,16 @@ class GroupSolver:
         return [together.later(zero) for together in found]
 
     def _charge(self, flows: int) -> None:
-        """Give up where more would be followed than if all were: then the events engine is the shorter way."""
+        """Give up where more would be followed than if all were: then the events engine is the shorter route."""
         self._followed_transfers += flows
         if self._followed_transfers > max(_FREE_TO_FOLLOW, self._total_transfers):
             raise DeclinedError(
                 f"flows share links so often that more than all {self._total_transfers} would have to be followed"
             )
 
-    def _placement(self, op: Collective) -> tuple[Traffic, Ways]:
+    def _placement(self, op: Collective) -> tuple[Traffic, Routes]:
         wiring = self.wiring(op)
-        return wiring.traffic, wiring.ways
+        return wiring.traffic, wiring.routes
 
     def _follow_every_flow(self, members: Sequence[CoScheduledOp]) -> list[SpmdOpTimes]:
         found, occupancies = [], list[LinkOccupancy]()
@@ -277,7 +277,7 @@ class GroupSolver:
             return None
         at = self._group(op)
         flow_group = np.zeros(len(at.solver.traffic), np.int64)
-        return 0.0, times_by_flow(at.solver.traffic, at.solver.ways, done[at.ranks], times[op.name], flow_group)
+        return 0.0, times_by_flow(at.solver.traffic, at.solver.routes, done[at.ranks], times[op.name], flow_group)
 
     def _co_scheduled_key(self, member: CoScheduledOp) -> tuple[object, ...]:
         """Equal for members that give the same if they are reached at the same times."""

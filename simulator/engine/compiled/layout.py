@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.flow_groups import FlowGroups, flow_groups_of
 from simulator.engine.traffic import Traffic
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 from simulator.records.schedule import Round
 
 
@@ -37,9 +37,9 @@ class Batch:
     gate : int array, shape (transfers,), or None
         Entry of these for each transfer, where many wait for the same.
     before : int array, shape (transfers,), or None
-        Slots of what is ahead of them on their channels; None where nothing is.
+        Slots of what is ahead of each on their channels; None where nothing is.
     takes : float array, shape (transfers,)
-        Bytes at the route's own rate [s].
+        Bytes at the route_of's own rate [s].
     flow_groups : FlowGroups or None
     """
 
@@ -61,7 +61,7 @@ class PipelinedRing:
     Attributes
     ----------
     first, last : int
-        Slots of the last repetition; the ones before them are those of the round that it follows.
+        Slots of the last repetition; the ones before each are those of the round that it follows.
     part : int
     order : int array, shape (rings, hops)
         Rows of the round, each behind the one that hands on to it.
@@ -80,22 +80,22 @@ class Layout:
     Attributes
     ----------
     traffic : Traffic
-    ways : Ways
+    routes : Routes
     steps : tuple of Batch or PipelinedRing
     src, dst : int array, shape (slots,)
         Participants.
-    route : int array, shape (slots,)
-        Row of the ways.
+    route_of : int array, shape (slots,)
+        Row of the routes.
     latency : float array, shape (slots,)
-        Of the route, stray factors applied [s].
+        Routes the route_of, stray factors applied [s].
     """
 
     traffic: Traffic
-    ways: Ways
+    routes: Routes
     steps: tuple[Batch | PipelinedRing, ...]
     src: Ints
     dst: Ints
-    route: Ints
+    route_of: Ints
     latency: Floats
 
     @property
@@ -104,21 +104,21 @@ class Layout:
         return len(self.src) == len(self.traffic)
 
 
-def layout_of(traffic: Traffic, ways: Ways, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
+def layout_of(traffic: Traffic, routes: Routes, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
     """Lay a collective out.
 
     Parameters
     ----------
     traffic : Traffic
-    ways : Ways
+    routes : Routes
     noise : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
-        Of the fabric's links [B/s].
+        Routes the fabric's links [B/s].
     whole : bool
         Whether every transfer is to have a slot of its own.
     """
-    return _Desk(traffic, ways, capacity, compact=noise is None and not whole).layout(noise)
+    return _Desk(traffic, routes, capacity, compact=noise is None and not whole).layout(noise)
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class _Desk:
     """
 
     traffic: Traffic
-    ways: Ways
+    routes: Routes
     capacity: Floats
     compact: bool
     bases: list[int] = field(default_factory=list)
@@ -161,21 +161,21 @@ class _Desk:
             self.bases.append(base)
             self.slots.append(slot)
             self.kept.append(part.repeat.times if order is None else 1)
-            base += len(part.route) * part.repeat.times
-            slot += len(part.route) * self.kept[-1]
-        dropped = [(part.repeat.times - kept) * len(part.route) for part, kept in zip(parts, self.kept, strict=True)]
+            base += len(part.route_of) * part.repeat.times
+            slot += len(part.route_of) * self.kept[-1]
+        dropped = [(part.repeat.times - kept) * len(part.route_of) for part, kept in zip(parts, self.kept, strict=True)]
         self.starts = np.array(self.bases)
         self.shift = self.starts + np.array(dropped) - np.array(self.slots)
         steps = [step for number, order in enumerate(orders) for step in self._steps(number, order)]
         none = np.zeros(0, np.int64)
-        each = [(part.repeat.round.src, part.repeat.round.dst, part.route) for part in parts]
-        src, dst, route = (
+        each = [(part.repeat.round.src, part.repeat.round.dst, part.route_of) for part in parts]
+        src, dst, route_of = (
             np.concatenate([none, *(np.tile(row[column], kept) for row, kept in zip(each, self.kept, strict=True))])
             for column in range(3)
         )
-        latency = self.ways.latency[route]
+        latency = self.routes.latency[route_of]
         return Layout(
-            self.traffic, self.ways, tuple(steps), src, dst, route, latency if noise is None else latency * noise
+            self.traffic, self.routes, tuple(steps), src, dst, route_of, latency if noise is None else latency * noise
         )
 
     def _orders(self) -> list[Ints | None]:
@@ -183,7 +183,7 @@ class _Desk:
         orders = [self._order(number) for number in range(len(self.traffic.parts))]
         base, zones = 0, list[tuple[int, int, int]]()
         for number, part in enumerate(self.traffic.parts):
-            length, own = len(part.route), part.repeat
+            length, own = len(part.route_of), part.repeat
             if zones and orders[number] is None:
                 # Where waits of all repetitions reach to.
                 first = own.round.after[own.round.after >= 0]
@@ -207,17 +207,17 @@ class _Desk:
         if behind is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in alike):
             return None
         rows = len(own)
-        base = sum(len(p.route) * p.repeat.times for p in self.traffic.parts[:number])
+        base = sum(len(p.route_of) * p.repeat.times for p in self.traffic.parts[:number])
         behind = behind - (base - rows)
         if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
             return None
-        if not np.array_equal(own.dst[behind], own.src) or self._flow_groups_of(part.route, np.ones(rows)) is not None:
+        if not np.array_equal(own.dst[behind], own.src) or self._flow_groups_of(part.route_of, np.ones(rows)) is not None:
             return None
         return _rings(behind) if part.steady or part.repeat.hands_on(behind) else None
 
     def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | PipelinedRing]:
         part, slot = self.traffic.parts[number], self.slots[number]
-        own, length = part.repeat.round, len(part.route)
+        own, length = part.repeat.round, len(part.route_of)
         if order is not None:
             yield PipelinedRing(slot, slot + length, number, order)
             self.last_on[own.channel] = np.arange(slot, slot + length)
@@ -226,7 +226,7 @@ class _Desk:
         cuts = _batch_bounds(own, base)
         repetition = 0
         for nbytes, times in self.traffic.carried(part):
-            takes = nbytes / self.ways.rate[part.route]
+            takes = nbytes / self.routes.rate[part.route_of]
             for _ in range(times):
                 waits = self._slots_of(own.after, repetition * length)
                 for first, last in pairwise(cuts):
@@ -235,14 +235,14 @@ class _Desk:
 
     def _batch(self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, takes: Floats) -> Batch:
         part = self.traffic.parts[number]
-        own, length = part.repeat.round, len(part.route)
+        own, length = part.repeat.round, len(part.route_of)
         first = self.slots[number] + repetition * length + rows.start
         last = first + rows.stop - rows.start
         mine, gate = (waits[rows], None) if own.gate is None else (waits, own.gate[rows])
         after = tuple(mine.T[(mine >= 0).any(axis=0)])
         before = self.last_on[own.channel[rows]]
         self.last_on[own.channel[rows]] = np.arange(first, last)
-        flow_groups = self._flow_groups_of(part.route[rows], nbytes[rows])
+        flow_groups = self._flow_groups_of(part.route_of[rows], nbytes[rows])
         follows = before if bool((before >= 0).any()) else None
         return Batch(first, last, number, rows, after, gate, follows, takes[rows], flow_groups)
 
@@ -253,13 +253,13 @@ class _Desk:
             return np.where(numbers >= 0, numbers + later - self.shift[part], -1)
         return np.where(numbers >= 0, numbers + later, -1) if later else numbers
 
-    def _flow_groups_of(self, route: npt.NDArray[np.int32], nbytes: Floats) -> FlowGroups | None:
-        """Of a batch; batches that are alike are looked at once."""
-        if not self.ways.meets:
+    def _flow_groups_of(self, route_of: npt.NDArray[np.int32], nbytes: Floats) -> FlowGroups | None:
+        """Routes a batch; batches that are alike are looked at once."""
+        if not self.routes.can_contend:
             return None
-        key = route.tobytes(), nbytes.tobytes()
+        key = route_of.tobytes(), nbytes.tobytes()
         if key not in self._flow_groups:
-            self._flow_groups[key] = flow_groups_of(self.ways, route, nbytes, self.capacity)
+            self._flow_groups[key] = flow_groups_of(self.routes, route_of, nbytes, self.capacity)
         return self._flow_groups[key]
 
 

@@ -18,7 +18,7 @@ from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.compiled.refinement import Partition, PlacedCollective, rows_with_keys
 from simulator.engine.path import Path
 from simulator.engine.traffic import Traffic
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 from simulator.records.transfers import Transfers, before_on_channel
 
 
@@ -31,15 +31,15 @@ class QuotientSchedule:
 
     transfers: Transfers
     nbytes: Floats
-    route: npt.NDArray[np.int32]
-    ways: Ways
+    route_of: npt.NDArray[np.int32]
+    routes: Routes
     capacity: Floats
     vertices: tuple[str, ...] = ()
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
         """By kind of transfer."""
-        return self.ways.paths(self.capacity)
+        return self.routes.paths(self.capacity)
 
     @property
     def links(self) -> tuple[tuple[int, ...], ...]:
@@ -90,13 +90,13 @@ class Representatives:
         return np.concatenate(found)
 
     def written(
-        self, part: PlacedCollective, ways: Ways, number: int, kinds: Partition, capacity: Floats
+        self, part: PlacedCollective, routes: Routes, number: int, kinds: Partition, capacity: Floats
     ) -> QuotientSchedule:
         """Write it out for a part, the `number`-th of all."""
         rounds = [own.repeat.round for own in self.traffic.parts]
         place = _places(part, number, kinds)
         src, dst, channel = (
-            self._column([of[getattr(r, name)[row]] for r, row in zip(rounds, self.row, strict=True)])
+            self._column([of[getattr(one, name)[row]] for one, row in zip(rounds, self.row, strict=True)])
             for name, of in (("src", place), ("dst", place), ("channel", kinds.channel[number]))
         )
         sizes = [own.nbytes[row] for own, row in zip(self.traffic.parts, self.row, strict=True)]
@@ -106,16 +106,16 @@ class Representatives:
             src, dst, none, none, none, channel, none > 0, before, partial(self._waits, kinds.row[number])
         )
         first = np.cumsum([0, *map(len, self.kind)])
-        route = self._column([a + np.arange(len(kind)) for a, kind in zip(first.tolist(), self.kind, strict=False)])
+        route_of = self._column([a + np.arange(len(kind)) for a, kind in zip(first.tolist(), self.kind, strict=False)])
         nbytes = self._tiled(sizes).astype(np.float64)
-        return QuotientSchedule(transfers, nbytes, route, self._ways(ways, kinds, capacity), capacity)
+        return QuotientSchedule(transfers, nbytes, route_of, self._ways(routes, kinds, capacity), capacity)
 
     def _waits(self, kinds: Ints) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Pairs of (awaited, waiter), each once."""
         parts, rows = self.traffic.parts, _by_round(self.traffic, kinds)
-        lengths = np.array([len(own.route) for own in parts])
+        lengths = np.array([len(own.route_of) for own in parts])
         own_lengths = np.array([len(kind) for kind in self.kind])
-        begins = np.cumsum([0, *(len(own.route) * own.repeat.times for own in parts)])
+        begins = np.cumsum([0, *(len(own.route_of) * own.repeat.times for own in parts)])
         base = np.cumsum(lengths) - lengths
         place = _joined([_places_in(kind, row) for kind, row in zip(self.kind, rows, strict=True)])
         pairs = [np.zeros(0, np.int64)]
@@ -133,15 +133,15 @@ class Representatives:
         waiter, awaited = np.divmod(np.unique(np.concatenate(pairs)), max(len(self), 1))
         return awaited.astype(np.int32), waiter.astype(np.int32)
 
-    def _ways(self, ways: Ways, kinds: Partition, capacity: Floats) -> Ways:
+    def _ways(self, routes: Routes, kinds: Partition, capacity: Floats) -> Routes:
         """By kind of transfer, in order of rounds: what all of a kind take of the first link of each kind."""
         kind, link, weight = kinds.takes
         own, place = rows_with_keys(kind, _joined(self.kind))
         link, weight = link[place], weight[place]
-        way = _joined([part.route[row] for part, row in zip(self.traffic.parts, self.row, strict=True)])
-        rate = ways.rate[way]
+        route_of = _joined([part.route_of[row] for part, row in zip(self.traffic.parts, self.row, strict=True)])
+        rate = routes.rate[route_of]
         np.minimum.at(rate, own, capacity[link] / weight)
-        return Ways(own, link, weight, ways.latency[way], rate, np.ones(len(own), np.bool_))
+        return Routes(own, link, weight, routes.latency[route_of], rate, np.ones(len(own), np.bool_))
 
     def _column(self, by_round: Sequence[Ints]) -> npt.NDArray[np.int32]:
         return self._tiled(by_round).astype(np.int32)
@@ -178,7 +178,7 @@ def _places_in(column: Ints, wanted: Ints) -> Ints:
 def _by_round(traffic: Traffic, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
     if not traffic.parts:
         return []
-    return np.split(rows, np.cumsum([len(part.route) for part in traffic.parts])[:-1])
+    return np.split(rows, np.cumsum([len(part.route_of) for part in traffic.parts])[:-1])
 
 
 def _joined(arrays: Sequence[npt.NDArray[Any]]) -> Ints:

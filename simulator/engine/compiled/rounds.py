@@ -28,7 +28,7 @@ class SlotTimes:
     Attributes
     ----------
     enter, end : float array, shape (slots,)
-        Of a lap's slots the enter of the first repetition and the end of the last [s].
+        Routes a lap's slots the enter of the first repetition and the end of the last [s].
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
     flow_group : int array, shape (slots,)
@@ -96,7 +96,7 @@ def _run_pipelined_ring(layout: Layout, ring: PipelinedRing, enter: Floats, end:
     length = ring.last - ring.first
     now = end[ring.first - length : ring.first][order]
     latency = layout.latency[ring.first : ring.last][order]
-    rate = layout.ways.rate[part.route][order]
+    rate = layout.routes.rate[part.route_of][order]
     enter[ring.first + order] = np.maximum(np.roll(now, 1, axis=1) + latency, now)
     nbytes = part.nbytes[order]
     if part.steady:
@@ -107,10 +107,10 @@ def _run_pipelined_ring(layout: Layout, ring: PipelinedRing, enter: Floats, end:
 
 
 def times_on_routes(layout: Layout, times: SlotTimes, routes: Ints) -> tuple[Floats, Floats]:
-    """Enter and end of all transfers that take these ways, shape (k,) each [s]."""
+    """Enter and end of all transfers that take these routes, shape (k,) each [s]."""
     enters, ends = [np.zeros(0)], [np.zeros(0)]
     for step in layout.steps:
-        mine = np.isin(layout.route[step.first : step.last], routes)
+        mine = np.isin(layout.route_of[step.first : step.last], routes)
         if isinstance(step, Batch):
             enters.append(times.enter[step.first : step.last][mine])
             ends.append(times.end[step.first : step.last][mine])
@@ -128,7 +128,7 @@ def _each_repetition(layout: Layout, ring: PipelinedRing, times: SlotTimes) -> I
     behind = np.empty(length, np.int64)
     behind[order] = np.roll(order, 1, axis=1)
     end = times.end[ring.first - length : ring.first]
-    latency, rate = layout.latency[ring.first : ring.last], layout.ways.rate[part.route]
+    latency, rate = layout.latency[ring.first : ring.last], layout.routes.rate[part.route_of]
     nbytes = part.nbytes
     for _ in range(part.repeat.times):
         enter = np.maximum(end[behind] + latency, end)

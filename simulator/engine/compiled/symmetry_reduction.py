@@ -20,7 +20,7 @@ from simulator.engine.compiled.quotient_schedule import QuotientSchedule, Repres
 from simulator.engine.compiled.refinement import Partition, PlacedCollective, equitable_partition, rows_with_keys
 from simulator.engine.jitter import Jitter
 from simulator.engine.traffic import Traffic
-from simulator.engine.ways import Ways
+from simulator.engine.routes import Routes
 from simulator.records.program import Collective
 
 # Beyond so many rows each link's occupancy is told as one, from the first flow to the last end.
@@ -120,13 +120,13 @@ class ReducedProblem:
         there = partial(self._times, number, times)
         return 0.0, CollectiveTimes(done[list(part.op.group)], None, True, there, there)
 
-    def _times(self, number: int, times: Mapping[str, Times], ways: Ints | None = None) -> Times:
-        """Enter and end of every transfer of a part, or of those on some ways."""
+    def _times(self, number: int, times: Mapping[str, Times], routes: Ints | None = None) -> Times:
+        """Enter and end of every transfer of a part, or of those on some routes."""
         stands = int(self.quotient.stands[number])
         enter, end = times[self.parts[stands].op.name]
         representatives, kinds_of_rows = self.quotient.schedules[stands][0], self.quotient.kinds.row[number]
-        routes = np.concatenate([own.route for own in representatives.traffic.parts])
-        wanted = np.ones(len(routes), np.bool_) if ways is None else np.isin(routes, ways)
+        routes = np.concatenate([own.route_of for own in representatives.traffic.parts])
+        wanted = np.ones(len(routes), np.bool_) if routes is None else np.isin(routes, routes)
         rows = representatives.numbers(kinds_of_rows, wanted)
         return enter[rows], end[rows]
 
@@ -135,7 +135,7 @@ class ReducedProblem:
         occupancies = []
         for number, (_, written) in self.quotient.schedules.items():
             enter, end = times[self.parts[number].op.name]
-            occupancies.append(occupancy_of(written.ways, written.route, enter, end, np.zeros(len(enter), np.int64)))
+            occupancies.append(occupancy_of(written.routes, written.route_of, enter, end, np.zeros(len(enter), np.int64)))
         own = concatenated(occupancies).as_one_flow_group()
         load = load_of(own)
         link, begin, until = merged_intervals(own.link, own.enter, own.end, own.flow_group)
@@ -150,7 +150,7 @@ class ReducedProblem:
 
 def reduce_by_symmetry(
     members: Sequence[CoScheduledOp],
-    lies: Callable[[Collective], tuple[Traffic, Ways]],
+    lies: Callable[[Collective], tuple[Traffic, Routes]],
     capacity: Floats,
     alike: float,
     known: MutableMapping[bytes, Quotient | None],
@@ -160,10 +160,10 @@ def reduce_by_symmetry(
     Parameters
     ----------
     members : sequence of CoScheduledOp
-    lies : callable (Collective) -> (Traffic, Ways)
+    lies : callable (Collective) -> (Traffic, Routes)
         How it lies on the fabric.
     capacity : float array
-        Of every link [B/s].
+        Routes every link [B/s].
     alike : float
         Bounds that differ by no more are the same [s].
     known : mapping
@@ -191,9 +191,9 @@ def _quotient(parts: Sequence[PlacedCollective], ready_times: Ints, capacity: Fl
     schedules = {}
     for number in sorted(first.tolist()):
         part = parts[number]
-        if part.traffic is not None and part.ways is not None:
+        if part.traffic is not None and part.routes is not None:
             representatives = Representatives.of(part.traffic, found.row[number])
-            schedules[number] = representatives, representatives.written(part, part.ways, number, found, capacity)
+            schedules[number] = representatives, representatives.written(part, part.routes, number, found, capacity)
     quotient = Quotient(found, first[found.part], schedules)
     return (
         quotient if 2 * len(quotient) <= sum(len(part.traffic) for part in parts if part.traffic is not None) else None

@@ -129,7 +129,7 @@ def _links(logs: Sequence[TransferLog]) -> list[int]:
     """Links on the routes of transfers that carry anything."""
     found: set[int] = set()
     for log in logs:
-        for route in np.unique(log.route[log.nbytes > 0]).tolist():
+        for route in np.unique(log.route_of[log.nbytes > 0]).tolist():
             found.update(log.routes[route])
     return sorted(found)
 
@@ -144,7 +144,7 @@ def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, F
         carrying = np.flatnonzero(log.nbytes > 0)
         for begin in range(0, len(carrying), _AT_ONCE):
             chosen = carrying[begin : begin + _AT_ONCE]
-            route = log.route[chosen]
+            route = log.route_of[chosen]
             hops = lengths[route]
             transfer = np.repeat(chosen, hops)
             within = np.arange(len(transfer)) - np.repeat(np.cumsum(hops) - hops, hops)

@@ -1,6 +1,6 @@
-"""Ways through the fabric as columns: the links of each, what a flow takes of them, its latency and its rate alone.
+"""Which links each route uses, what a flow takes of each, and the route's latency and rate alone.
 
-Rule: arithmetic on all ways at once; a way's own record is made for who plays flow by flow.
+Rule: arithmetic on all routes at once; an engine that follows flow by flow asks for a `Path` of each.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from simulator.engine.path import Path
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """A row each.
+class Routes:
+    """Some routes; a route's number is its row of `latency` and `rate`.
 
     Attributes
     ----------
-    way, link : int array, shape (n,)
-        Each link of each way, in the order of travel, sorted by way.
+    route, link : int array, shape (n,)
+        Each link of each route: the route's number and the link's, sorted by route, in the order of travel.
     weight : float array, shape (n,)
         Capacity of the link that a flow at rate 1 takes.
-    latency, rate : float array, shape (ways,)
-        Of a way [s], and the most that a flow on it gets when alone [B/s].
+    latency, rate : float array, shape (routes,)
+        Of a route [s], and the most that a flow on it gets when alone [B/s].
     matters : bool array, shape (n,)
         Whether flows can hold each other back there.
     """
 
-    way: Ints
+    route: Ints
     link: Ints
     weight: Floats
     latency: Floats
@@ -43,36 +43,36 @@ class Ways:
     def __len__(self) -> int:
         return len(self.latency)
 
-    def kept(self, matters: Bools) -> Ways:
+    def kept(self, matters: Bools) -> Routes:
         """The same, with these links watched."""
         return replace(self, matters=matters)
 
     @cached_property
-    def meets(self) -> bool:
+    def can_contend(self) -> bool:
         """Whether flows can hold each other back anywhere."""
         return bool(self.matters.any())
 
     @cached_property
     def watched(self) -> tuple[Ints, Ints, Floats]:
-        """Way, link and weight of the links that matter."""
-        return self.way[self.matters], self.link[self.matters], self.weight[self.matters]
+        """Route, link and weight of the links that matter."""
+        return self.route[self.matters], self.link[self.matters], self.weight[self.matters]
 
     def taken(self, rows: npt.NDArray[Any]) -> tuple[Ints, Ints, Floats]:
-        """Flow, link and weight of the links that matter, for flows that take these ways; sorted by flow."""
-        way, link, weight = self.watched
-        first = np.searchsorted(way, np.arange(len(self) + 1))
+        """Flow, link and weight of the links that matter, for flows that take these routes; sorted by flow."""
+        routes, link, weight = self.watched
+        first = np.searchsorted(routes, np.arange(len(self) + 1))
         count = np.diff(first)[rows]
         flow = np.repeat(np.arange(len(rows)), count)
         place = np.arange(len(flow)) + np.repeat(first[rows] - (np.cumsum(count) - count), count)
         return flow, link[place], weight[place]
 
     def paths(self, capacity: Sequence[float] | Floats) -> tuple[Path, ...]:
-        """Each way's record, with the links that matter; what else was narrowest bounds the flow like a cap."""
+        """Each route's record, with the links that matter; what else was narrowest bounds the flow like a cap."""
         links: list[list[int]] = [[] for _ in range(len(self))]
         weights: list[list[float]] = [[] for _ in range(len(self))]
-        for way, link, weight in zip(*(column.tolist() for column in self.watched), strict=True):
-            links[way].append(link)
-            weights[way].append(weight)
+        for route, link, weight in zip(*(column.tolist() for column in self.watched), strict=True):
+            links[route].append(link)
+            weights[route].append(weight)
         rows = zip(links, weights, self.latency.tolist(), self.rate.tolist(), strict=True)
         return tuple(
             Path(
