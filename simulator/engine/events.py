@@ -60,7 +60,7 @@ def execute(
         Ranks whose spans are wanted, beside that of the rank that ends last; all where it is left out.
     watch_all : bool
         Whether flows are looked for on every link, and not only where they can hold each other back: the same answer,
-        later. It is the proof of `useful_links`.
+        later. It is the proof of `prune_links`.
 
     Returns
     -------

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
+from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
-from simulator.engine.useful_links import Laid, all_links, useful_links
 from simulator.records.program import Collective
 from simulator.records.transfers import Transfers
 
@@ -131,7 +131,7 @@ def wire(
     capacity : sequence of float
         Of the fabric's links [B/s].
     watch_all : bool
-        Whether flows meet on every link that they take; otherwise only where `useful_links` says that they can.
+        Whether flows meet on every link that they take; otherwise only where `prune_links` says that they can.
     """
     return _Desk(cluster, capacity).wire(collectives, watch_all=watch_all)
 
@@ -148,12 +148,12 @@ class _Desk:
     def wire(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[Wiring]:
         bandwidth, node_of = np.array(self.capacity), self._nodes()
         times = Counter(map(_kind, collectives))
-        laid: dict[_Kind, Laid] = {}
+        laid: dict[_Kind, PotentialFlows] = {}
         for op in collectives:
             if _kind(op) not in laid:
                 laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, node_of)
         every = list(laid.values())
-        watched = all_links(every) if watch_all else useful_links(every, bandwidth)
+        watched = all_links(every) if watch_all else prune_links(every, bandwidth)
         routes = {kind: one.routes.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
         made: dict[tuple[_Kind, int], Wiring] = {}
         found = []
@@ -177,7 +177,7 @@ class _Desk:
         found = self.cluster.node_of()
         return np.array([found.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
 
-    def _lay(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> Laid:
+    def _lay(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> PotentialFlows:
         traffic, ranks = self._traffic(op), len(op.group)
         src, dst, reduce = traffic.route_keys.T
         route, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
@@ -194,7 +194,7 @@ class _Desk:
         np.minimum.at(rate, route, bandwidth[link] / weight)
         routes = Routes(route, link, weight, latency, rate, np.zeros(len(route), np.bool_))
         ends = np.concatenate([group, -1 - np.arange(len(op.extras))])
-        return Laid(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
+        return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
 
     def _routed(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
         """Route and link of each link of each route, and each route's latency."""

@@ -1,7 +1,7 @@
 """Links that are not watched change nothing: every program as it is played, and with flows looked for on all links.
 
 Both engines leave out the same links, so neither can prove the other here. What is played with every link watched
-knows nothing of `useful_links`.
+knows nothing of `prune_links`.
 """
 
 from __future__ import annotations
