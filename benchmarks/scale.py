@@ -19,40 +19,40 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.compiled.collective_solver import CollectiveSolver, with_own_link_numbers
-from simulator.engine.wiring import Wiring, capacities, wire
+from simulator.engine.routed import RoutedCollective, capacities, route_collectives
 
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 
 
-def ring(ranks: int, elements: int, *, alike: bool = False) -> Wiring:
+def ring(ranks: int, elements: int, *, alike: bool = False) -> RoutedCollective:
     """A ring all-reduce of float32 on a star; every hop with a latency and a rate of its own, unless all are alike.
 
     Hops have 5 to 15 us and 6.25 to 12.5 GB/s, drawn with seed 0.
     """
     cluster = build(_FABRIC, ranks, gpu="h100_sxm")
     task = Task(Request("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
-    wiring = wire(cluster, plan(cluster, task).ops, capacities(cluster))[0]
+    routed = route_collectives(cluster, plan(cluster, task).ops, capacities(cluster))[0]
     if alike:
-        return wiring
+        return routed
     generator = np.random.default_rng(0)
-    hop = wiring.traffic.routes[:, 0]
+    hop = routed.traffic.routes[:, 0]
     latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
-    return replace(wiring, routes=replace(wiring.routes, latency=latency, rate=rate))
+    return replace(routed, routes=replace(routed.routes, latency=latency, rate=rate))
 
 
-def play(wiring: Wiring) -> float:
+def play(routed: RoutedCollective) -> float:
     """Lay it out and play it; when the last rank is through [s]."""
-    routes, links = with_own_link_numbers(wiring.routes)
-    shape = CollectiveSolver(wiring.traffic, routes, None, np.array(wiring.capacity)[links])
-    return float(shape.played(np.zeros(wiring.traffic.schedule.world_size), 0.0).done.max())
+    routes, links = with_own_link_numbers(routed.routes)
+    shape = CollectiveSolver(routed.traffic, routes, None, np.array(routed.capacity)[links])
+    return float(shape.played(np.zeros(routed.traffic.schedule.world_size), 0.0).done.max())
 
 
-def rounds(wiring: Wiring) -> float:
+def rounds(routed: RoutedCollective) -> float:
     """The same by plain numpy, round by round: the floor of who follows every round."""
-    routes, part = wiring.routes, wiring.traffic.parts[0]
+    routes, part = routed.routes, routed.traffic.parts[0]
     row = part.route_of[np.argsort(part.repeat.round.src)]
     latency, rate = routes.latency[row], routes.rate[row]
-    takes = int(wiring.traffic.chunk_sizes[0]) * wiring.traffic.itemsize / rate
+    takes = int(routed.traffic.chunk_sizes[0]) * routed.traffic.itemsize / rate
     end = latency + takes
     return float(by_rounds(end, latency, [takes] * (2 * (len(row) - 1) - 1)).max())
 
@@ -64,8 +64,8 @@ def ring_seconds(ranks: int, elements: int, *, alike: bool = False) -> float:
 
 def apart(elements: int) -> float:
     """How far the ring of 1,024 and its rounds are apart, over the end."""
-    wiring = ring(1024, elements)
-    return abs(play(wiring) - rounds(wiring)) / rounds(wiring)
+    routed = ring(1024, elements)
+    return abs(play(routed) - rounds(routed)) / rounds(routed)
 
 
 def step(model: str, world_size: int, sharding: Any, seq_len: int, topology: str = "dgx_h100") -> dict[str, float]:

@@ -20,8 +20,8 @@ import simpy
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.clock import NORMAL, Clock
+from simulator.engine.collective_routing import RoutedTransfers
 from simulator.engine.fabric import Fabric, Flow
-from simulator.engine.wiring import Wired
 from simulator.records.program import Collective
 from simulator.records.timeline import TransferLog
 from simulator.records.transfers import Transfers
@@ -46,12 +46,14 @@ class CollectivePlay:
         What the clock calls when a flow ends.
     """
 
-    def __init__(self, clock: Clock, fabric: Fabric, op: Collective, wiring: Wired, jitter: Floats | None) -> None:
+    def __init__(
+        self, clock: Clock, fabric: Fabric, op: Collective, routed: RoutedTransfers, jitter: Floats | None
+    ) -> None:
         self.op = op
-        self.wiring = wiring
+        self.routed = routed
         self.done = [simpy.Event(clock) for _ in op.group]
         self._clock = clock
-        ranks, total = len(op.group), len(wiring.transfers)
+        ranks, total = len(op.group), len(routed.transfers)
         self._started = [_NEVER] * ranks + [float("-inf")] * len(op.extras)
         self._blocked: list[list[int]] = [[] for _ in self._started]
         # While ranks have yet to start, or if they start at different times, a transfer must look at both its ends.
@@ -63,15 +65,15 @@ class CollectivePlay:
         self._ends = np.full(total, np.nan)
         self._ready = _writable(np.zeros(total))
         self._jitter = jitter
-        waiters = _waiters(wiring.transfers)
+        waiters = _waiters(routed.transfers)
         self._tails: dict[int, list[int]] = {}
-        tails = _tails(wiring.transfers, waiters.only)
+        tails = _tails(routed.transfers, waiters.only)
         self._left = np.bincount(tails[:, 1], minlength=len(self._started)).tolist()
         for number, participant in tails.tolist():
             self._tails.setdefault(number, []).append(participant)
-        self._pending = _pending(wiring.transfers)
-        self._initial = _initial(wiring.transfers, ranks)
-        self.sizes: Sequence[float] = _column(wiring.nbytes)
+        self._pending = _pending(routed.transfers)
+        self._initial = _initial(routed.transfers, ranks)
+        self.sizes: Sequence[float] = _column(routed.nbytes)
         self._start, on_end = self._closures(clock, fabric, waiters)
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
 
@@ -103,20 +105,20 @@ class CollectivePlay:
 
     def log(self) -> TransferLog:
         """What was played. Enters follow from the ends by the rule of transfers."""
-        transfers, wiring = self.wiring.transfers, self.wiring
+        transfers, routed = self.routed.transfers, self.routed
         started = np.array(self._started)
-        latency = np.array([path.latency for path in wiring.paths])
+        latency = np.array([path.latency for path in routed.paths])
         enter = np.full(len(transfers), -np.inf)
         for rows in _blocks(len(transfers.awaited)):
             np.maximum.at(enter, transfers.waiter[rows], self._ends[transfers.awaited[rows]])
         for rows in _blocks(len(transfers)):
             ready = np.maximum(started[transfers.src[rows]], started[transfers.dst[rows]])
             np.maximum(ready, enter[rows], out=ready)
-            ready += latency[wiring.route_of[rows]] * (1.0 if self._jitter is None else self._jitter[rows])
+            ready += latency[routed.route_of[rows]] * (1.0 if self._jitter is None else self._jitter[rows])
             before = transfers.before_on_channel[rows]
             enter[rows] = np.where(before >= 0, np.maximum(ready, self._ends[before]), ready)
         return TransferLog(
-            self.op.name, transfers, wiring.nbytes, enter, self._ends, wiring.route_of, wiring.links, wiring.vertices
+            self.op.name, transfers, routed.nbytes, enter, self._ends, routed.route_of, routed.links, routed.vertices
         )
 
     def _tail_ended(self, number: int) -> None:
@@ -129,8 +131,8 @@ class CollectivePlay:
         self, clock: Clock, fabric: Fabric, waiters: _Waiters
     ) -> tuple[Callable[[int, float, float], None], Callable[[Flow], None]]:
         """The two functions that are called once a transfer, with everything they need in reach."""
-        wiring, transfers = self.wiring, self.wiring.transfers
-        paths, route_of, sizes = wiring.paths, _column(wiring.route_of), self.sizes
+        routed, transfers = self.routed, self.routed.transfers
+        paths, route_of, sizes = routed.paths, _column(routed.route_of), self.sizes
         jitter = None if self._jitter is None else _column(self._jitter)
         successor = _column(_successors(transfers))
         next_waiter = _column(waiters.only)

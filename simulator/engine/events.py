@@ -16,20 +16,20 @@ import simpy
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
+from simulator.engine.collective_routing import RoutedCollective, RoutedTransfers, capacities, route_collectives
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
-from simulator.engine.recording import Moment, memory_over_time, of_ranks, timeline_of
+from simulator.engine.recording import MemoryEvent, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.engine.wiring import Wired, Wiring, capacities, wire
 from simulator.errors import DeadlockError
 from simulator.records.program import Collective, Compute, Op, Program
 from simulator.records.timeline import Span, Timeline, TransferLog
 
 NAME: Final = "events"
-# By name of a collective its number among those that are played, and how it lies on the fabric.
-Laid = Mapping[str, tuple[int, Wired]]
+# By name of a collective: its number among those that are played, and its transfers with their routes.
+Placements = Mapping[str, tuple[int, RoutedTransfers]]
 
 
 def execute(
@@ -101,10 +101,10 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
 
 
 def execute_part(
-    program: Program, cluster: Cluster, jitter: Jitter, laid: Laid
+    program: Program, cluster: Cluster, jitter: Jitter, placements: Placements
 ) -> tuple[list[Span], dict[str, TransferLog]]:
     """Play a part of a larger program, whose collectives lie on the fabric as they do in the whole."""
-    play = _Play(program, cluster, jitter, limit_memory=False, allocator=None, laid=laid)
+    play = _Play(program, cluster, jitter, limit_memory=False, allocator=None, placements=placements)
     play.run()
     return play.spans, {name: collective.log() for name, collective in play.collectives.items()}
 
@@ -133,12 +133,12 @@ class _Play:
     places_in: dict[str, dict[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
-    moments: dict[int, list[Moment]] = field(default_factory=dict)
+    memory_events: dict[int, list[MemoryEvent]] = field(default_factory=dict)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
-    laid: Laid | None = None
+    placements: Placements | None = None
     watch_all: bool = False
-    wirings: dict[str, Wiring] = field(default_factory=dict)
+    routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
     def run(self) -> None:
         self._prepare()
@@ -169,17 +169,19 @@ class _Play:
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             if op.duration is not None:
                 self.timed[op.name] = TimedCollective(self.clock, op)
-        if self.laid is None:
-            wirings = wire(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
-            self.wirings = dict(zip(ops, wirings, strict=True))
-        laid = self.laid or {name: (number, wiring) for number, (name, wiring) in enumerate(self.wirings.items())}
+        if self.placements is None:
+            routed_collectives = route_collectives(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
+            self.routed_collectives = dict(zip(ops, routed_collectives, strict=True))
+        placements = self.placements or {
+            name: (number, routed) for number, (name, routed) in enumerate(self.routed_collectives.items())
+        }
         for name, op in ops.items():
-            number, wiring = laid[name]
-            luck = latency_factors(self.jitter, number, op, wiring.transfers.src)
-            self.collectives[name] = CollectivePlay(self.clock, fabric, op, wiring, luck)
+            number, routed = placements[name]
+            luck = latency_factors(self.jitter, number, op, routed.transfers.src)
+            self.collectives[name] = CollectivePlay(self.clock, fabric, op, routed, luck)
         for rank in range(len(ranks)):
             self.kernels.append(Kernels(self.clock))
-            self.moments[rank] = []
+            self.memory_events[rank] = []
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
             if len(self.ended[rank]) != len(ranks[rank]):
                 raise ValueError(f"rank {rank} has two operations of one name")
@@ -211,7 +213,7 @@ class _Play:
             yield from self._communicate(rank, op)
             self.kernels[rank].communicate(-op.takes_sms)
         else:
-            self.moments[rank].append((self.clock.now, number))
+            self.memory_events[rank].append((self.clock.now, number))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
         place = self.places_in[op.name][rank]
@@ -255,14 +257,14 @@ class _Play:
 
     def timeline(self) -> Timeline:
         memory = memory_over_time(
-            self.program, self.cluster, self.moments, limit=self.limit_memory, allocator=self.allocator
+            self.program, self.cluster, self.memory_events, limit=self.limit_memory, allocator=self.allocator
         )
         # What never came to its end, and has no number for it, is no part of a record of the past.
         with np.errstate(invalid="ignore"):
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
-        wirings = [(name, self.wirings[name]) for name in ended]
-        return timeline_of(NAME, self.cluster, self.spans, tuple(ended.values()), memory, wirings)
+        routed_collectives = [(name, self.routed_collectives[name]) for name in ended]
+        return timeline_of(NAME, self.cluster, self.spans, tuple(ended.values()), memory, routed_collectives)
 
 
 def _who(place: _Place) -> str:

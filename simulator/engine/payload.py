@@ -89,10 +89,10 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
         origins = [0] * (schedule.world_size + schedule.extras)
         for rank in holders(schedule, chunk):
             origins[rank] = 1 << rank
-        desk = _Desk(schedule, payload, wide, start, stop, origins)
+        reduction = _ChunkReduction(schedule, payload, wide, start, stop, origins)
         for number in numbers:
-            desk.book(number, src[number], dst[number], reduce=reduce[number])
-        desk.close()
+            reduction.apply(number, src[number], dst[number], reduce=reduce[number])
+        reduction.close()
 
 
 def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], starts: list[int]) -> None:
@@ -114,8 +114,8 @@ def _carry_plain(transfers: Transfers, order: Ints, buffers: Sequence[Array], st
             into[...] = buffers[src][part]
 
 
-class _Desk:
-    """One chunk on its way: parts at ranks, sums at servers, what is buffered, partial sums in a wider dtype."""
+class _ChunkReduction:
+    """Moves and adds up one chunk: parts at ranks, sums at servers, what is buffered, partial sums in a wider dtype."""
 
     def __init__(
         self, schedule: Schedule, payload: Payload, wide: bool, start: int, stop: int, origins: list[int]
@@ -130,7 +130,7 @@ class _Desk:
         self._sums: dict[int, Array] = {}
         self._buffered: dict[int, list[tuple[int, int, Array]]] = {}
 
-    def book(self, number: int, src: int, dst: int, *, reduce: bool) -> None:
+    def apply(self, number: int, src: int, dst: int, *, reduce: bool) -> None:
         """One transfer: what the sender has, added to (or put in the place of) what the receiver has."""
         self._settle(src)
         complete = self._origins[src] == self._everybody

@@ -13,20 +13,20 @@ import numpy as np
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
+from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.memory import Hbm
-from simulator.engine.wiring import Wiring
 from simulator.errors import OutOfMemoryError
 from simulator.records.program import Allocate, Free, Program
 from simulator.records.timeline import Sent, Span, Timeline, TransferLog
 
-# Time and place in its rank's program of an operation on memory.
-Moment = tuple[float, int]
+# When an operation took or gave memory [s], and its place in its rank's program.
+MemoryEvent = tuple[float, int]
 
 
 def memory_over_time(
     program: Program,
     cluster: Cluster,
-    moments: Mapping[int, Iterable[Moment]],
+    memory_events: Mapping[int, Iterable[MemoryEvent]],
     *,
     limit: bool,
     allocator: str | None,
@@ -39,7 +39,7 @@ def memory_over_time(
         If `limit`, where a rank needs more than it has: that of the first of them.
     """
     found, lacking = [], list[OutOfMemoryError]()
-    for rank, own in moments.items():
+    for rank, own in memory_events.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
         hbm = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
         try:
@@ -52,9 +52,9 @@ def memory_over_time(
     return found
 
 
-def _follow(hbm: Hbm, program: Program, moments: Iterable[Moment]) -> None:
+def _follow(hbm: Hbm, program: Program, memory_events: Iterable[MemoryEvent]) -> None:
     ops = program.ranks[hbm.rank]
-    for time, place in sorted(moments):
+    for time, place in sorted(memory_events):
         op = ops[place]
         if isinstance(op, Allocate):
             hbm.allocate(op, time)
@@ -68,10 +68,10 @@ def timeline_of(
     spans: Iterable[Span],
     logs: Sequence[TransferLog],
     memory: Sequence[Hbm],
-    wirings: Sequence[tuple[str, Wiring]],
+    routed_collectives: Sequence[tuple[str, RoutedCollective]],
 ) -> Timeline:
-    """Put everything together; `wirings` are those of the logs, by collective."""
-    routes = {id(wiring.routes): wiring.routes.link for _, wiring in wirings}.values()
+    """Put everything together; `routed_collectives` are those of the logs, by collective."""
+    routes = {id(routed.routes): routed.routes.link for _, routed in routed_collectives}.values()
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *routes]))
     used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
@@ -81,7 +81,7 @@ def timeline_of(
         end=max((span.end for span in ordered), default=0.0),
         spans=ordered,
         logs=logs,
-        sent=tuple(Sent(name, len(wiring.traffic), wiring.traffic.total_bytes) for name, wiring in wirings),
+        sent=tuple(Sent(name, len(routed.traffic), routed.traffic.total_bytes) for name, routed in routed_collectives),
         memory=tuple(sample for hbm in memory for sample in hbm.samples),
         allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in memory if hbm.allocator},
         reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in memory if hbm.allocator},

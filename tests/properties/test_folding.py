@@ -19,7 +19,7 @@ from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.symmetry_reduction import ReducedProblem, reduce_by_symmetry
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.engine.wiring import capacities, wire
+from simulator.engine.routed import capacities, route_collectives
 from simulator.records.program import Compute, Op, Program
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
@@ -132,17 +132,17 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
             for kind, half in (("first", 0), ("second", 6))
         ]
     members = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
-    wirings = dict(zip([op.name for op in sends], wire(cluster, sends, capacities(cluster)), strict=True))
+    routed_collectives = dict(zip([op.name for op in sends], route_collectives(cluster, sends, capacities(cluster)), strict=True))
     folded = reduce_by_symmetry(
         members,
-        lambda op: (wirings[op.name].traffic, wirings[op.name].routes),
+        lambda op: (routed_collectives[op.name].traffic, routed_collectives[op.name].routes),
         np.array(capacities(cluster)),
         0.0,
         {},
     )
     assert folded is not None
-    laid = {name: (number, wiring) for number, (name, wiring) in enumerate(wirings.items())}
-    expected = play_co_scheduled(members, cluster, Jitter(), laid)
+    placements = {name: (number, routed) for number, (name, routed) in enumerate(routed_collectives.items())}
+    expected = play_co_scheduled(members, cluster, Jitter(), placements)
     for one, other in zip(expected, folded.play(cluster), strict=True):
         np.testing.assert_allclose(other.start, one.start, rtol=1e-12)
         np.testing.assert_allclose(other.done, one.done, rtol=1e-12)

@@ -13,29 +13,29 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.routing import Router
 from simulator.engine.compiled.collective_solver import CollectiveTimes
-from simulator.engine.wiring import Wiring
+from simulator.engine.routed import RoutedCollective
 from simulator.records.timeline import LinkUse
 
 # A collective on its links, from when on, and what became of it.
-PlayedCollective = tuple[Wiring, float, CollectiveTimes]
+PlayedCollective = tuple[RoutedCollective, float, CollectiveTimes]
 
 
 def busiest_link(collectives: Sequence[PlayedCollective], router: Router) -> tuple[LinkUse, ...]:
     """The first of the links whose bytes take longest at their bandwidth; nothing where none carries any."""
     nbytes = np.zeros(len(router.bandwidth))
     times: dict[int, int] = {}
-    wirings = {id(wiring): wiring for wiring, _, _ in collectives}
-    for wiring, _, _ in collectives:
-        times[id(wiring)] = times.get(id(wiring), 0) + 1
-    for number, wiring in wirings.items():
-        routes = wiring.routes
-        carried = times[number] * wiring.traffic.bytes_by_route[routes.route_of]
+    routed_collectives = {id(routed): routed for routed, _, _ in collectives}
+    for routed, _, _ in collectives:
+        times[id(routed)] = times.get(id(routed), 0) + 1
+    for number, routed in routed_collectives.items():
+        routes = routed.routes
+        carried = times[number] * routed.traffic.bytes_by_route[routes.route_of]
         there = routes.link < len(nbytes)
         np.add.at(nbytes, routes.link[there], carried[there])
     link = int(np.argmax(nbytes / np.array(router.bandwidth)))
     if nbytes[link] == 0:
         return ()
-    over = {number: np.unique(w.routes.route_of[w.routes.link == link]) for number, w in wirings.items()}
+    over = {number: np.unique(w.routes.route_of[w.routes.link == link]) for number, w in routed_collectives.items()}
     taking = [collective for collective in collectives if len(over[id(collective[0])])]
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), _busy(taking, over)),)
 
@@ -48,10 +48,10 @@ def _busy(collectives: Sequence[PlayedCollective], over: Mapping[int, Ints]) -> 
         own = _of_one_channel(together[0], over) if len(together) == 1 else None
         if own is None:
             intervals = []
-            for wiring, zero, played in together:
-                key = id(wiring), id(played)
+            for routed, zero, played in together:
+                key = id(routed), id(played)
                 if key not in known:
-                    known[key] = played.on(over[id(wiring)])
+                    known[key] = played.on(over[id(routed)])
                 intervals.append(_later(known[key], zero))
             own = _length(intervals)
         total += own
@@ -74,12 +74,12 @@ def _overlapping(collectives: Sequence[PlayedCollective]) -> Iterator[list[Playe
 
 def _of_one_channel(collective: PlayedCollective, over: Mapping[int, Ints]) -> float | None:
     """Where one channel alone takes a link its flows follow each other, each at its own rate; None elsewhere [s]."""
-    wiring, _, played = collective
-    routes = over[id(wiring)]
-    low, high, _ = wiring.traffic.channels
+    routed, _, played = collective
+    routes = over[id(routed)]
+    low, high, _ = routed.traffic.channels
     if played.by_flow or len({*low[routes].tolist(), *high[routes].tolist()}) > 1:
         return None
-    return float((wiring.traffic.bytes_by_route[routes] / wiring.routes.rate[routes]).sum())
+    return float((routed.traffic.bytes_by_route[routes] / routed.routes.rate[routes]).sum())
 
 
 def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import Cluster
-from simulator.engine.events import Laid, execute_part
+from simulator.engine.events import Placements, execute_part
 from simulator.engine.jitter import Jitter
 from simulator.records.program import Collective, Compute, Op, Program
 
@@ -58,7 +58,7 @@ def play_co_scheduled(
     members: Sequence[CoScheduledOp],
     cluster: Cluster,
     jitter: Jitter,
-    laid: Laid,
+    placements: Placements,
 ) -> list[CoScheduledTimes]:
     """Play members on an idle fabric.
 
@@ -68,7 +68,7 @@ def play_co_scheduled(
     cluster : Cluster
     jitter : Jitter
         On latencies; nothing is computed here.
-    laid : Laid
+    placements : Placements
         As in the whole program.
     """
     ranks = len(members[0].ready)
@@ -82,7 +82,7 @@ def play_co_scheduled(
                 lists[rank].append(Compute(wait, float(member.ready[rank]), stream=wait, on_gpu=False))
                 lists[rank].append(replace(op, stream=f"member {number}", after=after))
     luck = Jitter(0.0, jitter.latency, jitter.seed)
-    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, luck, laid)
+    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, luck, placements)
     starts, ends = (np.zeros((len(members), ranks)) for _ in range(2))
     for span in spans:
         if span.stream.startswith("member "):

@@ -23,7 +23,7 @@ from simulator.engine.compiled.group_solver import GroupSolver
 from simulator.engine.compiled.spmd import SpmdOp, active_ranks, spmd_template
 from simulator.engine.compiled.time_sweep import TimeSweep, is_contended
 from simulator.engine.jitter import Jitter
-from simulator.engine.recording import Moment, memory_over_time, timeline_of
+from simulator.engine.recording import MemoryEvent, memory_over_time, timeline_of
 from simulator.records.program import Collective, Compute, Program
 from simulator.records.timeline import Later, Span, Timeline, TransferLog
 
@@ -111,7 +111,7 @@ class _Record:
         memory = memory_over_time(
             self.program,
             self.sweep.cluster,
-            self._moments(kept, alone=keep is not None),
+            self._memory_events(kept, alone=keep is not None),
             limit=limit_memory,
             allocator=allocator,
         )
@@ -122,14 +122,14 @@ class _Record:
             self._spans(kept),
             Later([partial(self._log, *played) for played in collectives]),
             memory,
-            [(op.name, self.sweep.solver.wiring(op)) for op, *_ in collectives],
+            [(op.name, self.sweep.solver.routed(op)) for op, *_ in collectives],
         )
         if sum(sent.transfers for sent in found.sent) <= _MOST_BOOKED:
             return found
-        flights = [(self.sweep.solver.wiring(op), zero, played) for op, zero, played in collectives]
+        flights = [(self.sweep.solver.routed(op), zero, played) for op, zero, played in collectives]
         return replace(found, links=busiest_link(flights, self.sweep.cluster.router))
 
-    def _moments(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[Moment]]:
+    def _memory_events(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[MemoryEvent]]:
         """Routes the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
         on_hbm = [spmd_op.index for spmd_op in self.sweep.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
         times = [self.sweep.ends[index] for index in on_hbm]
@@ -169,13 +169,13 @@ class _Record:
             for op, one in zip(spmd_op.collectives, self.sweep.played[spmd_op.index].played, strict=True)
             if one is not None
         ]
-        return sorted(found, key=lambda entry: self.sweep.solver.laid[entry[0].name][0])
+        return sorted(found, key=lambda entry: self.sweep.solver.placements[entry[0].name][0])
 
     def _log(self, op: Collective, zero: float, played: CollectiveTimes) -> TransferLog:
-        wiring = self.sweep.solver.wiring(op)
+        routed = self.sweep.solver.routed(op)
         enter, end = played.times()
-        columns = (wiring.nbytes, enter + zero, end + zero, wiring.route_of)
-        return TransferLog(op.name, wiring.transfers, *columns, wiring.links, wiring.vertices)
+        columns = (routed.nbytes, enter + zero, end + zero, routed.route_of)
+        return TransferLog(op.name, routed.transfers, *columns, routed.links, routed.vertices)
 
     def _spans(self, kept: Sequence[int]) -> Iterator[Span]:
         for rank in kept:

@@ -27,7 +27,7 @@ from simulator.engine.compiled.symmetry_reduction import Quotient, reduce_by_sym
 from simulator.engine.jitter import Jitter, latency_factors
 from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
-from simulator.engine.wiring import Wiring, capacities, wire
+from simulator.engine.routed import RoutedCollective, capacities, route_collectives
 from simulator.records.program import Collective, Program
 
 # Flows that share links are followed one by one; more than this take minutes.
@@ -36,8 +36,8 @@ _MAX_FOLLOWED = 2**22
 _FREE_TO_FOLLOW = 20_000
 # Beyond so many, flows that could meet are not looked at one by one: that would take GiB.
 _MAX_COMPARED = 2**22
-# A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
-# steps between such moments are the same. What comes of it is no farther off.
+# A difference of two late memory_events has lost its last digits: times that differ by less than so many of the smallest
+# steps between such memory_events are the same. What comes of it is no farther off.
 _SAME_TIME_STEPS = 64.0
 
 
@@ -57,7 +57,7 @@ class GroupSolver:
     cluster: Cluster
     jitter: Jitter
     capacity: Floats
-    laid: Mapping[str, tuple[int, Wiring]]
+    placements: Mapping[str, tuple[int, RoutedCollective]]
     _groups: dict[tuple[int, str], _PlacedGroup] = field(default_factory=dict)
     _solvers: dict[tuple[object, ...], CollectiveSolver] = field(default_factory=dict)
     _link_disjoint: dict[tuple[int, ...], bool] = field(default_factory=dict)
@@ -72,14 +72,14 @@ class GroupSolver:
         """Lay all collectives of a program on the fabric."""
         capacity = capacities(cluster)
         ops = [op for op in program.collectives().values() if op.duration is None]
-        wirings = wire(cluster, ops, capacity)
-        laid = {op.name: (number, wiring) for number, (op, wiring) in enumerate(zip(ops, wirings, strict=True))}
-        every = sum(len(wiring.traffic) for wiring in wirings)
-        return cls(cluster, jitter, np.array(capacity), laid, _total_transfers=every)
+        routed_collectives = route_collectives(cluster, ops, capacity)
+        placements = {op.name: (number, routed) for number, (op, routed) in enumerate(zip(ops, routed_collectives, strict=True))}
+        every = sum(len(routed.traffic) for routed in routed_collectives)
+        return cls(cluster, jitter, np.array(capacity), placements, _total_transfers=every)
 
-    def wiring(self, op: Collective) -> Wiring:
+    def routed(self, op: Collective) -> RoutedCollective:
         """How it lies on the fabric."""
-        return self.laid[op.name][1]
+        return self.placements[op.name][1]
 
     def play(self, members: Sequence[CoScheduledOp]) -> list[SpmdOpTimes]:
         """Play one line's collectives, or those of several lines that share links.
@@ -154,7 +154,7 @@ class GroupSolver:
         return found
 
     def _transfers(self, ops: Iterable[Collective]) -> int:
-        return sum(len(self.wiring(op).traffic) for op in ops if op.duration is None)
+        return sum(len(self.routed(op).traffic) for op in ops if op.duration is None)
 
     def link_name(self, link: int) -> str:
         """Ranks' HBM is numbered behind the links."""
@@ -170,16 +170,16 @@ class GroupSolver:
         return DeclinedError(f"flows of {told} may meet on {where} from {contention.time:.6g} s on, too many to tell")
 
     def _group(self, op: Collective) -> _PlacedGroup:
-        number, wiring = self.laid[op.name]
-        key = id(wiring), op.name if self.jitter.latency else ""
+        number, routed = self.placements[op.name]
+        key = id(routed), op.name if self.jitter.latency else ""
         if key not in self._groups:
             stray = bool(self.jitter.latency)
-            noise = latency_factors(self.jitter, number, op, wiring.transfers.src) if stray else None
-            routes, links = with_own_link_numbers(wiring.routes)
+            noise = latency_factors(self.jitter, number, op, routed.transfers.src) if stray else None
+            routes, links = with_own_link_numbers(routed.routes)
             columns = (routes.latency, routes.rate, *routes.watched, self.capacity[links])
-            pattern = (id(wiring.traffic), key[1], *(column.tobytes() for column in columns))
+            pattern = (id(routed.traffic), key[1], *(column.tobytes() for column in columns))
             if pattern not in self._solvers:
-                self._solvers[pattern] = CollectiveSolver(wiring.traffic, routes, noise, self.capacity[links])
+                self._solvers[pattern] = CollectiveSolver(routed.traffic, routes, noise, self.capacity[links])
             self._groups[key] = _PlacedGroup(np.array(op.group), self._solvers[pattern], links)
         return self._groups[key]
 
@@ -214,7 +214,7 @@ class GroupSolver:
     def _are_link_disjoint(self, collectives: Sequence[Collective]) -> bool:
         """Whether no two groups of a line have a link that matters in common."""
         played = [op for op in collectives if op.duration is None]
-        key = tuple(id(self.wiring(op)) for op in played)
+        key = tuple(id(self.routed(op)) for op in played)
         if key not in self._link_disjoint:
             links = np.concatenate([np.zeros(0, np.int64), *(self._group(op).links for op in played)])
             self._link_disjoint[key] = len(np.unique(links)) == len(links)
@@ -254,13 +254,13 @@ class GroupSolver:
             )
 
     def _placement(self, op: Collective) -> tuple[Traffic, Routes]:
-        wiring = self.wiring(op)
-        return wiring.traffic, wiring.routes
+        routed = self.routed(op)
+        return routed.traffic, routed.routes
 
     def _follow_every_flow(self, members: Sequence[CoScheduledOp]) -> list[SpmdOpTimes]:
         found, occupancies = [], list[LinkOccupancy]()
         for member, outcome in zip(
-            members, play_co_scheduled(members, self.cluster, self.jitter, self.laid), strict=True
+            members, play_co_scheduled(members, self.cluster, self.jitter, self.placements), strict=True
         ):
             played = [self._followed_collective(op, outcome.done, outcome.times) for op in member.collectives]
             for op, one in zip(member.collectives, played, strict=True):
@@ -287,7 +287,7 @@ class GroupSolver:
         return [(op.group, op.duration) if op.duration is not None else self._collective_key(op) for op in collectives]
 
     def _collective_key(self, op: Collective) -> tuple[object, ...]:
-        return id(self.wiring(op)), op.name if self.jitter.latency else "", op.startup, op.together
+        return id(self.routed(op)), op.name if self.jitter.latency else "", op.startup, op.together
 
 
 def _may_send(op: Collective, start: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""A collective laid out for arrays: in which steps its transfers can be played, and where each one's end is kept.
+"""A collective placements out for arrays: in which steps its transfers can be played, and where each one's end is kept.
 
 Rule: decides from the rounds alone, before any clock runs. Rounds in which every channel hands on what the one behind
 it has brought are ring: all repetitions are one step, and only the last one's ends are kept. All else is batches of
@@ -123,7 +123,7 @@ def layout_of(traffic: Traffic, routes: Routes, noise: Floats | None, capacity: 
 
 @dataclass(slots=True)
 class _Desk:
-    """Where parts are laid out one after the other.
+    """Where parts are placements out one after the other.
 
     Attributes
     ----------

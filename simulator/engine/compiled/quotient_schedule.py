@@ -24,7 +24,7 @@ from simulator.records.transfers import Transfers, before_on_channel
 
 @dataclass(frozen=True, eq=False)
 class QuotientSchedule:
-    """What is played for a group; attributes are those of `engine.wiring.Wired`.
+    """What is played for a group; attributes are those of `engine.routed.RoutedTransfers`.
 
     Participants are kinds of ranks, then kinds of servers and switches; links are the first of their kinds.
     """

@@ -77,11 +77,11 @@ class ReducedProblem:
 
     def play(self, cluster: Cluster) -> list[SpmdOpTimes]:
         """Play it, and say of every line what became of it; the use of links is with the first."""
-        laid = {
+        placements = {
             self.parts[number].op.name: (number, written) for number, (_, written) in self.quotient.schedules.items()
         }
         outcomes = play_co_scheduled(
-            [self._reduced(line) for line in range(len(self.members))], cluster, Jitter(), laid
+            [self._reduced(line) for line in range(len(self.members))], cluster, Jitter(), placements
         )
         times = {name: own for outcome in outcomes for name, own in outcome.times.items()}
         occupancy = self._use(times)

@@ -1,4 +1,4 @@
-"""Wiring: which links each transfer of a program takes.
+"""Which links each transfer of a program's collectives takes.
 
 Rule: collectives that are alike share what is worked out for them: the same traffic whatever their groups, the same
 routes whatever their sizes. Routes keep all their links for the books; rates are taken over all of them.
@@ -29,8 +29,8 @@ from simulator.records.transfers import Transfers
 _REDUCE_WEIGHT = 3.0
 
 
-class Wired(Protocol):
-    """What the events engine must know of a collective on the fabric; what it says is as in Wiring."""
+class RoutedTransfers(Protocol):
+    """What the events engine must know of a collective's transfers and routes; as in RoutedCollective."""
 
     @property
     def transfers(self) -> Transfers:
@@ -58,8 +58,8 @@ class Wired(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Wiring:
-    """One collective laid on the fabric.
+class RoutedCollective:
+    """One collective with the routes of its transfers.
 
     Attributes
     ----------
@@ -119,10 +119,10 @@ def capacities(cluster: Cluster) -> list[float]:
     return [float(b) for b in cluster.router.bandwidth] + hbm
 
 
-def wire(
+def route_collectives(
     cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence[float], *, watch_all: bool = False
-) -> list[Wiring]:
-    """Lay every collective of a program on the fabric.
+) -> list[RoutedCollective]:
+    """Find the routes of every collective of a program.
 
     Parameters
     ----------
@@ -133,37 +133,41 @@ def wire(
     watch_all : bool
         Whether flows meet on every link that they take; otherwise only where `prune_links` says that they can.
     """
-    return _Desk(cluster, capacity).wire(collectives, watch_all=watch_all)
+    return _CollectiveRouter(cluster, capacity).route_collectives(collectives, watch_all=watch_all)
 
 
 @dataclass(slots=True)
-class _Desk:
-    """What has been worked out so far."""
+class _CollectiveRouter:
+    """Routes collectives, and keeps traffic and routes for those that are alike."""
 
     cluster: Cluster
     capacity: Sequence[float]
     _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
     _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
-    def wire(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[Wiring]:
+    def route_collectives(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[RoutedCollective]:
         bandwidth, node_of = np.array(self.capacity), self._nodes()
         times = Counter(map(_kind, collectives))
-        laid: dict[_Kind, PotentialFlows] = {}
+        potential: dict[_Kind, PotentialFlows] = {}
         for op in collectives:
-            if _kind(op) not in laid:
-                laid[_kind(op)] = self._lay(op, times[_kind(op)], bandwidth, node_of)
-        every = list(laid.values())
+            if _kind(op) not in potential:
+                potential[_kind(op)] = self._route(op, times[_kind(op)], bandwidth, node_of)
+        every = list(potential.values())
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
-        routes = {kind: one.routes.kept(matters) for (kind, one), matters in zip(laid.items(), watched, strict=True)}
-        made: dict[tuple[_Kind, int], Wiring] = {}
-        found = []
+        routes = {
+            kind: one.routes.kept(matters) for (kind, one), matters in zip(potential.items(), watched, strict=True)
+        }
+        made: dict[tuple[_Kind, int], RoutedCollective] = {}
+        routed = []
         for op in collectives:
             key = _kind(op), id(self._traffic(op))
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
-                made[key] = Wiring(self._traffic(op), routes[key[0]], _vertices(self.cluster, op), self.capacity, hbm)
-            found.append(made[key])
-        return found
+                made[key] = RoutedCollective(
+                    self._traffic(op), routes[key[0]], _vertices(self.cluster, op), self.capacity, hbm
+                )
+            routed.append(made[key])
+        return routed
 
     def _traffic(self, op: Collective) -> Traffic:
         sizes = op.elements, op.itemsize, op.reduce_itemsize
@@ -174,13 +178,13 @@ class _Desk:
 
     def _nodes(self) -> Ints:
         """Each rank's node; -1 where it has none."""
-        found = self.cluster.node_of()
-        return np.array([found.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
+        node_of = self.cluster.node_of()
+        return np.array([node_of.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
 
-    def _lay(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> PotentialFlows:
+    def _route(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> PotentialFlows:
         traffic, ranks = self._traffic(op), len(op.group)
         src, dst, reduce = traffic.route_keys.T
-        route, link, latency = self._routed(_vertices(self.cluster, op), np.stack([src, dst]))
+        route, link, latency = self._links_of(_vertices(self.cluster, op), np.stack([src, dst]))
         adding = np.flatnonzero((reduce == 1) & (dst < ranks))
         group = np.array(op.group, np.int64)
         hbm = len(bandwidth) - self.cluster.world_size + group[dst[adding]]
@@ -196,15 +200,15 @@ class _Desk:
         ends = np.concatenate([group, -1 - np.arange(len(op.extras))])
         return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
 
-    def _routed(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
+    def _links_of(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
         """Route and link of each link of each route, and each route's latency."""
         key = vertices, pairs.tobytes()
         if key not in self._routes:
             between = self.cluster.router.route
-            found = [between(vertices[a], vertices[b]) for a, b in pairs.T.tolist()]
-            route = np.repeat(np.arange(len(found)), [len(one.links) for one in found])
-            link = np.array([number for one in found for number in one.links], np.int64)
-            self._routes[key] = route, link, np.array([one.latency for one in found], np.float64)
+            routes = [between(vertices[a], vertices[b]) for a, b in pairs.T.tolist()]
+            route = np.repeat(np.arange(len(routes)), [len(one.links) for one in routes])
+            link = np.array([number for one in routes for number in one.links], np.int64)
+            self._routes[key] = route, link, np.array([one.latency for one in routes], np.float64)
         return self._routes[key]
 
 
