@@ -21,8 +21,8 @@ from simulator.records.transfers import Transfers, write_out
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A round that is played several times.
+class SizedRound:
+    """A round with the bytes that its transfers carry, and how often it is repeated.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Part:
     nbytes : float array, shape (t,)
         What each carries in the first repetition [B].
     steady : bool
-        Whether that is what it carries in each.
+        Whether each transfer carries as much in every repetition.
     """
 
     repeat: Repeat
@@ -64,13 +64,13 @@ class Traffic:
         return sum(len(part.route_of) * part.repeat.times for part in self.parts)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SizedRound, ...]:
         """Those with any transfers."""
         repeats = list(self.schedule.repeats())
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
         rows = self._by_key[1]
         each = zip(repeats, cuts[:-1], cuts[1:], strict=True)
-        return tuple(Part(own, rows[a:b], self._carried(own, 0), self._is_steady(own)) for own, a, b in each)
+        return tuple(SizedRound(own, rows[a:b], self._carried(own, 0), self._is_steady(own)) for own, a, b in each)
 
     @property
     def route_keys(self) -> Ints:
@@ -111,7 +111,7 @@ class Traffic:
         """Whether every transfer carries as much in each repetition of its round."""
         return all(part.steady for part in self.parts)
 
-    def carried(self, part: Part) -> Iterator[tuple[Floats, int]]:
+    def carried(self, part: SizedRound) -> Iterator[tuple[Floats, int]]:
         """Bytes of each transfer of a round, shape (t,), and for how many rounds in a row they are just these [B]."""
         if part.steady:
             yield part.nbytes, part.repeat.times
@@ -150,7 +150,7 @@ class Traffic:
             total += np.bincount(part.route_of, self._bytes_of_all(part), len(self.route_keys))
         return total
 
-    def _bytes_of_all(self, part: Part) -> Floats:
+    def _bytes_of_all(self, part: SizedRound) -> Floats:
         """What each transfer of a round carries in all its repetitions, shape (t,) [B]."""
         repeat, round_ = part.repeat, part.repeat.round
         if part.steady:
