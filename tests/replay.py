@@ -81,7 +81,7 @@ def first_values(schedule: Schedule, kind: str, seed: int) -> Values:
     draw = random.Random(seed)
     n, operation, root = schedule.world_size, schedule.operation, schedule.root
     found: Values = []
-    for rank in range(n + schedule.extras):
+    for rank in range(n + schedule.auxiliaries):
         row: list[Any] = []
         for chunk in range(schedule.chunks):
             has = {

@@ -13,7 +13,7 @@ def rate_caps(node_of: Mapping[int, int], op: Collective) -> Callable[[int, int]
     `node_of` gives each rank's node (`Cluster.node_of`). Servers and switches count as inside: they belong to no node,
     or to that of everybody they talk to.
     """
-    nodes = [node_of.get(rank) for rank in op.group] + [None] * len(op.extras)
+    nodes = [node_of.get(rank) for rank in op.group] + [None] * len(op.auxiliaries)
 
     def cap_of(src: int, dst: int) -> float:
         inside = nodes[src] is None or nodes[dst] is None or nodes[src] == nodes[dst]

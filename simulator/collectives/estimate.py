@@ -23,7 +23,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
     if op.schedule.has_more_than(_MOST):
         return None
     transfers = write_out(op.schedule)
-    vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.extras
+    vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
     carried = transfer_elements(transfers, chunk_sizes(op.schedule, op.elements))
     nbytes = (carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)).tolist()
     src, dst, before = transfers.src.tolist(), transfers.dst.tolist(), transfers.before_on_channel.tolist()

@@ -99,9 +99,9 @@ def _ways(party: Party) -> tuple[Round, Round]:
 
 
 def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
-    extras = party.servers if party.own else 0
+    auxiliaries = party.servers if party.own else 0
     chunks = party.servers * cut
-    return Schedule(operation, "parameter_server", party.workers, extras, chunks, "on_arrival", parts, rows=rows)
+    return Schedule(operation, "parameter_server", party.workers, auxiliaries, chunks, "on_arrival", parts, rows=rows)
 
 
 def volume(request: Request) -> int:

@@ -217,7 +217,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     machine = _machine(cluster, task.request)
     request = task.request
     # Before the schedule, which may be long: on most networks no switch reduces.
-    extras = _extras(cluster, task, name, algorithm.auxiliary)
+    auxiliaries = _auxiliaries(cluster, task, name, algorithm.auxiliary)
     try:
         schedule = _schedule(name, request)
     except ValueError as error:
@@ -236,7 +236,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         dtype=task.dtype,
         reduction=task.reduction,
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
-        extras=extras,
+        auxiliaries=auxiliaries,
         startup=machine.startup if machine else 0.0,
         rate_cap=machine.rate_cap * factor / algorithm.flows(request) if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
@@ -268,7 +268,7 @@ def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:
     return _runs(cluster, request) or cluster.collectives.get("all_reduce")
 
 
-def _extras(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:
+def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:
     """Vertices of the participants that are no ranks."""
     request = task.request
     if auxiliary is Auxiliary.SERVERS and request.servers_on == "own":
@@ -296,5 +296,5 @@ def _sizes(op: Collective) -> Sizes:
 
 
 def _network(cluster: Cluster, group: tuple[int, ...], op: Collective) -> IdleNetwork:
-    vertices = tuple(cluster.ranks[rank] for rank in group) + op.extras
+    vertices = tuple(cluster.ranks[rank] for rank in group) + op.auxiliaries
     return IdleNetwork(cluster, vertices, group, op.startup, op.rate_cap, op.cross_rate_cap)

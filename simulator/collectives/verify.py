@@ -23,7 +23,7 @@ Held = list[list[int]]
 
 def initial(schedule: Schedule) -> Held:
     """Origins that each participant holds of each chunk before the first transfer: held[participant][chunk]."""
-    held = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.extras)]
+    held = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.auxiliaries)]
     for chunk in range(schedule.chunks):
         for rank in holders(schedule, chunk):
             held[rank][chunk] = 1 << rank

@@ -54,7 +54,7 @@ class CollectivePlay:
         self.done = [simpy.Event(clock) for _ in op.group]
         self._clock = clock
         ranks, total = len(op.group), len(routed.transfers)
-        self._started = [_NEVER] * ranks + [float("-inf")] * len(op.extras)
+        self._started = [_NEVER] * ranks + [float("-inf")] * len(op.auxiliaries)
         self._blocked: list[list[int]] = [[] for _ in self._started]
         # While ranks have yet to start, or if they start at different times, a transfer must look at both its ends.
         self._late = [True]

@@ -192,12 +192,12 @@ class _CollectiveRouter:
         route, link = np.concatenate([route, adding])[order], np.concatenate([link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), _REDUCE_WEIGHT)])[order]
         # Servers and switches belong to no node, or to that of everybody they talk to.
-        node = np.concatenate([node_of[group], np.full(len(op.extras), -1)])
+        node = np.concatenate([node_of[group], np.full(len(op.auxiliaries), -1)])
         inside = (node[src] < 0) | (node[dst] < 0) | (node[src] == node[dst])
         rate = np.where(inside, op.rate_cap, op.cross_rate_cap)
         np.minimum.at(rate, route, bandwidth[link] / weight)
         routes = Routes(route, link, weight, latency, rate, np.zeros(len(route), np.bool_))
-        ends = np.concatenate([group, -1 - np.arange(len(op.extras))])
+        ends = np.concatenate([group, -1 - np.arange(len(op.auxiliaries))])
         return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
 
     def _links_of(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
@@ -213,8 +213,8 @@ class _CollectiveRouter:
 
 
 def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
-    return tuple(cluster.ranks[rank] for rank in op.group) + op.extras
+    return tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
 
 
 def _kind(op: Collective) -> _Kind:
-    return id(op.schedule), op.group, op.extras, op.stream, op.rate_cap, op.cross_rate_cap
+    return id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap

@@ -42,7 +42,7 @@ def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.ND
     """
     if not jitter.latency:
         return None
-    ranks = np.array([*op.group, *range(_BEHIND_RANKS, _BEHIND_RANKS + len(op.extras))])[sources]
+    ranks = np.array([*op.group, *range(_BEHIND_RANKS, _BEHIND_RANKS + len(op.auxiliaries))])[sources]
     return factors(jitter.latency, jitter.seed, ranks, number, counted(sources))
 
 

@@ -86,7 +86,7 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
     src, dst, reduce = transfers.src.tolist(), transfers.dst.tolist(), transfers.reduce.tolist()
     for chunk, numbers in enumerate(carried):
         start, stop = starts[chunk], starts[chunk + 1]
-        origins = [0] * (schedule.world_size + schedule.extras)
+        origins = [0] * (schedule.world_size + schedule.auxiliaries)
         for rank in holders(schedule, chunk):
             origins[rank] = 1 << rank
         reduction = _ChunkReduction(schedule, payload, wide, start, stop, origins)

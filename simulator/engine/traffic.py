@@ -81,7 +81,7 @@ class Traffic:
     def _by_key(self) -> tuple[Ints, npt.NDArray[np.int32]]:
         """The different keys of routes, and which of them each row of the rounds takes."""
         rounds = [repeat.round for repeat in self.schedule.repeats()]
-        n = self.schedule.world_size + self.schedule.extras
+        n = self.schedule.world_size + self.schedule.auxiliaries
         keys = [(r.src * n + r.dst) * 2 + r.reduce for r in rounds]
         found, row = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
         pair = found // 2

@@ -83,7 +83,7 @@ class Collective:
         Unique in the program; how the ranks find each other.
     group : tuple of int
         Ranks; the place in the group is the participant's number in the schedule.
-    extras : tuple of str
+    auxiliaries : tuple of str
         Vertices of the schedule's further participants (servers, reducing switches).
     schedule : Schedule
     elements : int
@@ -124,7 +124,7 @@ class Collective:
     dtype: str = "float32"
     reduction: str = "sum"
     accumulate: str = "float32"
-    extras: tuple[str, ...] = ()
+    auxiliaries: tuple[str, ...] = ()
     startup: float = 0.0
     rate_cap: float = float("inf")
     cross_rate_cap: float = float("inf")

@@ -3,7 +3,7 @@
 Rule: nothing here knows a link, a clock or an array's values. Like sheet music: who hands which part to whom, after
 what; how fast it is played is somebody else's business.
 
-Words. A *participant* is a rank of the group (0 .. world_size - 1, its place in the group) or one of the `extras`
+Words. A *participant* is a rank of the group (0 .. world_size - 1, its place in the group) or one of the `auxiliaries`
 behind
 them: a server or a reducing switch. The array is cut into `chunks` pieces; a transfer carries `count` of them, starting
 with `first` and going on in steps of `step`, modulo `chunks`. A transfer's *number* is its place in the schedule.
@@ -99,7 +99,7 @@ class Schedule:
     operation, algorithm : str
     world_size : int
         Ranks of the group.
-    extras : int
+    auxiliaries : int
         Participants behind the ranks (servers, reducing switches).
     chunks : int
         Pieces into which the array is cut.
@@ -119,7 +119,7 @@ class Schedule:
     operation: str
     algorithm: str
     world_size: int
-    extras: int
+    auxiliaries: int
     chunks: int
     adds: Adds
     parts: Callable[[], Iterator[Round | Repeat]]

@@ -77,9 +77,9 @@ class Communicator:
         It is planned anew where that one lies otherwise in its nodes, or where switches of nodes take part: two ranks
         of one node and two of different nodes are not served alike.
         """
-        group, named = self.groups.members(scope, number), bool(op.extras)
+        group, named = self.groups.members(scope, number), bool(op.auxiliaries)
         if scope == "own":
-            return replace(op, group=group, extras=(self.cluster.hosts[number],))
+            return replace(op, group=group, auxiliaries=(self.cluster.hosts[number],))
         if scope == "worker":
             return replace(op, group=group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
@@ -151,7 +151,7 @@ class Communicator:
             itemsize=itemsize,
             reduce_itemsize=itemsize,
             dtype=dtype,
-            extras=ports[:count] if own else (),
+            auxiliaries=ports[:count] if own else (),
             together=way == "pull" and not alone,
             stream=f"communication {way}",
             why="parameter servers, as asked",

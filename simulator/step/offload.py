@@ -104,7 +104,7 @@ def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Colle
         itemsize=1,
         reduce_itemsize=1,
         dtype="uint8",
-        extras=(cluster.hosts[0],),
+        auxiliaries=(cluster.hosts[0],),
         rate_cap=cap,
         cross_rate_cap=cap,
         stream=f"copy {way}",

@@ -201,7 +201,7 @@ def test_servers_may_be_at_several_operations_of_a_rank_at_once(streams: tuple[i
     src, dst, first, count, channel, after = columns
     one = Round(src, dst, first, count, first > 0, channel, after[:, None])
     schedule = Schedule("send", "by hand", 1, 2, 1, "in_sequence", lambda: iter([one]))
-    op = Collective("first", (0,), schedule, elements, 4, 4, extras=("server0", "server1"))
+    op = Collective("first", (0,), schedule, elements, 4, 4, auxiliaries=("server0", "server1"))
     ops = (replace(op, stream=f"stream {streams[0]}"), replace(op, name="second", stream=f"stream {streams[1]}"))
     logs = execute(Program((ops,)), cluster).logs
     assert max(float(log.end.max()) for log in logs) == pytest.approx(end * unit, rel=1e-9)

@@ -48,7 +48,7 @@ def with_wrong_chunk(rows: list[Row], schedule: Schedule, draw: random.Random) -
 
 def with_wrong_target(rows: list[Row], schedule: Schedule, draw: random.Random) -> list[Row]:
     at = draw.randrange(len(rows))
-    everybody = set(range(schedule.world_size + schedule.extras)) - {rows[at].src, rows[at].dst}
+    everybody = set(range(schedule.world_size + schedule.auxiliaries)) - {rows[at].src, rows[at].dst}
     if not everybody:
         return rows
     return [*rows[:at], replace(rows[at], dst=draw.choice(sorted(everybody))), *rows[at + 1 :]]

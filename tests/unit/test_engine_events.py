@@ -186,7 +186,7 @@ def test_transfers_are_logged_as_they_were_played() -> None:
 def test_who_takes_from_a_server_starts_the_transfer_itself() -> None:
     """Servers are always there: each worker's pull begins when the worker does, and none waits for the other."""
     cluster = build("star_100g", 2, servers=1)
-    op = Collective("pull", (0, 1), pull(Party(2, 1)), 1000, 4, 4, extras=cluster.servers)
+    op = Collective("pull", (0, 1), pull(Party(2, 1)), 1000, 4, 4, auxiliaries=cluster.servers)
     timeline = execute(Program(((op,), (Compute("late", 1.0), replace(op, after=("late",))))), cluster)
     ends = {span.rank: span.end for span in timeline.spans if span.name == "pull"}
     assert ends[0] == pytest.approx(10e-6 + 4000 / 12.5e9)

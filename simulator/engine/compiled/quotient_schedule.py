@@ -159,11 +159,11 @@ def members_of(part: PlacedCollective, number: int, kinds: Partition) -> tuple[I
 
 def _places(part: PlacedCollective, number: int, kinds: Partition) -> Ints:
     """By participant of a part the participant that stands for it."""
-    ranks, extras = members_of(part, number, kinds)
+    ranks, auxiliaries = members_of(part, number, kinds)
     return np.concatenate(
         [
             np.searchsorted(ranks, kinds.rank[list(part.op.group)]),
-            len(ranks) + np.searchsorted(extras, kinds.extra[number]),
+            len(ranks) + np.searchsorted(auxiliaries, kinds.extra[number]),
         ]
     )
 

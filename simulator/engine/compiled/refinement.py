@@ -121,10 +121,10 @@ class _GraphTables:
     def sit(self, part: PlacedCollective, rows: TransferTable | None) -> None:
         """Add a part; one whose time is given has no rows."""
         op, number = part.op, len(self.parts)
-        own = part.line, id(part.traffic), op.startup, op.together, op.duration, len(op.group), len(op.extras)
+        own = part.line, id(part.traffic), op.startup, op.together, op.duration, len(op.group), len(op.auxiliaries)
         self.parts.append(self._alike.setdefault(own, len(self._alike)))
         end, row, channel = (cut[-1] for cut in self.cuts.values())
-        ends = np.concatenate([np.array(op.group, np.int64), end + np.arange(len(op.extras))])
+        ends = np.concatenate([np.array(op.group, np.int64), end + np.arange(len(op.auxiliaries))])
         self._put(member=ends, of=np.full(len(ends), number))
         if rows is not None and part.routes is not None:
             latency, rate = (bits(column[rows.route_of]) for column in (part.routes.latency, part.routes.rate))
@@ -135,7 +135,7 @@ class _GraphTables:
             which, place = rows_with_keys(route_of, rows.route_of)
             self._put(crossing=which + row, link=link[place], weight=weight[place])
             row, channel = row + len(rows.route_of), channel + int(rows.channel.max(initial=-1)) + 1
-        for name, last in (("end", end + len(op.extras)), ("row", row), ("channel", channel)):
+        for name, last in (("end", end + len(op.auxiliaries)), ("row", row), ("channel", channel)):
             self.cuts[name].append(last)
 
     def _put(self, **columns: npt.NDArray[Any]) -> None:

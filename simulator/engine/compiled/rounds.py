@@ -45,8 +45,8 @@ def play(layout: Layout, start: Floats) -> SlotTimes:
     """Play from when each rank has reached the operation and paid its start-up, shape (ranks,)."""
     slots = len(layout.src)
     # Servers and switches are always there, but nothing happens before the first rank has come.
-    ranks, extras = layout.traffic.schedule.world_size, layout.traffic.schedule.extras
-    began = np.concatenate([start, np.full(extras, start.min())])
+    ranks, auxiliaries = layout.traffic.schedule.world_size, layout.traffic.schedule.auxiliaries
+    began = np.concatenate([start, np.full(auxiliaries, start.min())])
     enter = np.maximum(began[layout.src], began[layout.dst])
     # What -1 stands for has ended long ago.
     end = np.full(slots + 1, -np.inf)
@@ -63,7 +63,7 @@ def play(layout: Layout, start: Floats) -> SlotTimes:
             end[step.first + flow] = own[flow] + step.flow_groups.takes[together]
             flow_group[step.first + flow] = flow_groups + step.flow_groups.flow_group[together]
             flow_groups += len(step.flow_groups.flow)
-    done = np.concatenate([start, np.full(extras, -np.inf)])
+    done = np.concatenate([start, np.full(auxiliaries, -np.inf)])
     np.maximum.at(done, layout.src, end[:-1])
     np.maximum.at(done, layout.dst, end[:-1])
     return SlotTimes(enter, end[:-1], _one_moment_if_rounding(done[:ranks], layout), flow_group)

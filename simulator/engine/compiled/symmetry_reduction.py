@@ -109,8 +109,8 @@ class ReducedProblem:
         for number in self._by_line[line]:
             if self.quotient.stands[number] == number:
                 op = self.parts[number].op
-                ranks, extras = members_of(self.parts[number], number, self.quotient.kinds)
-                collectives.append(replace(op, group=tuple(ranks.tolist()), extras=op.extras[: len(extras)]))
+                ranks, auxiliaries = members_of(self.parts[number], number, self.quotient.kinds)
+                collectives.append(replace(op, group=tuple(ranks.tolist()), auxiliaries=op.auxiliaries[: len(auxiliaries)]))
         return CoScheduledOp(tuple(collectives), ready, member.predecessors)
 
     def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, CollectiveTimes] | None:

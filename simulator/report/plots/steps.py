@@ -70,7 +70,7 @@ def figure(schedule: Schedule) -> Figure:
     """
     if schedule.world_size > _MOST_RANKS:
         raise ValueError(f"got {schedule.world_size} ranks; steps are drawn for at most {_MOST_RANKS}")
-    rows, columns = schedule.world_size + schedule.extras, schedule.chunks
+    rows, columns = schedule.world_size + schedule.auxiliaries, schedule.chunks
     named = max(rows, columns) <= _TEXT_UP_TO
     steps = replay(schedule, _MOST_PANELS // 2 if named and max(rows, columns) > _LARGE else _MOST_PANELS)
     width, height = _panel_size(rows, columns, named=named)
@@ -270,7 +270,7 @@ def _name(schedule: Schedule, participant: int) -> str:
     if participant < schedule.world_size:
         return str(participant)
     kind = catalog.find(schedule.algorithm).auxiliary.value
-    return kind if schedule.extras == 1 else f"{kind[:2]}{participant - schedule.world_size}"
+    return kind if schedule.auxiliaries == 1 else f"{kind[:2]}{participant - schedule.world_size}"
 
 
 def _key(schedule: Schedule, *, named: bool) -> str:
