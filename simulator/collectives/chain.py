@@ -12,6 +12,7 @@ from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, l
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 # Enough pieces that the pipeline's filling costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
@@ -55,7 +56,9 @@ def _schedule(request: Request, *, reduce: bool) -> Schedule:
         return draft.parts()
 
     rows = cut * (n - 1)
-    return Schedule(request.operation, "chain", n, 0, cut, "in_sequence", kept(parts), request.root, rows=rows)
+    return Schedule(
+        request.operation, "chain", n, 0, cut, ReductionOrder.IN_SEQUENCE, kept(parts), request.root, rows=rows
+    )
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

@@ -13,6 +13,7 @@ import numpy as np
 from simulator.basics.arrays import Bools, Ints
 from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
 Pairs = tuple[Ints, Ints]
@@ -123,7 +124,7 @@ def _one_round(
 
 def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
     n, root = request.world_size, request.root
-    return Schedule(request.operation, "direct", n, 0, chunks, "held", parts, root, rows=rows)
+    return Schedule(request.operation, "direct", n, 0, chunks, ReductionOrder.BUFFERED, parts, root, rows=rows)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

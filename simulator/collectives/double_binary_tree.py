@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from simulator.collectives.algorithm import Algorithm, Request, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule, kept
 
 # Pieces in all; 32 a tree keep the filling of the pipeline below a tenth of the time for 32 ranks.
@@ -106,7 +107,9 @@ def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: 
     n, root, total = request.world_size, request.root, pieces(request)
     rows = total * (n - 1) * (up + down)
     parts = kept(lambda: _noted(grow(), n, total, up=up, down=down).parts())
-    return Schedule(request.operation, "double_binary_tree", n, 0, total, "in_sequence", parts, root, rows=rows)
+    return Schedule(
+        request.operation, "double_binary_tree", n, 0, total, ReductionOrder.IN_SEQUENCE, parts, root, rows=rows
+    )
 
 
 def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> Draft:

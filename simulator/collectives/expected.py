@@ -17,6 +17,7 @@ from simulator.basics.dtypes import Dtype
 from simulator.collectives.reduction import accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
 from simulator.records.chunks import chunk_sizes
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
 
@@ -69,7 +70,7 @@ class _Chunk:
     """Expressions of one chunk: who holds which, and what is buffered."""
 
     world_size: int
-    adds: str
+    reduction_order: ReductionOrder
     rounds: bool
     held: dict[int, int]
     terms: list[Term] = field(default_factory=list)
@@ -106,7 +107,7 @@ class _Chunk:
             self.settle(dst)
             self.held[dst] = self.finish(value, keep=False)
             self.held[src] = self.finish(value, keep=True)
-        elif self.adds == "held":
+        elif self.reduction_order == ReductionOrder.BUFFERED:
             self.buffered.setdefault(dst, []).append((src, value))
         elif dst in self.held:
             self.held[dst] = self.add(self.held[dst], value)
@@ -170,7 +171,7 @@ def _judge_chunk(
 ) -> Verdict:
     n = schedule.world_size
     rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
-    paper = _Chunk(n, schedule.adds, rounds, {})
+    paper = _Chunk(n, schedule.reduction_order, rounds, {})
     for rank in holders(schedule, chunk):
         paper.held[rank] = paper.term(("input", rank), 1 << rank)
     for src, dst, reduce in carried:

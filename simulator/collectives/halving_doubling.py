@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
@@ -144,7 +145,9 @@ def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
         play(played)
         return played.draft.parts()
 
-    return Schedule(request.operation, "halving_doubling", n, 0, game.chunks, "in_sequence", kept(parts), rows=rows)
+    return Schedule(
+        request.operation, "halving_doubling", n, 0, game.chunks, ReductionOrder.IN_SEQUENCE, kept(parts), rows=rows
+    )
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

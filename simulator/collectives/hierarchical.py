@@ -20,6 +20,7 @@ from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, l
 from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
@@ -155,7 +156,9 @@ def _schedule(request: Request, cut: int) -> Schedule:
         return stages.draft.parts()
 
     rows = cut * (reducing + copying) * (rows_of_rings(n, len(nodes[0])) + rows_of_rings(n, len(nodes)))
-    return Schedule(request.operation, "hierarchical", n, 0, n * cut, "in_sequence", kept(parts), rows=rows)
+    return Schedule(
+        request.operation, "hierarchical", n, 0, n * cut, ReductionOrder.IN_SEQUENCE, kept(parts), rows=rows
+    )
 
 
 def as_ring(request: Request) -> Request:

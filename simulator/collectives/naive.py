@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
 
@@ -26,7 +27,7 @@ def all_reduce(request: Request) -> Schedule:
         all_in = np.arange(m)[None, :]
         yield Round(zeros, others, zeros, ones, zeros.astype(np.bool_), others - 1 + m, all_in, gate=zeros)
 
-    return Schedule(request.operation, "naive", request.world_size, 0, 1, "held", parts, rows=2 * m)
+    return Schedule(request.operation, "naive", request.world_size, 0, 1, ReductionOrder.BUFFERED, parts, rows=2 * m)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

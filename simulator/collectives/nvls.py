@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
 from simulator.collectives.example import at_switches
 from simulator.collectives.hierarchical import Stages, equal_nodes, rows_of_rings
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 # Segments that keep the filling of the pipeline (asking, adding, handing out) below a tenth of the time on 8 GPUs.
@@ -44,7 +45,7 @@ def all_reduce(request: Request) -> Schedule:
     at_switch = 2 * len(nodes[0]) * (n + len(nodes))
     across = 2 * rows_of_rings(n, len(nodes)) if len(nodes) > 1 else 0
     rows = cut * (at_switch + across)
-    return Schedule("all_reduce", "nvls", n, len(nodes), n * cut, "on_arrival", kept(parts), rows=rows)
+    return Schedule("all_reduce", "nvls", n, len(nodes), n * cut, ReductionOrder.ON_ARRIVAL, kept(parts), rows=rows)
 
 
 def segments(request: Request) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.example import with_servers
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
 
@@ -101,7 +102,9 @@ def _ways(party: Party) -> tuple[Round, Round]:
 def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterator[Round]], rows: int) -> Schedule:
     auxiliaries = party.servers if party.own else 0
     chunks = party.servers * cut
-    return Schedule(operation, "parameter_server", party.workers, auxiliaries, chunks, "on_arrival", parts, rows=rows)
+    return Schedule(
+        operation, "parameter_server", party.workers, auxiliaries, chunks, ReductionOrder.ON_ARRIVAL, parts, rows=rows
+    )
 
 
 def volume(request: Request) -> int:

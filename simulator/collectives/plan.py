@@ -21,6 +21,7 @@ from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.errors import ScenarioError
 from simulator.records.program import Collective, Program
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 
 
@@ -224,7 +225,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         raise ScenarioError(f"collective.algorithm: {name}: {error}") from error
     # Partial sums travel wide only where each waits for the one before; buffered and arriving ones are sent as they
     # are.
-    wide = task.accumulate == "float32" and schedule.adds == "in_sequence"
+    wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
     factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
     return Collective(
         name=label,

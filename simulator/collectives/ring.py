@@ -20,6 +20,7 @@ import numpy as np
 from simulator.basics.arrays import Ints
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
 
 
@@ -94,7 +95,9 @@ def side_by_side(
             number += steps * n * rings
 
     rows = n * rings * (len(phases) + (steps > 1))
-    return Schedule(request.operation, algorithm, n, 0, n * rings, "in_sequence", parts, pieces=rings, rows=rows)
+    return Schedule(
+        request.operation, algorithm, n, 0, n * rings, ReductionOrder.IN_SEQUENCE, parts, pieces=rings, rows=rows
+    )
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part
 from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
@@ -56,7 +57,7 @@ def _schedule(request: Request, go: Callable[[Draft], object], chunks: int, ways
         return draft.parts()
 
     rows = ways * (n - 1)
-    return Schedule(request.operation, "tree", n, 0, chunks, "in_sequence", kept(parts), root, rows=rows)
+    return Schedule(request.operation, "tree", n, 0, chunks, ReductionOrder.IN_SEQUENCE, kept(parts), root, rows=rows)
 
 
 def _rounds(n: int) -> range:

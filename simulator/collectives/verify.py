@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.errors import ScheduleError
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
 
@@ -172,7 +173,7 @@ class _Proof:
         what = f"writes chunk {chunk} of rank {dst}"
         self._after(number, self.readers.get(place, []), f"{what}, read by")
         earlier = self.writers.get(place, [])
-        unordered = reduce and self.schedule.adds != "in_sequence"
+        unordered = reduce and self.schedule.reduction_order != ReductionOrder.IN_SEQUENCE
         ordered_after = [w for w in earlier if not (unordered and self.transfers.reduce[w])]
         self._after(number, ordered_after, f"{what}, written by")
         self.readers[place] = []

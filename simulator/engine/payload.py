@@ -19,6 +19,7 @@ from simulator.collectives.reduction import accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
 from simulator.records.chunks import chunk_sizes
 from simulator.records.program import Program
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Timeline
 from simulator.records.transfers import Transfers
@@ -75,7 +76,12 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
     sizes = chunk_sizes(schedule, elements)
     starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     wide = np.dtype(payload.accumulate) != payload.dtype.numpy
-    plain = not wide and schedule.adds == "in_sequence" and payload.dtype.bits >= 32 and not payload.tamper
+    plain = (
+        not wide
+        and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
+        and payload.dtype.bits >= 32
+        and not payload.tamper
+    )
     if plain and payload.reduction == "sum" and bool((transfers.count == 1).all()):
         _carry_plain(transfers, order, payload.buffers, starts)
         return
@@ -147,7 +153,7 @@ class _ChunkReduction:
             self._settle(dst)
             self._put(dst, value)
             self._origins[dst] = self._origins[src]
-        elif self._schedule.adds == "held":
+        elif self._schedule.reduction_order == ReductionOrder.BUFFERED:
             self._buffered.setdefault(dst, []).append((src, self._origins[src], value))
         else:
             self._add(dst, value)

@@ -4,9 +4,9 @@ Rule: nothing here knows a link, a clock or an array's values. Like sheet music:
 what; how fast it is played is somebody else's business.
 
 Words. A *participant* is a rank of the group (0 .. world_size - 1, its place in the group) or one of the `auxiliaries`
-behind
-them: a server or a reducing switch. The array is cut into `chunks` pieces; a transfer carries `count` of them, starting
-with `first` and going on in steps of `step`, modulo `chunks`. A transfer's *number* is its place in the schedule.
+behind them: a server or a reducing switch. The array is cut into `chunks` pieces; a transfer carries `count` of them,
+starting with `first` and going on in steps of `step`, modulo `chunks`. A transfer's *number* is its place in the
+schedule.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
 from simulator.basics.this_machine import lacking
 from simulator.errors import SimulationError
+from simulator.records.reduction_order import ReductionOrder
 
-Adds = Literal["in_sequence", "on_arrival", "held"]
 # Seen where everybody sends to everybody: planning takes 40 B of each row, playing 600 B with the events engine and
 # 1000 B with the compiled one; rows that are noted one by one take some 400 B before they are played.
 _BYTES_A_ROW: Final = 500
@@ -100,12 +100,11 @@ class Schedule:
     world_size : int
         Ranks of the group.
     auxiliaries : int
-        Participants behind the ranks (servers, reducing switches).
+        How many participants there are behind the ranks (servers, reducing switches).
     chunks : int
         Pieces into which the array is cut.
-    adds : {"in_sequence", "on_arrival", "held"}
-        How adds into one chunk are ordered: each waits for the one before; as they arrive (ties by number, which is
-        rank order where it matters); buffered and added in rank order, the own part in its place, when the last is in.
+    reduction_order : ReductionOrder
+        In which order a participant adds what arrives for one chunk.
     parts : callable () -> iterator of Round or Repeat
         A fresh walk over the transfers.
     root : int
@@ -121,7 +120,7 @@ class Schedule:
     world_size: int
     auxiliaries: int
     chunks: int
-    adds: Adds
+    reduction_order: ReductionOrder
     parts: Callable[[], Iterator[Round | Repeat]]
     root: int = 0
     pieces: int = 1

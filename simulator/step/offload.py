@@ -19,6 +19,7 @@ import numpy as np
 
 from simulator.cluster.cluster import Cluster
 from simulator.records.program import Collective
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
 Way = Literal["to host", "to device"]
@@ -95,7 +96,7 @@ def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Colle
         src, dst = (zero, one) if way == "to host" else (one, zero)
         yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
 
-    schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, "in_sequence", parts, rows=1)
+    schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
     return Collective(
         name=f"copy {way}",
         group=(0,),

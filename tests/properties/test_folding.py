@@ -21,6 +21,7 @@ from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.engine.routed import capacities, route_collectives
 from simulator.records.program import Compute, Op, Program
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
 
@@ -103,7 +104,7 @@ def by_hand(size: int, rows: list[tuple[int, int, int, int, int]], elements: int
     src, dst, count, channel, after = np.array(rows).T
     none = np.zeros(len(rows), np.int64)
     one = Round(src, dst, none, count, none > 0, channel, after[:, None])
-    return Schedule("send", "by hand", size, 0, elements, "in_sequence", lambda: iter([one]))
+    return Schedule("send", "by hand", size, 0, elements, ReductionOrder.IN_SEQUENCE, lambda: iter([one]))
 
 
 # Four send to two, whose ports are shared; of the two pairs each one has one fact that sets its halves apart.

@@ -22,6 +22,7 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
 from tests.playing import WIDE_GPU
@@ -200,7 +201,7 @@ def test_servers_may_be_at_several_operations_of_a_rank_at_once(streams: tuple[i
     columns = np.array([(0, 1, 0, 1, 0, -1), (1, 2, 0, 1, 1, 0)]).T
     src, dst, first, count, channel, after = columns
     one = Round(src, dst, first, count, first > 0, channel, after[:, None])
-    schedule = Schedule("send", "by hand", 1, 2, 1, "in_sequence", lambda: iter([one]))
+    schedule = Schedule("send", "by hand", 1, 2, 1, ReductionOrder.IN_SEQUENCE, lambda: iter([one]))
     op = Collective("first", (0,), schedule, elements, 4, 4, auxiliaries=("server0", "server1"))
     ops = (replace(op, stream=f"stream {streams[0]}"), replace(op, name="second", stream=f"stream {streams[1]}"))
     logs = execute(Program((ops,)), cluster).logs

@@ -16,6 +16,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
 from simulator.collectives.verify import verify
 from simulator.errors import ScheduleError
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
 from tests.playing import equal_nodes, request_options
@@ -146,7 +147,7 @@ def test_a_wait_that_is_removed_and_was_needed_is_missed(algorithm: str, operati
             mutant = [*rows[:number], loose, *rows[number + 1 :]]
             order, natural = early(mutant, number), list(range(len(rows)))
             harmful = not keeps_the_promise(schedule, mutant, order, seed=number)
-            if schedule.adds == "in_sequence":
+            if schedule.reduction_order == ReductionOrder.IN_SEQUENCE:
                 harmful |= not same_float_bits(schedule, mutant, order, natural, seed=number)
             if harmful:
                 needed += 1

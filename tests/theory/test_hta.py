@@ -11,6 +11,7 @@ from simulator.collectives import ring
 from simulator.collectives.algorithm import Request
 from simulator.engine.events import execute
 from simulator.records.program import Collective, Compute, Program
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Span, Timeline
 from simulator.report.traces import kineto
@@ -22,7 +23,7 @@ US = 1e-6
 
 
 def _all_reduce(name: str) -> Collective:
-    schedule = Schedule("all_reduce", "ring", 2, 0, 2, "in_sequence", lambda: iter(()))
+    schedule = Schedule("all_reduce", "ring", 2, 0, 2, ReductionOrder.IN_SEQUENCE, lambda: iter(()))
     return Collective(name, (0, 1), schedule, elements=1000, itemsize=2, reduce_itemsize=2, dtype="bfloat16")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.collectives.algorithm import OPERATIONS
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
@@ -19,7 +20,7 @@ def log(flows: list[Flow], routes: tuple[tuple[int, ...], ...]) -> TransferLog:
     t = len(flows)
     none = np.zeros(t, np.int64)
     played = Round(none, none + 1, none, none + 1, np.zeros(t, np.bool_), none, none.reshape(t, 1) - 1)
-    transfers = write_out(Schedule("broadcast", "naive", 2, 0, 1, "in_sequence", lambda: iter([played])))
+    transfers = write_out(Schedule("broadcast", "naive", 2, 0, 1, ReductionOrder.IN_SEQUENCE, lambda: iter([played])))
     nbytes, enter, end = (np.array([flow[i] for flow in flows], np.float64) for i in range(3))
     route = np.array([flow[3] for flow in flows], np.int32)
     return TransferLog("op", transfers, nbytes, enter, end, route, routes, ("a", "b"))

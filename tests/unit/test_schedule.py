@@ -13,6 +13,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.errors import SimulationError
 from simulator.records.chunks import chunk_sizes, split, transfer_elements
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
 from simulator.records.transfers import write_out
 from tests.playing import equal_nodes
@@ -89,7 +90,7 @@ def test_a_repeated_round_moves_its_chunks_and_its_waits() -> None:
         yield a_round([0, 1], [[-1], [-1]])
         yield Repeat(a_round([0, 1], [[1], [0]]), 3, -1, table)
 
-    schedule = Schedule("broadcast", "test", 9, 0, 3, "in_sequence", parts)
+    schedule = Schedule("broadcast", "test", 9, 0, 3, ReductionOrder.IN_SEQUENCE, parts)
     columns = write_out(schedule)
     assert len(columns) == 8
     # Places 0 and 1 of the table, then one back each time.
@@ -106,14 +107,14 @@ def test_a_channel_used_twice_in_a_round_is_still_one_queue() -> None:
         9,
         0,
         3,
-        "in_sequence",
+        ReductionOrder.IN_SEQUENCE,
         lambda: iter([a_round([5, 5, 2, 5], [[-1]] * 4), a_round([2], [[-1]])]),
     )
     assert write_out(schedule).before_on_channel.tolist() == [-1, 0, -1, 1, 2]
 
 
 def test_an_empty_schedule_has_empty_columns() -> None:
-    columns = write_out(Schedule("broadcast", "test", 2, 0, 1, "in_sequence", lambda: iter(())))
+    columns = write_out(Schedule("broadcast", "test", 2, 0, 1, ReductionOrder.IN_SEQUENCE, lambda: iter(())))
     assert len(columns) == 0
     assert columns.waits_of() == []
     assert transfer_elements(columns, split(10, 1)).tolist() == []
@@ -128,5 +129,7 @@ def test_a_transfer_of_several_chunks_carries_their_elements_round_the_end() -> 
                        np.full((2, 1), -1))  # fmt: skip
     in_twos = Round(numbers[:1], numbers[:1] + 1, np.array([3]), np.array([3]), flags[:1], ones[:1],
                     np.full((1, 1), -1), step=2)  # fmt: skip
-    columns = write_out(Schedule("broadcast", "t", 9, 0, 5, "in_sequence", lambda: iter([one_by_one, in_twos])))
+    columns = write_out(
+        Schedule("broadcast", "t", 9, 0, 5, ReductionOrder.IN_SEQUENCE, lambda: iter([one_by_one, in_twos]))
+    )
     assert transfer_elements(columns, split(12, 5)).tolist() == [2 + 3, 3 + 2 + 2, 2 + 3 + 2]

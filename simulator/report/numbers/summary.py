@@ -13,6 +13,7 @@ import numpy as np
 from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
 from simulator.records.program import Collective
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.link_use import link_uses
 
@@ -138,7 +139,12 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         input_bytes_per_rank=sum(_share(op, ("all_gather", "gather")) for op in ops),
         result_bytes_per_rank=sum(_share(op, ("reduce_scatter", "scatter")) for op in ops),
         peak_buffer_bytes=max(
-            (_peak_buffer(op, timeline.logs[n]) for n, op in enumerate(ops) if op.schedule.adds == "held"), default=0
+            (
+                _peak_buffer(op, timeline.logs[n])
+                for n, op in enumerate(ops)
+                if op.schedule.reduction_order == ReductionOrder.BUFFERED
+            ),
+            default=0,
         ),
         wrong=verdict.wrong if verdict else None,
         max_abs_error=verdict.max_abs_error if verdict else None,
