@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
-from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
@@ -47,13 +47,13 @@ def _schedule(request: Request, *, reduce: bool) -> Schedule:
     n, cut = request.world_size, pieces(request)
 
     def parts() -> Iterator[Round | Repeat]:
-        draft, hops = Draft(), list(pairwise(_line(request)))
+        builder, hops = ScheduleBuilder(), list(pairwise(_line(request)))
         for piece in range(cut):
             arrived: int | None = None
             for src, dst in hops:
-                arrived = draft.send(src, dst, piece, 1, reduce=reduce, channel=src, after=[arrived])
-            draft.end_round()
-        return draft.parts()
+                arrived = builder.send(src, dst, piece, 1, reduce=reduce, channel=src, after=[arrived])
+            builder.end_round()
+        return builder.parts()
 
     rows = cut * (n - 1)
     return Schedule(

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.collectives.algorithm import Algorithm, Request, always, least_volume
-from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_pieces
+from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule, kept
 
@@ -112,8 +112,8 @@ def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: 
     )
 
 
-def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> Draft:
-    draft = Draft()
+def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
+    builder = ScheduleBuilder()
     # The first tree takes one piece more where the number is odd.
     first_half = total - total // 2
     for i in range(first_half):
@@ -121,27 +121,29 @@ def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: boo
         for which, chunk in chunks:
             arrived: dict[int, int] = {}
             if up:
-                _climb(draft, pair[which], chunk, which * n * n, n, arrived)
+                _climb(builder, pair[which], chunk, which * n * n, n, arrived)
             if down:
-                _descend(draft, pair[which], chunk, (2 + which) * n * n, n, arrived)
-        draft.end_round()
-    return draft
+                _descend(builder, pair[which], chunk, (2 + which) * n * n, n, arrived)
+        builder.end_round()
+    return builder
 
 
-def _climb(draft: Draft, tree: _Tree, chunk: int, channels: int, n: int, arrived: dict[int, int]) -> None:
+def _climb(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n: int, arrived: dict[int, int]) -> None:
     for rank in tree.upward:
         above = tree.parents[rank]
         if above is not None:
             after = [arrived.get(rank), arrived.get(above)]
             channel = channels + rank * n + above
-            arrived[above] = draft.send(rank, above, chunk, 1, reduce=True, channel=channel, after=after)
+            arrived[above] = builder.send(rank, above, chunk, 1, reduce=True, channel=channel, after=after)
 
 
-def _descend(draft: Draft, tree: _Tree, chunk: int, channels: int, n: int, arrived: dict[int, int]) -> None:
+def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n: int, arrived: dict[int, int]) -> None:
     for rank in reversed(tree.upward):
         for below in tree.children[rank]:
             channel = channels + rank * n + below
-            arrived[below] = draft.send(rank, below, chunk, 1, reduce=False, channel=channel, after=[arrived.get(rank)])
+            arrived[below] = builder.send(
+                rank, below, chunk, 1, reduce=False, channel=channel, after=[arrived.get(rank)]
+            )
 
 
 ALGORITHM = Algorithm(

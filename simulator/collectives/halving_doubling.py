@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
-from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
@@ -30,7 +30,7 @@ class _Game:
 
     n: int
     whole: bool
-    draft: Draft = field(default_factory=Draft)
+    builder: ScheduleBuilder = field(default_factory=ScheduleBuilder)
     arrived: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -57,13 +57,13 @@ class _Game:
     def send(self, src: int, dst: int, part: tuple[int, int], *, reduce: bool) -> int:
         # Adds into one chunk wait for the add before; copies only for what they carry.
         after = [self.arrived.get(src), self.arrived.get(dst) if reduce else None]
-        return self.draft.send(src, dst, *part, reduce=reduce, channel=src, after=after)
+        return self.builder.send(src, dst, *part, reduce=reduce, channel=src, after=after)
 
     def exchange(self, hops: list[tuple[int, int, tuple[int, int]]], *, reduce: bool) -> None:
         """Note one round: all messages at once, each after what came to its ranks before."""
         numbers = [(dst, self.send(src, dst, part, reduce=reduce)) for src, dst, part in hops]
         self.arrived.update(numbers)
-        self.draft.end_round()
+        self.builder.end_round()
 
     def fold(self) -> None:
         """The odd rank of each pair hands over all but, where chunks are owned, its own chunk."""
@@ -143,7 +143,7 @@ def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
     def parts() -> Iterator[Round | Repeat]:
         played = _Game(n, whole)
         play(played)
-        return played.draft.parts()
+        return played.builder.parts()
 
     return Schedule(
         request.operation, "halving_doubling", n, 0, game.chunks, ReductionOrder.IN_SEQUENCE, kept(parts), rows=rows

@@ -17,9 +17,9 @@ import numpy as np
 from simulator.basics.arrays import Ints
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
-from simulator.collectives.draft import Draft
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
@@ -36,7 +36,7 @@ def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(slots=True)
 class Stages:
-    """A draft over nodes of G ranks, stage by stage.
+    """Builds the rings of nodes of G ranks, stage by stage.
 
     `arrived` is the last transfer into each rank for a segment, `sent` the last one of a ring stage out of it; -1 where
     there is none.
@@ -45,12 +45,12 @@ class Stages:
     """
 
     nodes: tuple[tuple[int, ...], ...]
-    draft: Draft = field(init=False)
+    builder: ScheduleBuilder = field(init=False)
     arrived: Ints = field(init=False)
     sent: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        self.draft = Draft(step=self.size)
+        self.builder = ScheduleBuilder(step=self.size)
         self.next_segment()
 
     @property
@@ -86,7 +86,7 @@ class Stages:
         n = rings.shape[1]
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
         counts, channel = np.full(len(src), count), stage * self.ranks + src
-        adds, step = np.full(len(src), reduce), self.draft.step
+        adds, step = np.full(len(src), reduce), self.builder.step
         shift = 1 if reduce else 0
         # What is added to must itself be ready: what came to the receiver before this stage. Later rounds of the same
         # channel come behind the first.
@@ -96,7 +96,7 @@ class Stages:
                 continue
             first = np.roll(part, k + shift, axis=1).ravel()
             after = np.stack([self.arrived[src], *(before if k == 0 else [])], axis=1)
-            numbers = self.draft.send_round(
+            numbers = self.builder.send_round(
                 Round(src, dst, first, counts, adds, channel, after, step), times, -apart, table
             )
             self.sent[src] = numbers
@@ -153,7 +153,7 @@ def _schedule(request: Request, cut: int) -> Schedule:
             if copying:
                 stages.across(1, segment, reduce=False)
                 stages.inside(2, segment, reduce=False)
-        return stages.draft.parts()
+        return stages.builder.parts()
 
     rows = cut * (reducing + copying) * (rows_of_rings(n, len(nodes[0])) + rows_of_rings(n, len(nodes)))
     return Schedule(

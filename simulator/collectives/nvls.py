@@ -39,7 +39,7 @@ def all_reduce(request: Request) -> Schedule:
                 stages.across(3, segment, reduce=True)
                 stages.across(3, segment, reduce=False)
             _hand_out(stages, segment)
-        return stages.draft.parts()
+        return stages.builder.parts()
 
     # Each set is asked for by all and brought to its owners, and handed out the other way.
     at_switch = 2 * len(nodes[0]) * (n + len(nodes))
@@ -62,15 +62,15 @@ def _ask(stages: Stages, segment: int) -> None:
     n = stages.ranks
     for g, part in enumerate(_sets(stages, segment)):
         pushed = [
-            [stages.draft.send(r, n + b, *part, reduce=True, channel=r) for r in node]
+            [stages.builder.send(r, n + b, *part, reduce=True, channel=r) for r in node]
             for b, node in enumerate(stages.nodes)
         ]
-        stages.draft.end_round()
+        stages.builder.end_round()
         for b, (node, sent) in enumerate(zip(stages.nodes, pushed, strict=True)):
-            stages.arrived[node[g]] = stages.draft.send(
+            stages.arrived[node[g]] = stages.builder.send(
                 n + b, node[g], *part, reduce=False, channel=n + node[g], after=sent
             )
-        stages.draft.end_round()
+        stages.builder.end_round()
 
 
 def _hand_out(stages: Stages, segment: int) -> None:
@@ -79,16 +79,16 @@ def _hand_out(stages: Stages, segment: int) -> None:
     ready = stages.arrived.tolist()
     for g, part in enumerate(_sets(stages, segment)):
         ups = [
-            stages.draft.send(node[g], n + b, *part, reduce=False, channel=4 * n + node[g], after=[ready[node[g]]])
+            stages.builder.send(node[g], n + b, *part, reduce=False, channel=4 * n + node[g], after=[ready[node[g]]])
             for b, node in enumerate(stages.nodes)
         ]
-        stages.draft.end_round()
+        stages.builder.end_round()
         for b, (node, up) in enumerate(zip(stages.nodes, ups, strict=True)):
             for r in node:
                 # The owner gets back what it may still be sending to other nodes.
                 still_read = stages.sent[r] if r == node[g] and stages.sent[r] >= 0 else None
-                stages.draft.send(n + b, r, *part, reduce=False, channel=5 * n + r, after=[up, still_read])
-        stages.draft.end_round()
+                stages.builder.send(n + b, r, *part, reduce=False, channel=5 * n + r, after=[up, still_read])
+        stages.builder.end_round()
 
 
 def volume(request: Request) -> int:

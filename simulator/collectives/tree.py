@@ -13,48 +13,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part
-from simulator.collectives.draft import Draft
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def reduce(request: Request) -> Schedule:
     """Add up towards the root in ceil(log2 N) rounds."""
-    return _schedule(request, lambda draft: _up(draft, request, whole=True, add=True), 1)
+    return _schedule(request, lambda builder: _up(builder, request, whole=True, add=True), 1)
 
 
 def broadcast(request: Request) -> Schedule:
     """Hand the root's array out in ceil(log2 N) rounds."""
-    return _schedule(request, lambda draft: _down(draft, request, None, whole=True), 1)
+    return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
 
 
 def all_reduce(request: Request) -> Schedule:
     """A reduce to rank 0, then a broadcast from it."""
 
-    def there_and_back(draft: Draft) -> None:
-        _down(draft, request, _up(draft, request, whole=True, add=True), whole=True)
+    def there_and_back(builder: ScheduleBuilder) -> None:
+        _down(builder, request, _up(builder, request, whole=True, add=True), whole=True)
 
     return _schedule(request, there_and_back, 1, ways=2)
 
 
 def scatter(request: Request) -> Schedule:
     """Hand out halves, quarters, ...: each rank passes on what belongs to those below it."""
-    return _schedule(request, lambda draft: _down(draft, request, None, whole=False), request.world_size)
+    return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
 
 
 def gather(request: Request) -> Schedule:
     """Collect towards the root: each rank sends what it and those below it have."""
-    return _schedule(request, lambda draft: _up(draft, request, whole=False, add=False), request.world_size)
+    return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
-def _schedule(request: Request, go: Callable[[Draft], object], chunks: int, ways: int = 1) -> Schedule:
+def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks: int, ways: int = 1) -> Schedule:
     n, root = request.world_size, request.root
 
     def parts() -> Iterator[Round | Repeat]:
-        draft = Draft()
-        go(draft)
-        return draft.parts()
+        builder = ScheduleBuilder()
+        go(builder)
+        return builder.parts()
 
     rows = ways * (n - 1)
     return Schedule(request.operation, "tree", n, 0, chunks, ReductionOrder.IN_SEQUENCE, kept(parts), root, rows=rows)
@@ -71,7 +71,7 @@ def _part(request: Request, virtual: int, j: int, *, whole: bool) -> tuple[int, 
     return (virtual + request.root) % request.world_size, min(1 << j, request.world_size - virtual)
 
 
-def _up(draft: Draft, request: Request, *, whole: bool, add: bool) -> int | None:
+def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -> int | None:
     """Note the rounds towards the root, and return the last transfer into it."""
     n, root = request.world_size, request.root
     arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
@@ -82,12 +82,12 @@ def _up(draft: Draft, request: Request, *, whole: bool, add: bool) -> int | None
             # Adds into one chunk wait for the add before, so the last one stands for all; gathered parts do not meet.
             after = arrived[virtual][-1:] + arrived[above][-1:] if add else arrived[virtual]
             src, dst = (virtual + root) % n, (above + root) % n
-            arrived[above].append(draft.send(src, dst, first, count, reduce=add, channel=src, after=after))
-        draft.end_round()
+            arrived[above].append(builder.send(src, dst, first, count, reduce=add, channel=src, after=after))
+        builder.end_round()
     return arrived[0][-1]
 
 
-def _down(draft: Draft, request: Request, ready: int | None, *, whole: bool) -> None:
+def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whole: bool) -> None:
     """Note the rounds away from the root, which starts after `ready`; the farthest rank first."""
     n, root = request.world_size, request.root
     arrived: dict[int, int | None] = {0: ready}
@@ -96,8 +96,8 @@ def _down(draft: Draft, request: Request, ready: int | None, *, whole: bool) -> 
             above = virtual - (1 << j)
             first, count = _part(request, virtual, j, whole=whole)
             src, dst = (above + root) % n, (virtual + root) % n
-            arrived[virtual] = draft.send(src, dst, first, count, reduce=False, channel=src, after=[arrived[above]])
-        draft.end_round()
+            arrived[virtual] = builder.send(src, dst, first, count, reduce=False, channel=src, after=[arrived[above]])
+        builder.end_round()
 
 
 def volume(request: Request) -> int:

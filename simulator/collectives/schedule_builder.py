@@ -1,6 +1,6 @@
-"""A pencil for schedules: note transfers one by one, get rounds of arrays.
+"""Builds a schedule: an algorithm sends transfers one by one, and gets rounds of arrays.
 
-Rule: only for writing; a drafted Schedule is as immutable as any other.
+Rule: used while a schedule is made and never after; the Schedule itself is immutable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class Draft:
+class ScheduleBuilder:
     """Transfers noted so far; `send` returns a transfer's number, for later ones to wait for."""
 
     step: int = 1
