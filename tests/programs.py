@@ -25,7 +25,7 @@ COPIED = ("star_100g", "dgx_h100", "dgx_a100", "h100_ethernet_100g", "leaf_spine
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program on a cluster, and how its times stray."""
+    """A program on a cluster, and its jitter."""
 
     program: Program
     cluster: Cluster
@@ -82,12 +82,12 @@ def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> C
     ops: tuple[Op, ...] = planned.ops
     if generator.random() < 0.3:
         ops = (*ops, replace(planned.ops[0], name="again"))
-    luck = Jitter(0.0, 0.2, int(generator.integers(1000))) if generator.random() < 0.2 else None
-    return Case(late(Program((ops,) * ranks), generator), cluster, luck)
+    jitter = Jitter(0.0, 0.2, int(generator.integers(1000))) if generator.random() < 0.2 else None
+    return Case(late(Program((ops,) * ranks), generator), cluster, jitter)
 
 
 def training(generator: np.random.Generator, strategy: str, *, stragglers: bool = False) -> Case:
-    """A step of a tiny model; with stragglers one rank is slower and kernels stray."""
+    """A step of a tiny model; with stragglers one rank is slower and kernels jitter."""
     pick = _picker(generator)
     name, ranks = pick(("star_100g", 4), ("dgx_h100", 8), ("dgx_h100", 16), ("dgx_a100", 8), ("star_100g", 3))
     facts: dict[str, Any] = {"accumulation": pick(1, 2), "checkpointing": pick("none", "full", "sqrt", 2)}
@@ -104,8 +104,8 @@ def training(generator: np.random.Generator, strategy: str, *, stragglers: bool 
     if stragglers:
         slow = {int(generator.integers(ranks)): float(generator.uniform(0.3, 0.9))}
     cluster = drawn_cluster(generator, name, ranks, stragglers=slow)
-    luck = Jitter(0.05, 0.0, int(generator.integers(1000))) if stragglers and generator.random() < 0.5 else None
-    return Case(plan_step(cluster, step(strategy, TINY, **facts)).program, cluster, luck)
+    jitter = Jitter(0.05, 0.0, int(generator.integers(1000))) if stragglers and generator.random() < 0.5 else None
+    return Case(plan_step(cluster, step(strategy, TINY, **facts)).program, cluster, jitter)
 
 
 def copies(generator: np.random.Generator) -> Case:

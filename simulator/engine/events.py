@@ -177,8 +177,8 @@ class _Play:
         }
         for name, op in ops.items():
             number, routed = placements[name]
-            luck = latency_factors(self.jitter, number, op, routed.transfers.src)
-            self.collectives[name] = CollectivePlay(self.clock, fabric, op, routed, luck)
+            jitter = latency_factors(self.jitter, number, op, routed.transfers.src)
+            self.collectives[name] = CollectivePlay(self.clock, fabric, op, routed, jitter)
         for rank in range(len(ranks)):
             self.kernels.append(Kernels(self.clock))
             self.memory_events[rank] = []

@@ -1,4 +1,4 @@
-"""How much kernels and latencies stray, and the factors that follow for one operation.
+"""Jitter: the random factors on the times of kernels and the latencies of transfers.
 
 Rule: seeded by who and what (noise.py), so that both engines draw the same.
 """
@@ -15,7 +15,7 @@ from simulator.basics.arrays import Floats
 from simulator.engine.noise import counted, factors
 from simulator.records.program import Collective
 
-# Servers and switches draw their luck from numbers that no rank has.
+# Servers and switches draw their factors under numbers that no rank has.
 _BEHIND_RANKS: Final = 2**32
 
 
@@ -29,7 +29,7 @@ class Jitter:
 
 
 def latency_factors(jitter: Jitter, number: int, op: Collective, sources: npt.NDArray[Any]) -> Floats | None:
-    """Factors by transfer; a rank's n-th transfer has its own, whatever the others do. None where nothing strays.
+    """Factors by transfer; a rank's n-th transfer has its own, whatever the others do. None without jitter.
 
     Parameters
     ----------

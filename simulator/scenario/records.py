@@ -19,7 +19,7 @@ Payload = Literal["auto"] | bool
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """How much luck plays in: each time is multiplied by exp(sigma z), z normal.
+    """Jitter of kernels' times and latencies: each time is multiplied by exp(sigma z), z normal.
 
     Attributes
     ----------

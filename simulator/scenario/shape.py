@@ -55,7 +55,7 @@ Name = Annotated[
 
 
 class JitterShape(Shape):
-    """How much luck plays in."""
+    """Jitter of kernels' times and latencies."""
 
     compute: Sigma = Field(default=0.0, description="Spread of kernels' times: each is multiplied by exp(sigma z).")
     latency: Sigma = Field(

@@ -36,24 +36,24 @@ ACCEPTED = {
 def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
     """What a point's engine is given; neither payload nor numbers change a time."""
     cluster = build_cluster(scenario)
-    luck = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
+    jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
         step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
-        return plan_step(cluster, step, steady=luck.compute == 0 and luck.latency == 0).program, cluster, luck
-    return plan_collective(scenario, cluster).program, cluster, luck
+        return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0).program, cluster, jitter
+    return plan_collective(scenario, cluster).program, cluster, jitter
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_same_on_both_engines(name: str) -> None:
     every, accepted = points(load_scenario(name)), 0
     for point in every:
-        program, cluster, luck = played(replace(point.scenario, plots=()))
+        program, cluster, jitter = played(replace(point.scenario, plots=()))
         try:
-            found = compiled(program, cluster, jitter=luck, limit_memory=False)
+            found = compiled(program, cluster, jitter=jitter, limit_memory=False)
         except DeclinedError:
             continue
         accepted += 1
-        assert farthest(events(program, cluster, jitter=luck, limit_memory=False), found) <= 1e-9, point.settings
+        assert farthest(events(program, cluster, jitter=jitter, limit_memory=False), found) <= 1e-9, point.settings
     if name in ACCEPTED:
         assert accepted == len(every)
     print(f"{name}: accepted {accepted} of {len(every)}")  # noqa: T201

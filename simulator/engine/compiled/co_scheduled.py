@@ -81,8 +81,8 @@ def play_co_scheduled(
                 after = (wait, *(names[other][rank] for other in member.predecessors))
                 lists[rank].append(Compute(wait, float(member.ready[rank]), stream=wait, on_gpu=False))
                 lists[rank].append(replace(op, stream=f"member {number}", after=after))
-    luck = Jitter(0.0, jitter.latency, jitter.seed)
-    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, luck, placements)
+    on_latencies = Jitter(0.0, jitter.latency, jitter.seed)
+    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, on_latencies, placements)
     starts, ends = (np.zeros((len(members), ranks)) for _ in range(2))
     for span in spans:
         if span.stream.startswith("member "):

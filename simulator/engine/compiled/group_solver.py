@@ -173,8 +173,8 @@ class GroupSolver:
         number, routed = self.placements[op.name]
         key = id(routed), op.name if self.jitter.latency else ""
         if key not in self._groups:
-            stray = bool(self.jitter.latency)
-            noise = latency_factors(self.jitter, number, op, routed.transfers.src) if stray else None
+            jitter = bool(self.jitter.latency)
+            noise = latency_factors(self.jitter, number, op, routed.transfers.src) if jitter else None
             routes, links = with_own_link_numbers(routed.routes)
             columns = (routes.latency, routes.rate, *routes.watched, self.capacity[links])
             pattern = (id(routed.traffic), key[1], *(column.tobytes() for column in columns))
@@ -232,7 +232,7 @@ class GroupSolver:
             if bool((np.abs(other - ready_times) <= _SAME_TIME_STEPS * np.spacing(zero)).all()):
                 return [together.later(zero) for together in found]
         own = [replace(m, ready=ready) for m, ready in zip(members, ready_times, strict=True)]
-        # Latencies that stray are all unlike.
+        # Latencies that jitter are all unlike.
         reduced = None
         if not self.jitter.latency:
             alike, quotient = _SAME_TIME_STEPS * float(np.spacing(zero)), self._quotients.setdefault(key, {})

@@ -87,7 +87,7 @@ class Layout:
     route_of : int array, shape (slots,)
         Row of the routes.
     latency : float array, shape (slots,)
-        Routes the route_of, stray factors applied [s].
+        Routes the route_of, jitter factors applied [s].
     """
 
     traffic: Traffic
