@@ -18,8 +18,8 @@ from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
+from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.collective_solver import CollectiveSolver, with_own_link_numbers
-from simulator.engine.routed import RoutedCollective, capacities, route_collectives
 
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 

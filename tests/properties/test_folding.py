@@ -13,13 +13,13 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
+from simulator.engine.collective_routing import capacities, route_collectives
 from simulator.engine.compiled import group_solver
 from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.symmetry_reduction import ReducedProblem, reduce_by_symmetry
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.engine.routed import capacities, route_collectives
 from simulator.records.program import Compute, Op, Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -133,7 +133,9 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
             for kind, half in (("first", 0), ("second", 6))
         ]
     members = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
-    routed_collectives = dict(zip([op.name for op in sends], route_collectives(cluster, sends, capacities(cluster)), strict=True))
+    routed_collectives = dict(
+        zip([op.name for op in sends], route_collectives(cluster, sends, capacities(cluster)), strict=True)
+    )
     folded = reduce_by_symmetry(
         members,
         lambda op: (routed_collectives[op.name].traffic, routed_collectives[op.name].routes),

@@ -12,8 +12,8 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.routing import Router
+from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.collective_solver import CollectiveTimes
-from simulator.engine.routed import RoutedCollective
 from simulator.records.timeline import LinkUse
 
 # A collective on its links, from when on, and what became of it.
@@ -29,13 +29,13 @@ def busiest_link(collectives: Sequence[PlayedCollective], router: Router) -> tup
         times[id(routed)] = times.get(id(routed), 0) + 1
     for number, routed in routed_collectives.items():
         routes = routed.routes
-        carried = times[number] * routed.traffic.bytes_by_route[routes.route_of]
+        carried = times[number] * routed.traffic.bytes_by_route[routes.route]
         there = routes.link < len(nbytes)
         np.add.at(nbytes, routes.link[there], carried[there])
     link = int(np.argmax(nbytes / np.array(router.bandwidth)))
     if nbytes[link] == 0:
         return ()
-    over = {number: np.unique(w.routes.route_of[w.routes.link == link]) for number, w in routed_collectives.items()}
+    over = {number: np.unique(w.routes.route[w.routes.link == link]) for number, w in routed_collectives.items()}
     taking = [collective for collective in collectives if len(over[id(collective[0])])]
     return (LinkUse(router.link_name(link), router.bandwidth[link], float(nbytes[link]), _busy(taking, over)),)
 
@@ -59,7 +59,7 @@ def _busy(collectives: Sequence[PlayedCollective], over: Mapping[int, Ints]) -> 
 
 
 def _overlapping(collectives: Sequence[PlayedCollective]) -> Iterator[list[PlayedCollective]]:
-    """Those that may be under route_of at one time, in order of time."""
+    """Those that may be under route at one time, in order of time."""
     together, until = list[PlayedCollective](), -math.inf
     for collective in sorted(collectives, key=lambda collective: collective[1]):
         _, zero, played = collective
@@ -87,7 +87,7 @@ def _later(times: tuple[Floats, Floats], zero: float) -> tuple[Floats, Floats]:
 
 
 def _length(intervals: Sequence[tuple[Floats, Floats]]) -> float:
-    """Routes the union [s]."""
+    """Of the union [s]."""
     enter, end = (np.concatenate([pair[side] for pair in intervals]) for side in (0, 1))
     order = np.argsort(enter, kind="stable")
     enter, end = enter[order], np.maximum.accumulate(end[order])

@@ -1,7 +1,7 @@
 """Collectives that share links with each other and with nothing else, played by the events engine, and only these.
 
-Rule: where shares change at every end there is no shorter route than to follow each; but whoever plays a program need not
-follow each again for every operation that is alike.
+Rule: where shares change at every end there is no shorter route than to follow them; but whoever plays a program need
+not follow them again for every operation that is alike.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CoScheduledTimes:
     start, done : float array, shape (ranks,)
         [s]
     times : mapping of a collective's name to (enter, end)
-        Routes every transfer [s].
+        Of every transfer [s].
     """
 
     start: Floats
@@ -68,7 +68,7 @@ def play_co_scheduled(
     cluster : Cluster
     jitter : Jitter
         On latencies; nothing is computed here.
-    placements : Placements
+    laid : Placements
         As in the whole program.
     """
     ranks = len(members[0].ready)
@@ -81,8 +81,8 @@ def play_co_scheduled(
                 after = (wait, *(names[other][rank] for other in member.predecessors))
                 lists[rank].append(Compute(wait, float(member.ready[rank]), stream=wait, on_gpu=False))
                 lists[rank].append(replace(op, stream=f"member {number}", after=after))
-    on_latencies = Jitter(0.0, jitter.latency, jitter.seed)
-    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, on_latencies, placements)
+    jitter = Jitter(0.0, jitter.latency, jitter.seed)
+    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, jitter, placements)
     starts, ends = (np.zeros((len(members), ranks)) for _ in range(2))
     for span in spans:
         if span.stream.startswith("member "):

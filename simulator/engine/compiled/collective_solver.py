@@ -17,8 +17,8 @@ from simulator.engine.compiled import rounds
 from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccupancy, contentions, load_of, occupancy_of
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.layout import Layout, layout_of
-from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
+from simulator.engine.traffic import Traffic
 
 # Enter and end [s].
 Times = tuple[Floats, Floats]
@@ -35,13 +35,13 @@ class CollectiveTimes:
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
     occupancy : LinkOccupancy or None
-        Routes links that matter, by the shape's numbers; None where none does.
+        Of links that matter, by the shape's numbers; None where none does.
     by_flow : bool
         Whether every flow stands there, none as part of a lap.
     times : callable () -> (enter, end)
-        Routes every transfer [s].
+        Of every transfer [s].
     on : callable (routes) -> (enter, end)
-        Routes the transfers that take one of these [s].
+        Of the transfers that take one of these [s].
     met : Contention or None
         Where its own flows held each other back and were not solved together: then the times are not to be had so.
     """
@@ -70,7 +70,7 @@ class SpmdOpTimes:
     played : tuple of (float, CollectiveTimes) or None
         By group, and the moment to which it is relative [s]; None for those whose time is given.
     occupancy : LinkOccupancy or None
-        Flow by flow what was followed so; where several lines were, of all of each, with the first.
+        Flow by flow what was followed so; where several lines were, of all of them, with the first.
     """
 
     start: Floats
@@ -111,7 +111,7 @@ class CollectiveSolver:
     noise : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
-        Routes these links [B/s].
+        Of these links [B/s].
     """
 
     traffic: Traffic
@@ -158,7 +158,9 @@ class CollectiveSolver:
         if layout.whole:
             return times_by_flow(self.traffic, self.routes, found.done, (found.enter, found.end), found.flow_group)
         occupancy = (
-            occupancy_of(self.routes, layout.route_of, found.enter, found.end, found.flow_group) if self.routes.can_contend else None
+            occupancy_of(self.routes, layout.route_of, found.enter, found.end, found.flow_group)
+            if self.routes.can_contend
+            else None
         )
         return CollectiveTimes(
             found.done,
@@ -185,10 +187,10 @@ class CollectiveSolver:
 
 def with_own_link_numbers(routes: Routes) -> tuple[Routes, Ints]:
     """Only the links that matter, numbered in the order in which they come up; and which links they are."""
-    route_of, link, weight = routes.watched
+    route, link, weight = routes.watched
     found, first, place = np.unique(link, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(found), np.int64)
     number[order] = np.arange(len(found))
-    every = np.ones(len(route_of), np.bool_)
-    return replace(routes, route_of=route_of, link=number[place], weight=weight, matters=every), found[order]
+    every = np.ones(len(route), np.bool_)
+    return replace(routes, route=route, link=number[place], weight=weight, matters=every), found[order]

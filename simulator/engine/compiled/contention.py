@@ -37,7 +37,7 @@ class LinkOccupancy:
         [s]
     demand : float array
         What the flow takes of the link when it is alone [B/s].
-    flow_group : int array
+    flow group : int array
         Flows whose shares were solved together; -1 for those that were alone.
     owners : int array
         Which of several uses that were put together a row is of.
@@ -67,7 +67,7 @@ class Contention:
     ----------
     link : int
     time : float
-        When the last of each enters [s].
+        When the last of them enters [s].
     owners : tuple of int
         Those that are on it then.
     certain : bool
@@ -80,7 +80,9 @@ class Contention:
     certain: bool = True
 
 
-def occupancy_of(routes: Routes, route_of: npt.NDArray[Any], enter: Floats, end: Floats, flow_group: Ints) -> LinkOccupancy:
+def occupancy_of(
+    routes: Routes, route_of: npt.NDArray[Any], enter: Floats, end: Floats, flow_group: Ints
+) -> LinkOccupancy:
     """What flows that take these routes have of links that matter."""
     # A flow without bytes holds nothing.
     real = np.flatnonzero(end > enter)
@@ -91,7 +93,7 @@ def occupancy_of(routes: Routes, route_of: npt.NDArray[Any], enter: Floats, end:
 
 
 def concatenated(occupancies: Sequence[LinkOccupancy]) -> LinkOccupancy:
-    """All together; each use's flow_groups stay its own, and `whose` is its place."""
+    """All together; each use's flow groups stay its own, and `whose` is its place."""
     none = np.zeros(0)
     flow_group, base = [np.zeros(0, np.int64)], 0
     for occupancy in occupancies:
@@ -114,12 +116,12 @@ def contentions(occupancy: LinkOccupancy, capacity: Floats) -> list[Contention]:
     ----------
     occupancy : LinkOccupancy
     capacity : float array
-        Routes every link [B/s].
+        Of every link [B/s].
 
     Returns
     -------
     list of Contention
-        In order of time; where there are many, some of each.
+        In order of time; where there are many, some of them.
     """
     rows = np.isin(occupancy.link, _filled(occupancy, capacity))
     if not rows.any():
@@ -193,7 +195,7 @@ class _Events:
 
 
 def _events(link: Ints, enter: Floats, end: Floats, amounts: Sequence[Floats]) -> _Events:
-    """Add amounts when they enter and take each away when they end; one flow may begin where another ends."""
+    """Add amounts when they enter and take them away when they end; one flow may begin where another ends."""
     both, time = np.concatenate([link, link]), np.concatenate([enter, end * _SHORTER])
     order = np.lexsort((time, both))
     both, time = both[order], time[order]
@@ -210,7 +212,7 @@ def _first_few(link: Ints) -> Ints:
 
 
 def merged_intervals(link: Ints, enter: Floats, end: Floats, flow_group: Ints) -> tuple[Ints, Floats, Floats]:
-    """Link, enter and end; flows of one flow_group that overlap on a link are one interval."""
+    """Link, enter and end; flows of one flow group that overlap on a link are one interval."""
     alone = np.flatnonzero(flow_group < 0)
     rows = np.flatnonzero(flow_group >= 0)
     if not len(rows):

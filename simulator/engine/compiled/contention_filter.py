@@ -24,7 +24,7 @@ def may_contend(
         In the order of the times when they begin [s], before which they take nothing; a load is asked for once and
         dropped when the line is over.
     capacity : float array
-        Routes every link [B/s].
+        Of every link [B/s].
     """
     known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
     active: dict[int, LinkLoad] = {}

@@ -2,7 +2,7 @@
 
 Rule: plays as if operations shared nothing with each other, then proves that they did not, or declines. It gives the
 events engine's answer to 1e-9; where it cannot prove it, it gives none. As long as ranks keep step, one number stands
-for all of each.
+for all of them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _Record:
         return replace(found, links=busiest_link(flights, self.sweep.cluster.router))
 
     def _memory_events(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[MemoryEvent]]:
-        """Routes the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
+        """Of the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
         on_hbm = [spmd_op.index for spmd_op in self.sweep.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
         times = [self.sweep.ends[index] for index in on_hbm]
         ranks = {*kept, *(self._unlike(times) if alone else ())}

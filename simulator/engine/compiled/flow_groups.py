@@ -1,7 +1,7 @@
-"""Flows that begin at one moment and share links: their exact shares, where all of a flow_group end together.
+"""Flows that begin at one moment and share links: their exact shares, where all of a flow group end together.
 
-Rule: a flow_group is what hangs together by shared links within one batch; it is solved once, as if all its flows entered at
-once. If they do, and all end at once too, nothing changes in between, and the shares are exact.
+Rule: a flow group is what hangs together by shared links within one batch; it is solved once, as if all its flows
+entered at once. If they do, and all end at once too, nothing changes in between, and the shares are exact.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class FlowGroups:
     ----------
     flow : int array
         Their places in the batch.
-    flow_group : int array
-        Which flow_group each is of, from 0.
+    flow group : int array
+        Which flow group each is of, from 0.
     takes : float array
-        How long each takes when its whole flow_group enters at once [s].
+        How long each takes when its whole flow group enters at once [s].
     """
 
     flow: Ints
@@ -39,7 +39,7 @@ class FlowGroups:
     takes: Floats
 
     def entering_together(self, enter: Floats) -> Bools:
-        """Which of each enter with their whole flow_group, for enters of the whole batch [s]."""
+        """Which of them enter with their whole flow group, for enters of the whole batch [s]."""
         own, count = enter[self.flow], int(self.flow_group.max()) + 1
         least, most = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(least, self.flow_group, own)
@@ -48,8 +48,10 @@ class FlowGroups:
         return found
 
 
-def flow_groups_of(routes: Routes, route_of: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats) -> FlowGroups | None:
-    """FlowGroups among flows that take these routes; None where nobody holds another back, or no flow_group ends together."""
+def flow_groups_of(
+    routes: Routes, route_of: npt.NDArray[np.int32], nbytes: Floats, capacity: Floats
+) -> FlowGroups | None:
+    """Groups of flows on these routes; None where nobody holds another back, or where no group ends together."""
     flow, link, weight = routes.taken(route_of)
     real = nbytes[flow] > 0
     flow, link, weight = flow[real], link[real], weight[real]

@@ -13,6 +13,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
+from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.collective_solver import (
     CollectiveSolver,
@@ -25,9 +26,8 @@ from simulator.engine.compiled.contention import Contention, LinkLoad, LinkOccup
 from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.compiled.symmetry_reduction import Quotient, reduce_by_symmetry
 from simulator.engine.jitter import Jitter, latency_factors
-from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
-from simulator.engine.routed import RoutedCollective, capacities, route_collectives
+from simulator.engine.traffic import Traffic
 from simulator.records.program import Collective, Program
 
 # Flows that share links are followed one by one; more than this take minutes.
@@ -36,8 +36,8 @@ _MAX_FOLLOWED = 2**22
 _FREE_TO_FOLLOW = 20_000
 # Beyond so many, flows that could meet are not looked at one by one: that would take GiB.
 _MAX_COMPARED = 2**22
-# A difference of two late memory_events has lost its last digits: times that differ by less than so many of the smallest
-# steps between such memory_events are the same. What comes of it is no farther off.
+# A difference of two late moments has lost its last digits: times that differ by less than so many of the smallest
+# steps between such moments are the same. What comes of it is no farther off.
 _SAME_TIME_STEPS = 64.0
 
 
@@ -73,7 +73,9 @@ class GroupSolver:
         capacity = capacities(cluster)
         ops = [op for op in program.collectives().values() if op.duration is None]
         routed_collectives = route_collectives(cluster, ops, capacity)
-        placements = {op.name: (number, routed) for number, (op, routed) in enumerate(zip(ops, routed_collectives, strict=True))}
+        placements = {
+            op.name: (number, routed) for number, (op, routed) in enumerate(zip(ops, routed_collectives, strict=True))
+        }
         every = sum(len(routed.traffic) for routed in routed_collectives)
         return cls(cluster, jitter, np.array(capacity), placements, _total_transfers=every)
 
@@ -87,7 +89,7 @@ class GroupSolver:
         Raises
         ------
         DeclinedError
-            Flows share links, and there are too many of each to be followed one by one.
+            Flows share links, and there are too many of them to be followed one by one.
         """
         return [self._solve_alone(members[0])] if len(members) == 1 else self._solve_co_scheduled(members)
 
@@ -126,7 +128,7 @@ class GroupSolver:
     def contentions_among(self, lines: Sequence[tuple[tuple[Collective, ...], SpmdOpTimes]]) -> list[Contention]:
         """Where flows of several lines were on one link at once that could not give all what they take alone.
 
-        Who can_contend is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
+        Who meets is told by places in `lines`. Lines of a program repeat themselves, so what came of those that are
         alike and are apart by the same times is known.
         """
         zero = min(float(known.start.min()) for _, known in lines)
@@ -173,8 +175,8 @@ class GroupSolver:
         number, routed = self.placements[op.name]
         key = id(routed), op.name if self.jitter.latency else ""
         if key not in self._groups:
-            jitter = bool(self.jitter.latency)
-            noise = latency_factors(self.jitter, number, op, routed.transfers.src) if jitter else None
+            stray = bool(self.jitter.latency)
+            noise = latency_factors(self.jitter, number, op, routed.transfers.src) if stray else None
             routes, links = with_own_link_numbers(routed.routes)
             columns = (routes.latency, routes.rate, *routes.watched, self.capacity[links])
             pattern = (id(routed.traffic), key[1], *(column.tobytes() for column in columns))

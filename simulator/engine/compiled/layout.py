@@ -1,4 +1,4 @@
-"""A collective placements out for arrays: in which steps its transfers can be played, and where each one's end is kept.
+"""A collective laid out for arrays: in which steps its transfers can be played, and where each one's end is kept.
 
 Rule: decides from the rounds alone, before any clock runs. Rounds in which every channel hands on what the one behind
 it has brought are ring: all repetitions are one step, and only the last one's ends are kept. All else is batches of
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.flow_groups import FlowGroups, flow_groups_of
-from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
+from simulator.engine.traffic import Traffic
 from simulator.records.schedule import Round
 
 
@@ -37,10 +37,10 @@ class Batch:
     gate : int array, shape (transfers,), or None
         Entry of these for each transfer, where many wait for the same.
     before : int array, shape (transfers,), or None
-        Slots of what is ahead of each on their channels; None where nothing is.
+        Slots of what is ahead of them on their channels; None where nothing is.
     takes : float array, shape (transfers,)
-        Bytes at the route_of's own rate [s].
-    flow_groups : FlowGroups or None
+        Bytes at the route's own rate [s].
+    flow groups : FlowGroups or None
     """
 
     first: int
@@ -61,7 +61,7 @@ class PipelinedRing:
     Attributes
     ----------
     first, last : int
-        Slots of the last repetition; the ones before each are those of the round that it follows.
+        Slots of the last repetition; the ones before them are those of the round that it follows.
     part : int
     order : int array, shape (rings, hops)
         Rows of the round, each behind the one that hands on to it.
@@ -84,10 +84,10 @@ class Layout:
     steps : tuple of Batch or PipelinedRing
     src, dst : int array, shape (slots,)
         Participants.
-    route_of : int array, shape (slots,)
+    route : int array, shape (slots,)
         Row of the routes.
     latency : float array, shape (slots,)
-        Routes the route_of, jitter factors applied [s].
+        Of the route, jitter factors applied [s].
     """
 
     traffic: Traffic
@@ -104,7 +104,9 @@ class Layout:
         return len(self.src) == len(self.traffic)
 
 
-def layout_of(traffic: Traffic, routes: Routes, noise: Floats | None, capacity: Floats, *, whole: bool = False) -> Layout:
+def layout_of(
+    traffic: Traffic, routes: Routes, noise: Floats | None, capacity: Floats, *, whole: bool = False
+) -> Layout:
     """Lay a collective out.
 
     Parameters
@@ -114,7 +116,7 @@ def layout_of(traffic: Traffic, routes: Routes, noise: Floats | None, capacity: 
     noise : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
-        Routes the fabric's links [B/s].
+        Of the fabric's links [B/s].
     whole : bool
         Whether every transfer is to have a slot of its own.
     """
@@ -123,7 +125,7 @@ def layout_of(traffic: Traffic, routes: Routes, noise: Floats | None, capacity: 
 
 @dataclass(slots=True)
 class _Desk:
-    """Where parts are placements out one after the other.
+    """Where parts are laid out one after the other.
 
     Attributes
     ----------
@@ -211,7 +213,10 @@ class _Desk:
         behind = behind - (base - rows)
         if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
             return None
-        if not np.array_equal(own.dst[behind], own.src) or self._flow_groups_of(part.route_of, np.ones(rows)) is not None:
+        if (
+            not np.array_equal(own.dst[behind], own.src)
+            or self._flow_groups_of(part.route_of, np.ones(rows)) is not None
+        ):
             return None
         return _rings(behind) if part.steady or part.repeat.hands_on(behind) else None
 
@@ -254,7 +259,7 @@ class _Desk:
         return np.where(numbers >= 0, numbers + later, -1) if later else numbers
 
     def _flow_groups_of(self, route_of: npt.NDArray[np.int32], nbytes: Floats) -> FlowGroups | None:
-        """Routes a batch; batches that are alike are looked at once."""
+        """Of a batch; batches that are alike are looked at once."""
         if not self.routes.can_contend:
             return None
         key = route_of.tobytes(), nbytes.tobytes()

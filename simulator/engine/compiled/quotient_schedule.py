@@ -17,14 +17,14 @@ import numpy.typing as npt
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.compiled.refinement import Partition, PlacedCollective, rows_with_keys
 from simulator.engine.path import Path
-from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
+from simulator.engine.traffic import Traffic
 from simulator.records.transfers import Transfers, before_on_channel
 
 
 @dataclass(frozen=True, eq=False)
 class QuotientSchedule:
-    """What is played for a group; attributes are those of `engine.routed.RoutedTransfers`.
+    """What is played for a group; attributes are those of `engine.wiring.Wired`.
 
     Participants are kinds of ranks, then kinds of servers and switches; links are the first of their kinds.
     """
@@ -96,7 +96,7 @@ class Representatives:
         rounds = [own.repeat.round for own in self.traffic.parts]
         place = _places(part, number, kinds)
         src, dst, channel = (
-            self._column([of[getattr(one, name)[row]] for one, row in zip(rounds, self.row, strict=True)])
+            self._column([of[getattr(r, name)[row]] for r, row in zip(rounds, self.row, strict=True)])
             for name, of in (("src", place), ("dst", place), ("channel", kinds.channel[number]))
         )
         sizes = [own.nbytes[row] for own, row in zip(self.traffic.parts, self.row, strict=True)]
@@ -138,10 +138,10 @@ class Representatives:
         kind, link, weight = kinds.takes
         own, place = rows_with_keys(kind, _joined(self.kind))
         link, weight = link[place], weight[place]
-        route_of = _joined([part.route_of[row] for part, row in zip(self.traffic.parts, self.row, strict=True)])
-        rate = routes.rate[route_of]
+        route = _joined([part.route_of[row] for part, row in zip(self.traffic.parts, self.row, strict=True)])
+        rate = routes.rate[route]
         np.minimum.at(rate, own, capacity[link] / weight)
-        return Routes(own, link, weight, routes.latency[route_of], rate, np.ones(len(own), np.bool_))
+        return Routes(own, link, weight, routes.latency[route], rate, np.ones(len(own), np.bool_))
 
     def _column(self, by_round: Sequence[Ints]) -> npt.NDArray[np.int32]:
         return self._tiled(by_round).astype(np.int32)

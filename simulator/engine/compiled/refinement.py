@@ -1,6 +1,6 @@
 """Who fares alike among collectives that share links: kinds of ranks, transfers, channels and links.
 
-Rule: two are of one kind until something tells each apart: what they are, or the kinds of those that they have to do
+Rule: two are of one kind until something tells them apart: what they are, or the kinds of those that they have to do
 with. What has happened to one of a kind has happened to all of it, for whatever decides it is of the same kinds. Like
 twins: who knows one's day knows the other's.
 
@@ -25,8 +25,8 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.colours import Colours, bits, mixed, summed
 from simulator.engine.compiled.transfer_table import TransferTable, transfer_table
-from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
+from simulator.engine.traffic import Traffic
 from simulator.records.program import Collective
 
 # One odd link tells neighbours apart, then theirs, and so on; who hopes longer pays more than is gained.
@@ -87,7 +87,7 @@ def equitable_partition(parts: Sequence[PlacedCollective], bounds: Ints, capacit
     bounds : int array, shape (ranks,)
         Equal for ranks that come at the same times.
     capacity : float array
-        Routes every link [B/s].
+        Of every link [B/s].
 
     Returns
     -------
@@ -127,14 +127,14 @@ class _GraphTables:
         ends = np.concatenate([np.array(op.group, np.int64), end + np.arange(len(op.auxiliaries))])
         self._put(member=ends, of=np.full(len(ends), number))
         if rows is not None and part.routes is not None:
-            latency, rate = (bits(column[rows.route_of]) for column in (part.routes.latency, part.routes.rate))
-            self._put(facts=mixed(mixed(rows.facts, latency), rate), part=np.full(len(rows.route_of), number))
+            latency, rate = (bits(column[rows.route]) for column in (part.routes.latency, part.routes.rate))
+            self._put(facts=mixed(mixed(rows.facts, latency), rate), part=np.full(len(rows.route), number))
             self._put(src=ends[rows.src], dst=ends[rows.dst], channel=rows.channel + channel)
             self._put(waiter=rows.waits[0] + row, awaited=rows.waits[1] + row, how=rows.how)
-            route_of, link, weight = part.routes.watched
-            which, place = rows_with_keys(route_of, rows.route_of)
+            route, link, weight = part.routes.watched
+            which, place = rows_with_keys(route, rows.route)
             self._put(crossing=which + row, link=link[place], weight=weight[place])
-            row, channel = row + len(rows.route_of), channel + int(rows.channel.max(initial=-1)) + 1
+            row, channel = row + len(rows.route), channel + int(rows.channel.max(initial=-1)) + 1
         for name, last in (("end", end + len(op.auxiliaries)), ("row", row), ("channel", channel)):
             self.cuts[name].append(last)
 

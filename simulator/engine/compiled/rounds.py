@@ -1,7 +1,7 @@
 """One collective as arrays: step by step, every transfer of a step at once.
 
-Rule: the rule of transfers (docs/design.md) as if nothing were shared but within flow_groups; who could meet whom is checked
-afterwards.
+Rule: the rule of transfers (docs/design.md) as if nothing were shared but within flow groups; who could meet whom is
+checked afterwards.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class SlotTimes:
     Attributes
     ----------
     enter, end : float array, shape (slots,)
-        Routes a lap's slots the enter of the first repetition and the end of the last [s].
+        Of a lap's slots the enter of the first repetition and the end of the last [s].
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
-    flow_group : int array, shape (slots,)
+    flow group : int array, shape (slots,)
         With whom a flow shares its links as it was solved; -1 for nobody.
     """
 

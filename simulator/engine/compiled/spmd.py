@@ -72,7 +72,7 @@ def spmd_template(program: Program) -> tuple[SpmdOp, ...]:
         if id(lists[rank]) not in seen:
             seen.add(id(lists[rank]))
             _compare(rank, lists[rank], first, after)
-    # Kernels of ranks that do nothing take as long as anybody's; nobody looks at each.
+    # Kernels of ranks that do nothing take as long as anybody's; nobody looks at them.
     every = [first] if len(seen) == 1 else [ops or first for ops in lists]
     at = [[ops[index] for ops in every] for index in range(len(first))]
     return tuple(_spmd_op(index, own, busy, after[index], _collectives(own)) for index, own in enumerate(at))
@@ -104,7 +104,7 @@ def _compare(rank: int, ops: tuple[Op, ...], first: tuple[Op, ...], after: list[
         raise DeclinedError(f"rank {rank} waits for other operations than rank 0")
     for own, other in zip(ops, first, strict=True):
         if own is not other and _kind(own) != _kind(other):
-            raise DeclinedError(f"rank {rank} does {own.name!one} where rank 0 does {other.name!one}")
+            raise DeclinedError(f"rank {rank} does {own.name!r} where rank 0 does {other.name!r}")
 
 
 def _kind(op: Op) -> tuple[object, ...]:
@@ -131,5 +131,5 @@ def _spmd_op(
         alone, contended = np.array(times).T
         return SpmdOp(index, own[0], after, alone, contended)
     if collectives and sorted(chain.from_iterable(op.group for op in collectives)) != busy:
-        raise DeclinedError(f"{collectives[0].name!one} is not done by every rank once")
+        raise DeclinedError(f"{collectives[0].name!r} is not done by every rank once")
     return SpmdOp(index, own[0], after, _NONE, _NONE, collectives)

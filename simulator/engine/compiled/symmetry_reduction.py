@@ -19,8 +19,8 @@ from simulator.engine.compiled.contention import LinkOccupancy, concatenated, lo
 from simulator.engine.compiled.quotient_schedule import QuotientSchedule, Representatives, members_of
 from simulator.engine.compiled.refinement import Partition, PlacedCollective, equitable_partition, rows_with_keys
 from simulator.engine.jitter import Jitter
-from simulator.engine.traffic import Traffic
 from simulator.engine.routes import Routes
+from simulator.engine.traffic import Traffic
 from simulator.records.program import Collective
 
 # Beyond so many rows each link's occupancy is told as one, from the first flow to the last end.
@@ -110,7 +110,9 @@ class ReducedProblem:
             if self.quotient.stands[number] == number:
                 op = self.parts[number].op
                 ranks, auxiliaries = members_of(self.parts[number], number, self.quotient.kinds)
-                collectives.append(replace(op, group=tuple(ranks.tolist()), auxiliaries=op.auxiliaries[: len(auxiliaries)]))
+                collectives.append(
+                    replace(op, group=tuple(ranks.tolist()), auxiliaries=op.auxiliaries[: len(auxiliaries)])
+                )
         return CoScheduledOp(tuple(collectives), ready, member.predecessors)
 
     def _played(self, number: int, done: Floats, times: Mapping[str, Times]) -> tuple[float, CollectiveTimes] | None:
@@ -135,7 +137,9 @@ class ReducedProblem:
         occupancies = []
         for number, (_, written) in self.quotient.schedules.items():
             enter, end = times[self.parts[number].op.name]
-            occupancies.append(occupancy_of(written.routes, written.route_of, enter, end, np.zeros(len(enter), np.int64)))
+            occupancies.append(
+                occupancy_of(written.routes, written.route_of, enter, end, np.zeros(len(enter), np.int64))
+            )
         own = concatenated(occupancies).as_one_flow_group()
         load = load_of(own)
         link, begin, until = merged_intervals(own.link, own.enter, own.end, own.flow_group)
@@ -163,7 +167,7 @@ def reduce_by_symmetry(
     lies : callable (Collective) -> (Traffic, Routes)
         How it lies on the fabric.
     capacity : float array
-        Routes every link [B/s].
+        Of every link [B/s].
     alike : float
         Bounds that differ by no more are the same [s].
     known : mapping

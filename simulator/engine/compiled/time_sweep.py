@@ -1,9 +1,9 @@
 """One sweep through all lines of a program: when each begins and ends on every rank, if operations meet as is assumed.
 
 Rule: a line is played when all that it waits for is known. Lines that share links are played together when the first of
-each comes; where the others begin depends on what comes later, they are taken to begin as they did in the sweep before,
-as much later as the first one does now. Where such a line then comes otherwise, the sweep goes back to the first one and
-takes it to begin as it came: what happens depends only on what was before, so each time more of it is right.
+them comes; where the others begin depends on what comes later, they are taken to begin as they did in the sweep before,
+as much later as the first one does now. Where such a line then comes otherwise, the sweep goes back to the first one
+and takes it to begin as it came: what happens depends only on what was before, so each time more of it is right.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from simulator.records.program import Collective, Compute
 
 # What was assumed and what came of it may differ by rounding, over the time since the start.
 _SETTLED: Final = 1e-13
-# So often, for each of each, lines that are played together are played again before they are given up.
+# So often, for each of them, lines that are played together are played again before they are given up.
 _MAX_ROLLBACKS: Final = 16
 _ORIGIN: Final[Floats] = np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """Where lines that are played together begin: the first of each, its place in the sweep, how often they did not come
-    as was assumed, and what was in flight.
+    """Where lines that are played together begin: the first of them, its place in the sweep, how often they did not
+    come as was assumed, and what was in flight.
     """
 
     index: int
@@ -59,7 +59,7 @@ class TimeSweep:
     jitter : Jitter
     solver : GroupSolver
     co_scheduled : mapping of place to places
-        Lines that are played together, for each of each.
+        Lines that are played together, for each of them.
     before : TimeSweep or None
         The sweep before this one.
     played : dict of place to SpmdOpTimes
@@ -153,7 +153,7 @@ class TimeSweep:
         return min(float(self.played[partner].start.min()) for partner in partners)
 
     def _contentions_among(self, indices: Sequence[int]) -> list[Contention]:
-        """Routes lines that could meet: where they did."""
+        """Of lines that could meet: where they did."""
         spmd_ops = [(self.spmd_ops[index].collectives, self.played[index]) for index in indices]
         return [
             replace(m, owners=tuple(indices[number] for number in m.owners))
@@ -163,7 +163,7 @@ class TimeSweep:
     def _program_order(self) -> list[SpmdOp]:
         """Operations, each after all that it needs; kernels that could be slowed come as late as they can.
 
-        By then all collectives that do not wait for each are known, and others begin after their end.
+        By then all collectives that do not wait for them are known, and others begin after their end.
         """
         streams: dict[str, list[SpmdOp]] = {}
         for spmd_op in self.spmd_ops:
@@ -201,7 +201,7 @@ class TimeSweep:
         self.starts[spmd_op.index], self.ends[spmd_op.index] = start, _one_if_equal(end)
 
     def _play_collectives(self, spmd_op: SpmdOp) -> None:
-        """Play a line's collectives, and with each those that share links with each."""
+        """Play a line's collectives, and with them those that share links with them."""
         indices = self.co_scheduled.get(spmd_op.index, (spmd_op.index,))
         members = []
         for index in indices:
@@ -247,7 +247,7 @@ def is_contended(spmd_op: SpmdOp) -> bool:
 
 
 def _elementwise_max(one: Floats, other: Floats) -> Floats:
-    """The larger of both; one of each itself where it is nowhere the smaller, for arrays of many ranks add up."""
+    """The larger of both; one of them itself where it is nowhere the smaller, for arrays of many ranks add up."""
     if len(other) >= len(one) and bool((other >= one).all()):
         return other
     if len(one) >= len(other) and bool((one >= other).all()):

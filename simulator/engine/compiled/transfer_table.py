@@ -20,7 +20,7 @@ class TransferTable:
 
     Attributes
     ----------
-    src, dst, channel, route_of : int array, shape (rows,)
+    src, dst, channel, route : int array, shape (rows,)
     facts : uint64 array, shape (rows,)
         A colour by round, place on the channel and bytes.
     waits : tuple of int array
@@ -32,7 +32,7 @@ class TransferTable:
     src: Ints
     dst: Ints
     channel: Ints
-    route_of: Ints
+    route: Ints
     facts: Colours
     waits: tuple[Ints, Ints]
     how: Colours
@@ -64,12 +64,12 @@ def transfer_table(traffic: Traffic) -> TransferTable | None:
     rounds = [part.repeat.round for part in traffic.parts]
     none = np.zeros(0, np.int64)
     src, dst, channel = (
-        np.concatenate([none, *(np.broadcast_to(getattr(one, name), len(one)) for one in rounds)])
+        np.concatenate([none, *(np.broadcast_to(getattr(r, name), len(r)) for r in rounds)])
         for name in ("src", "dst", "channel")
     )
-    route_of = np.concatenate([none, *(part.route_of.astype(np.int64) for part in traffic.parts)])
+    route = np.concatenate([none, *(part.route_of.astype(np.int64) for part in traffic.parts)])
     pairs = np.concatenate(waiter), np.concatenate(awaited)
-    return TransferTable(src, dst, channel, route_of, np.concatenate(facts), pairs, np.concatenate(how))
+    return TransferTable(src, dst, channel, route, np.concatenate(facts), pairs, np.concatenate(how))
 
 
 def _place_on_channel(channel: Ints) -> Ints:
