@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
 from simulator.records.program import Act
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import shard
 from simulator.step.units import Unit
@@ -22,7 +22,7 @@ class Passes:
 
     Attributes
     ----------
-    score : Score
+    builder : ProgramBuilder
     step : TrainingStep
     units : tuple of Unit
         Embedding, layers, head.
@@ -38,7 +38,7 @@ class Passes:
         Whether whole gradients are summed up over micro-batches, instead of this rank's part of them.
     """
 
-    score: Score
+    builder: ProgramBuilder
     step: TrainingStep
     units: tuple[Unit, ...]
     ranks: int
@@ -59,9 +59,9 @@ class Passes:
     def forward(self, micro: int, unit: Unit, after: list[str | None]) -> str:
         """A forward pass; what it keeps lives until the backward pass has used it."""
         if unit.kept:
-            self.score.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
+            self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         act = Act("forward", (unit.name,), micro)
-        return self.score.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+        return self.builder.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
 
     def backward(self, micro: int, unit: Unit, after: list[str | None], *, communicates: bool = True) -> str:
         """A backward pass: what was not kept is made again first, and gradients appear.
@@ -71,21 +71,21 @@ class Passes:
         # What appears without running anything again belongs to the loss.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
         for made in unit.makes:
-            self.score.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
+            self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
             act = Act("recompute", unit.makes, micro)
-            self.score.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
+            self.builder.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
         fresh = self._make_room(micro, unit, after)
         act = Act("backward", (unit.name,), micro)
-        done = self.score.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
+        done = self.builder.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
         for held, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
-                self.score.free(f"{unit.name} {held} {micro}")
+                self.builder.free(f"{unit.name} {held} {micro}")
         if fresh is not None and unit.accumulate is not None:
-            done = self.score.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
-            self.score.free(fresh)
+            done = self.builder.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
+            self.builder.free(fresh)
         if communicates and unit.copies is not None:
-            done = self.score.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
+            done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
     def _make_room(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
@@ -97,13 +97,13 @@ class Passes:
         computed = find(self.step.precision.params).itemsize
         if whole and micro % self.step.accumulation == 0:
             name = self._whole(unit, micro)
-            self.score.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
+            self.builder.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
             if computed == self.gradient_itemsize:
                 return None
         # What lives for a moment has the dtype it is computed in; what is summed up has its own.
         name = f"{unit.name} gradients {micro}"
-        self.score.allocate(name, unit.elements * computed, "gradients", after=after)
+        self.builder.allocate(name, unit.elements * computed, "gradients", after=after)
         return name if whole else None
 
     def _whole(self, unit: Unit, micro: int) -> str:
@@ -140,11 +140,11 @@ class Passes:
         Returns its allocation, for whoever has sent it to free.
         """
         same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
-        return None if same or self.score.communicator.cluster.world_size == 1 else self._buffer(name, units)
+        return None if same or self.builder.communicator.cluster.world_size == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit]) -> str:
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
-        return self.score.allocate(f"{name} buffer", nbytes, "buffers")
+        return self.builder.allocate(f"{name} buffer", nbytes, "buffers")
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
         """Keep this rank's part of what was sent, and free the rest.
@@ -157,13 +157,13 @@ class Passes:
             if buffer is None:
                 self.drop_gradients([unit], micro, "communication", [after])
         if buffer is not None:
-            self.score.free(buffer, stream="communication", after=[after])
+            self.builder.free(buffer, stream="communication", after=[after])
 
     def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
         """Free whole gradients once they have left."""
         for unit in units:
             name = self._whole(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
-            self.score.free(name, stream=stream, after=after)
+            self.builder.free(name, stream=stream, after=after)
             if name in self.gradients:
                 self.gradients.remove(name)
 
@@ -174,25 +174,25 @@ class Passes:
         goes_at_once = self.step.offload is not None and not self._sums_copies_once
         name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"
         if name not in self.gradients:
-            self.score.allocate(name, nbytes, "gradients", stream="communication", after=[after])
+            self.builder.allocate(name, nbytes, "gradients", stream="communication", after=[after])
             self.gradients.append(name)
         if self.step.offload is not None and summed is not None:
             add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
             copied = self.hand_over(f"{unit.name} {micro}", nbytes, name, summed, add=add)
-            self.score.free(name, stream="copy to host", after=[copied])
+            self.builder.free(name, stream="copy to host", after=[copied])
             self.gradients.remove(name)
 
     @property
     def _sums_copies_once(self) -> bool:
         """Whether gradients are summed over copies of the states in the last micro-batch alone."""
-        return self.step.sharding.gradient_sync == "shard" and self.score.communicator.groups.hybrid
+        return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
     def hand_over(self, what: str, nbytes: int, *after: str, add: bool) -> str:
         """Copy summed gradients to the host, which adds them to those that it has; returns the copy."""
-        copied = self.score.copy(f"hand over {what}", nbytes, "to host", after=after)
+        copied = self.builder.copy(f"hand over {what}", nbytes, "to host", after=after)
         self.handed_over = copied
         if add and self.step.offload is not None:
             # Reads both, writes one.
             rate = self.step.offload.host_rate
-            self.handed_over = self.score.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
+            self.handed_over = self.builder.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
         return copied

@@ -14,7 +14,7 @@ from simulator.step.communicator import Communicator
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Groups, for_every_rank
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import states
 from simulator.step.strategies import catalog
@@ -66,18 +66,20 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     strategy = catalog.find(step.sharding.strategy)
     groups = Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
-    score = Score(Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm))
+    builder = ProgramBuilder(
+        Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
+    )
     left = hbm_left(cluster)
     made = units(step, cluster.gpus[0], cluster.world_size, left, sharded=strategy.shards_parameters)
-    passes = Passes(score, step, made, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
+    passes = Passes(builder, step, made, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
     elements = sum(unit.elements for unit in passes.units)
     held = states(step, strategy, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
-    score.allocate("parameters", held.parameters, "parameters")
-    score.allocate("optimizer states", held.optimizer, "optimizer")
-    strategy.plan(score, passes)
-    update(score, passes, Gauge(cluster.gpus[0], step, left), held, strategy)
-    ranks = for_every_rank(score.ops, score.scopes, groups, score.communicator.among)
-    timed = sum(op.duration is not None for op in score.collectives)
+    builder.allocate("parameters", held.parameters, "parameters")
+    builder.allocate("optimizer states", held.optimizer, "optimizer")
+    strategy.plan(builder, passes)
+    update(builder, passes, Gauge(cluster.gpus[0], step, left), held, strategy)
+    ranks = for_every_rank(builder.ops, builder.scopes, groups, builder.communicator.among)
+    timed = sum(op.duration is not None for op in builder.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
     model = model_flops_per_token(step.model, step.seq_len) * tokens
     recomputed = sum(u.recompute.flops for u in passes.units if u.recompute is not None)
@@ -89,6 +91,6 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * cluster.world_size,
         closed_forms=timed,
-        played=len(score.collectives) - timed,
+        played=len(builder.collectives) - timed,
         host_bytes=held.on_host,
     )

@@ -1,6 +1,6 @@
-"""A pencil for programs: note what one rank does, in the order in which it is issued.
+"""Builds a training step's program: the operations of one rank, in the order in which it issues them.
 
-Rule: only for writing; names are made here, so that they are unique and say what they are.
+Rule: only for writing; it refuses a name twice, for operations wait for each other by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.step.units import Timed
 
 
 @dataclass(slots=True)
-class Score:
+class ProgramBuilder:
     """Operations noted so far.
 
     Attributes
@@ -80,7 +80,7 @@ class Score:
         if isinstance(made, Collective):
             self._named(made, name, after, "own")
         else:
-            self._beside(name, made, nbytes, f"copy {way}", f"copy {way}", after)
+            self._off_gpu(name, made, nbytes, f"copy {way}", f"copy {way}", after)
         return name
 
     def on_host(
@@ -88,13 +88,13 @@ class Score:
     ) -> str:
         """Work of the host's processors: so many bytes read and written, at the rate of a whole node [B/s]."""
         seconds = nbytes / host_rate(self.communicator.cluster, of_node)
-        return self._beside(name, seconds, nbytes, "optimizer", HOST, after, act)
+        return self._off_gpu(name, seconds, nbytes, "optimizer", HOST, after, act)
 
     def at_server(self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act | None = None) -> str:
         """Work of the parameter servers that this rank waits for [s]."""
-        return self._beside(name, seconds, 0.0, "server update", "communication server", after, act)
+        return self._off_gpu(name, seconds, 0.0, "server update", "communication server", after, act)
 
-    def _beside(
+    def _off_gpu(
         self,
         name: str,
         seconds: float,
@@ -104,7 +104,7 @@ class Score:
         after: Iterable[str | None],
         act: Act | None = None,
     ) -> str:
-        """What takes its time beside the GPU, whose own speed is nothing to it."""
+        """Work that no kernel of the GPU does, so that neither a slow GPU nor communication makes it longer."""
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 

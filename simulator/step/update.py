@@ -9,62 +9,62 @@ from __future__ import annotations
 from simulator.basics.dtypes import find
 from simulator.records.program import Act
 from simulator.step.passes import Passes
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import LossScaling, Offload
 from simulator.step.states import States, shard
 from simulator.step.strategies.strategy import Gathering, Strategy, Updater
 from simulator.step.units import Gauge
 
 
-def update(score: Score, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> None:
+def update(builder: ProgramBuilder, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> None:
     """Note the update, then what it frees and what it must hand out."""
     step = passes.step
     if strategy.updater is not Updater.SERVERS:
         if step.offload is not None:
-            done = _on_host(score, passes, step.offload, held, strategy)
+            done = _on_host(builder, passes, step.offload, held, strategy)
         else:
-            done = _on_gpu(score, passes, gauge, held, strategy)
-        _hand_out(score, passes, done, strategy)
+            done = _on_gpu(builder, passes, gauge, held, strategy)
+        _hand_out(builder, passes, done, strategy)
     for name in passes.gradients:
-        score.free(name)
+        builder.free(name)
 
 
-def _on_gpu(score: Score, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> str:
+def _on_gpu(builder: ProgramBuilder, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> str:
     # The last collective of each stream stands for all before it.
-    last: list[str | None] = list({op.stream: op.name for op in score.collectives}.values())
+    last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
     grads = held.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = gauge.swept("unscale", grads, grads)
-        found = score.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
-        last = [_checked(score, passes.step.loss_scaling, found)]
-    norm = score.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last, Act("norm"))
-    total = _summed(score, passes, norm, strategy)
+        found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
+        last = [_checked(builder, passes.step.loss_scaling, found)]
+    norm = builder.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last, Act("norm"))
+    total = _summed(builder, passes, norm, strategy)
     done = gauge.swept("update", held.update_read, held.update_written)
-    return score.compute("optimizer step", done, "optimizer", [total], Act("update"))
+    return builder.compute("optimizer step", done, "optimizer", [total], Act("update"))
 
 
-def _on_host(score: Score, passes: Passes, offload: Offload, held: States, strategy: Strategy) -> str:
+def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, held: States, strategy: Strategy) -> str:
     """Unit by unit, so that one's parameters travel back while the next are updated."""
     precision = passes.step.precision
     grads, rate = held.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.handed_over]
     if passes.step.loss_scaling:
-        found = score.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act("check"))
-        last = [_checked(score, passes.step.loss_scaling, found)]
-    norm = score.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
-    total = _summed(score, passes, norm, strategy)
+        found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act("check"))
+        last = [_checked(builder, passes.step.loss_scaling, found)]
+    norm = builder.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
+    total = _summed(builder, passes, norm, strategy)
     traffic = (held.update_read + held.update_written) / max(held.updated, 1)
     done = norm
     for unit in passes.units:
         own = shard(unit.elements, passes.ranks)
         # Numbers are all updated by the last of them: how they are cut up is not by units.
         act = Act("update") if unit is passes.units[-1] else None
-        new = score.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
-        done = score.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
+        new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
+        done = builder.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
     return done
 
 
-def _summed(score: Score, passes: Passes, norm: str, strategy: Strategy) -> str:
+def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strategy) -> str:
     """Squares of all parts; where every rank has the whole gradient nobody needs to ask.
 
     In float64, so that neither sharding nor bucketing shows in a clipped step: sums in another order differ there by
@@ -76,25 +76,25 @@ def _summed(score: Score, passes: Passes, norm: str, strategy: Strategy) -> str:
     name = "sum gradient norm"
     if passes.step.precision.updated == "float64":
         act, elements = Act("gather norms"), 2 * passes.ranks
-        return score.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
-    return score.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act("sum norm")) or norm
+        return builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
+    return builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act("sum norm")) or norm
 
 
-def _checked(score: Score, scaling: LossScaling, done: str) -> str:
+def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
     """All ranks learn of an overflow on any of them, before anybody updates; or nobody tells."""
     if not scaling.shared:
         return done
-    return score.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act("flag")) or done
+    return builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act("flag")) or done
 
 
-def _hand_out(score: Score, passes: Passes, done: str, strategy: Strategy) -> None:
+def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
         # Every bucket was padded when it was cut up.
         elements = passes.ranks * sum(shard(sum(unit.elements for unit in part), passes.ranks) for part in passes.parts)
         act = Act("gather updated")
-        score.communicate("gather parameters", "all_gather", elements, step.precision.params, [done], act=act)
+        builder.communicate("gather parameters", "all_gather", elements, step.precision.params, [done], act=act)
     resident = sum(unit.resident for unit in passes.units)
     if resident:
         dtype = step.precision.params
-        score.communicate("gather kept parameters", "all_gather", resident, dtype, after=[done], scope="shard")
+        builder.communicate("gather kept parameters", "all_gather", resident, dtype, after=[done], scope="shard")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from simulator.records.program import Act
 from simulator.step.passes import Passes
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
 from simulator.step.strategies.strategy import Gathering, Sending, Strategy, Updater
 from simulator.step.units import Unit
@@ -56,13 +56,13 @@ class Bucket:
         return sum(unit.elements for unit in self.units)
 
 
-def plan(score: Score, passes: Passes) -> None:
+def plan(builder: ProgramBuilder, passes: Passes) -> None:
     """Note all micro-batches."""
 
     def summed(bucket: Bucket) -> str | None:
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = Act("all_reduce", bucket.names, bucket.micro)
-        return score.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done], act=act)
+        return builder.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done], act=act)
 
     bucketed(passes, summed)
 
@@ -109,7 +109,7 @@ def _sent(passes: Passes, bucket: Bucket, send: Callable[[Bucket], str | None]) 
     buffer = passes.cast(bucket.name, bucket.units) if passes.keeps_whole_gradients else None
     sent = send(bucket)
     if buffer is not None:
-        passes.score.free(buffer, stream="communication", after=[sent or bucket.done])
+        passes.builder.free(buffer, stream="communication", after=[sent or bucket.done])
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from simulator.basics.dtypes import find
 from simulator.records.program import Act
 from simulator.step.passes import Passes
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Offload, Sharding, TrainingStep
 from simulator.step.strategies.ddp import Bucket, bucketed
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
@@ -30,23 +30,23 @@ from simulator.step.units import Unit
 _RATE = Offload().host_rate
 
 
-def plan(score: Score, passes: Passes) -> None:
+def plan(builder: ProgramBuilder, passes: Passes) -> None:
     """Note all micro-batches; only the last one of a step communicates."""
-    (_asynchronous if passes.step.sharding.asynchronous else _synchronous)(score, passes)
+    (_asynchronous if passes.step.sharding.asynchronous else _synchronous)(builder, passes)
 
 
-def _synchronous(score: Score, passes: Passes) -> None:
+def _synchronous(builder: ProgramBuilder, passes: Passes) -> None:
     def exchanged(bucket: Bucket) -> str | None:
-        pushed = _push(score, passes, bucket)
+        pushed = _push(builder, passes, bucket)
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
-        new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), after=[pushed or bucket.done])
-        _pull(score, passes, bucket, [new])
+        new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), after=[pushed or bucket.done])
+        _pull(builder, passes, bucket, [new])
         return pushed
 
     bucketed(passes, exchanged)
 
 
-def _asynchronous(score: Score, passes: Passes) -> None:
+def _asynchronous(builder: ProgramBuilder, passes: Passes) -> None:
     """Step after step; a unit starts when its parameters of the step before are there."""
     sharding = passes.step.sharding
     fetched: dict[str, list[str | None]] = {}
@@ -54,9 +54,9 @@ def _asynchronous(score: Score, passes: Passes) -> None:
     served: list[tuple[Bucket, str]] = []
 
     def exchanged(bucket: Bucket) -> str | None:
-        pushed = _push(score, passes, bucket)
+        pushed = _push(builder, passes, bucket)
         act = Act("serve", bucket.names, bucket.micro)
-        new = score.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
+        new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
         served.append((bucket, new))
         return pushed
 
@@ -66,25 +66,27 @@ def _asynchronous(score: Score, passes: Passes) -> None:
         until: list[str | None] = []
         if sharding.staleness is not None:
             # A worker's step has ended when its updates are made. These pulls are for the next step, number + 1.
-            clocks.append(score.serve(f"clock {number}", "clock", 1, "int64", sharding, [new for _, new in served]))
+            clocks.append(builder.serve(f"clock {number}", "clock", 1, "int64", sharding, [new for _, new in served]))
             if number >= sharding.staleness:
                 until.append(clocks[number - sharding.staleness])
         for bucket, new in served:
-            pulled = _pull(score, passes, bucket, [new, *until])
+            pulled = _pull(builder, passes, bucket, [new, *until])
             fetched.update((name, [pulled]) for name in bucket.names)
 
 
-def _push(score: Score, passes: Passes, bucket: Bucket) -> str | None:
+def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
     step, act = passes.step, Act("push", bucket.names, bucket.micro)
     to = (step.precision.reduce, step.sharding)
-    pushed = score.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
+    pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
     passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
     return pushed
 
 
-def _pull(score: Score, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
+def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
     step, act = passes.step, Act("pull", bucket.names, bucket.micro)
-    return score.serve(f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act)
+    return builder.serve(
+        f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act
+    )
 
 
 def _seconds(step: TrainingStep, bucket: Bucket) -> float:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simulator.step.passes import Passes
-    from simulator.step.program_builder import Score
+    from simulator.step.program_builder import ProgramBuilder
     from simulator.step.spec import Sharding
     from simulator.step.units import Unit
 
@@ -76,7 +76,7 @@ class Strategy:
     volume : function (units, sharding, accumulation, ranks) -> int
         Elements that all ranks together put on the wire in one step, without norms and flags, where padding adds
         nothing: one copy of the states, and every rank an equal part of each unit.
-    plan : function (score, passes)
+    plan : function (builder, passes)
         Notes all micro-batches of a step; the update follows by itself.
     """
 
@@ -88,7 +88,7 @@ class Strategy:
     options: frozenset[str]
     operations: tuple[str, ...]
     volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
-    plan: Callable[[Score, Passes], None]
+    plan: Callable[[ProgramBuilder, Passes], None]
 
     @property
     def shards_parameters(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from simulator.records.program import Act
 from simulator.step.passes import Passes
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
 from simulator.step.states import shard
 from simulator.step.strategies.ddp import Bucket, bucketed
@@ -13,11 +13,11 @@ from simulator.step.strategies.strategy import Gathering, Sending, State, Strate
 from simulator.step.units import Unit
 
 
-def plan(score: Score, passes: Passes) -> None:
+def plan(builder: ProgramBuilder, passes: Passes) -> None:
     """Note all micro-batches; only the last one communicates gradients."""
 
     def scattered(bucket: Bucket) -> str:
-        reduced = scatter(score, passes, bucket)
+        reduced = scatter(builder, passes, bucket)
         if passes.step.offload is not None:
             nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
             copied = passes.hand_over(bucket.name, nbytes, reduced, add=False)
@@ -27,13 +27,13 @@ def plan(score: Score, passes: Passes) -> None:
     bucketed(passes, scattered)
 
 
-def scatter(score: Score, passes: Passes, bucket: Bucket) -> str:
+def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
     """Reduce and scatter a bucket; the operation after which this rank's part is there."""
     name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
     if bucket.micro == passes.step.accumulation - 1:
         passes.parts.append(bucket.units)
     act = Act("reduce_scatter", bucket.names, bucket.micro)
-    return score.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done
+    return builder.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.step.passes import Passes
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
 from simulator.step.strategies.ddp import Bucket, bucketed
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
@@ -11,12 +11,12 @@ from simulator.step.strategies.zero1 import scatter
 from simulator.step.units import Unit
 
 
-def plan(score: Score, passes: Passes) -> None:
+def plan(builder: ProgramBuilder, passes: Passes) -> None:
     """Note all micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
 
     def scattered(bucket: Bucket) -> str:
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
-        reduced = scatter(score, passes, bucket)
+        reduced = scatter(builder, passes, bucket)
         passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
         return reduced
 

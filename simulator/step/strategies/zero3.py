@@ -20,7 +20,7 @@ from simulator.basics.dtypes import find
 from simulator.records.program import Act
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
-from simulator.step.program_builder import Score
+from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
 from simulator.step.states import shard
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
@@ -29,11 +29,11 @@ from simulator.step.units import Unit
 STREAM = "communication"
 
 
-def plan(score: Score, passes: Passes) -> None:
+def plan(builder: ProgramBuilder, passes: Passes) -> None:
     """Note all micro-batches."""
     room = None
     for micro in range(passes.step.accumulation):
-        room = _Micro(score, passes, micro, room).note()
+        room = _Micro(builder, passes, micro, room).note()
 
 
 class _Micro:
@@ -42,8 +42,8 @@ class _Micro:
     `room` is what the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
     """
 
-    def __init__(self, score: Score, passes: Passes, micro: int, room: str | None) -> None:
-        self.score = score
+    def __init__(self, builder: ProgramBuilder, passes: Passes, micro: int, room: str | None) -> None:
+        self.builder = builder
         self.passes = passes
         self.micro = micro
         self.sharding = passes.step.sharding
@@ -94,7 +94,7 @@ class _Micro:
                 self._gather("backward", following.pop(0))
             self._reduce(self.blocks[i], done)
         done = self._pass_back(self.passes.units[0], [])
-        freed = self.score.free(f"root parameters {self.micro}", after=[done])
+        freed = self.builder.free(f"root parameters {self.micro}", after=[done])
         self._reduce(self._root, done)
         return freed
 
@@ -108,21 +108,21 @@ class _Micro:
     def _gather_root(self) -> None:
         root = _gathered(self._root)
         name = f"root parameters {self.micro}"
-        self.score.allocate(name, root * self.itemsize, "gathered", stream=STREAM, after=[self.room])
+        self.builder.allocate(name, root * self.itemsize, "gathered", stream=STREAM, after=[self.room])
         self.ready["root"] = self._all_gather(f"gather root {self.micro}", self._root, "shard")
 
     def _gather(self, way: str, i: int) -> None:
         """Bring a block together, once the last one that was at work has made room for it."""
         block = self.blocks[i]
         name = f"{_name(block)} parameters {way} {self.micro}"
-        self.score.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
+        self.builder.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
         scope: Scope = "mesh" if way == "backward" and self.sharding.mesh else "shard"
         gather = f"gather {_name(block)} {way} {self.micro}"
         self.ready[f"{way} {i}"] = self._all_gather(gather, block, scope) or name
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
         dtype, act = self.passes.step.precision.params, self._act("all_gather", units)
-        return self.score.communicate(name, "all_gather", _gathered(units), dtype, scope=scope, act=act)
+        return self.builder.communicate(name, "all_gather", _gathered(units), dtype, scope=scope, act=act)
 
     def _act(self, what: str, units: Sequence[Unit]) -> Act:
         return Act(what, tuple(unit.name for unit in units), self.micro)
@@ -131,18 +131,18 @@ class _Micro:
         """Free a block after its forward pass, but for this rank's part of the mesh."""
         if self.sharding.mesh:
             nbytes = shard(_gathered(self.blocks[i]), self.sharding.mesh) * self.itemsize
-            self.score.allocate(f"{_name(self.blocks[i])} parameters between {self.micro}", nbytes, "gathered")
+            self.builder.allocate(f"{_name(self.blocks[i])} parameters between {self.micro}", nbytes, "gathered")
         return self._free("forward", i, done)
 
     def _free(self, way: str, i: int, done: str) -> str:
-        return self.score.free(f"{_name(self.blocks[i])} parameters {way} {self.micro}", after=[done])
+        return self.builder.free(f"{_name(self.blocks[i])} parameters {way} {self.micro}", after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
         """With several copies of the states, add up this rank's part over them.
 
         Returns the operation after which that is done; None where a later micro-batch does it.
         """
-        if not self.score.communicator.groups.hybrid:
+        if not self.builder.communicator.groups.hybrid:
             return scattered
         if self.sharding.gradient_sync == "shard" and not self.last:
             return None
@@ -150,7 +150,7 @@ class _Micro:
         name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
         act = self._act("sum copies", units)
-        return self.score.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
+        return self.builder.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
         """Reduce and scatter a block's gradients; what is left is this rank's part."""
@@ -159,7 +159,7 @@ class _Micro:
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         buffer = self.passes.pack(name, units, self.micro, copies=True)
         act = self._act("reduce_scatter", units)
-        reduced = self.score.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
+        reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
         summed = self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
 
