@@ -157,7 +157,7 @@ def side_by_side(generator: np.random.Generator) -> Case:
         mine = [next(group for group in groups if rank in group) for groups in (inside, across)]
         pace = float(generator.uniform(1e-5, 1e-4)) if generator.random() < 0.3 else 5e-5
         for layer in range(layers):
-            ops.append(Compute(f"layer {layer}", pace, slowed=pace * 1.2))
+            ops.append(Compute(f"layer {layer}", pace, contended=pace * 1.2))
             for kind, group in zip(("tensor", "data"), mine, strict=True):
                 label = f"{kind} {layer} of {group[0]}"
                 after = (f"layer {layer}",) if kind == "tensor" else (f"tensor {layer} of {mine[0][0]}",)

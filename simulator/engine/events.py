@@ -206,7 +206,7 @@ class _Play:
     def _play(self, rank: int, number: int, op: Op) -> Generator[simpy.Event, Any, None]:
         if isinstance(op, Compute):
             stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
-            slowed = op.duration if op.slowed is None else op.slowed
+            slowed = op.duration if op.contended is None else op.contended
             yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
         elif isinstance(op, Collective):
             self.kernels[rank].communicate(+op.takes_sms)

@@ -48,7 +48,7 @@ class Compute:
         On this rank's GPU at its nominal speed [s]; stragglers and jitter stretch it.
     flops, nbytes : float
         What it computes [FLOP] and moves through HBM [B]; kept on the span.
-    slowed : float or None
+    contended : float or None
         Its duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None
         where that makes no difference.
     kind : str
@@ -65,7 +65,7 @@ class Compute:
     duration: float
     flops: float = 0.0
     nbytes: float = 0.0
-    slowed: float | None = None
+    contended: float | None = None
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
@@ -106,7 +106,8 @@ class Collective:
     together : bool
         Whether no rank starts before all have reached it, as where a coordinator lets them.
     takes_sms : bool
-        Whether kernels beside it are slowed; not by copies to the host, for which GPUs have engines of their own.
+        Whether kernels take longer while it is in flight; they do not beside copies to the host, for which GPUs have
+        engines of their own.
     stream : str
     after : tuple of str
         Names of operations of the same rank that must have ended.

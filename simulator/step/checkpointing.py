@@ -24,7 +24,7 @@ POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptActivations:
     """What a policy does with one layer.
 
     Attributes
@@ -45,7 +45,9 @@ class Kept:
     segment: int = 1
 
 
-def kept(policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int) -> Kept:
+def kept(
+    policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
+) -> KeptActivations:
     """What is kept of a layer.
 
     Parameters
@@ -64,9 +66,9 @@ def kept(policy: Checkpointing, layer: int, model: Transformer, operations: tupl
     everything = saved_bytes(operations)
     policy = policy_of(policy, layer)
     if policy == "none":
-        return Kept(everything, 0, ())
+        return KeptActivations(everything, 0, ())
     if policy == "full":
-        return Kept(entry, everything - entry, operations)
+        return KeptActivations(entry, everything - entry, operations)
     if policy == "sqrt":
         return _segment(layer, model.num_layers, everything, entry, operations)
     if policy == "attention":
@@ -74,7 +76,7 @@ def kept(policy: Checkpointing, layer: int, model: Transformer, operations: tupl
         names = {op.name for op in quadratic}
         # Scores' outputs are made again; Q and K, from which they are, stay.
         again = sum({s.name: s.nbytes for op in operations for s in op.saved if s.source in names}.values())
-        return Kept(everything - again, again, quadratic)
+        return KeptActivations(everything - again, again, quadratic)
     if policy == "selective_op":
         return _selective(operations, everything, entry)
     raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
@@ -101,7 +103,9 @@ def policy_of(policy: Checkpointing, layer: int) -> str:
     return "none"
 
 
-def _segment(layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]) -> Kept:
+def _segment(
+    layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]
+) -> KeptActivations:
     """Only the input of each of about sqrt(L) segments is kept; a segment is run again from it as a whole [1]_."""
     count = max(1, round(sqrt(layers)))
     sizes = [layers // count + (i < layers % count) for i in range(count)]
@@ -109,10 +113,10 @@ def _segment(layer: int, layers: int, everything: int, entry: int, operations: t
     number = next(i for i, end in enumerate(ends) if layer < end)
     first = ends[number] - sizes[number]
     nbytes = entry if layer == first else 0
-    return Kept(nbytes, everything - nbytes, operations, sizes[number] if layer == ends[number] - 1 else 0)
+    return KeptActivations(nbytes, everything - nbytes, operations, sizes[number] if layer == ends[number] - 1 else 0)
 
 
-def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> Kept:
+def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> KeptActivations:
     """Attention's output and every second matmul's are kept, the others run again (torchtitan's default)."""
     kept_bytes, again, matmuls = entry, [], 0
     for op in operations:
@@ -128,4 +132,4 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
     # What follows the last operation whose output a backward pass needs is not run again.
     while again and again[-1].name.startswith(("residual2", "down", "combine")):
         again.pop()
-    return Kept(kept_bytes, max(everything - kept_bytes, 0), tuple(again))
+    return KeptActivations(kept_bytes, max(everything - kept_bytes, 0), tuple(again))

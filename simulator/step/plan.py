@@ -11,6 +11,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.model.flops import model_flops_per_token
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
+from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Groups, for_every_rank
@@ -19,7 +20,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.states import states
 from simulator.step.strategies import catalog
 from simulator.step.strategies.strategy import Strategy
-from simulator.step.units import Gauge, units
+from simulator.step.units import units
 from simulator.step.update import update
 
 
@@ -77,7 +78,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     builder.allocate("parameters", held.parameters, "parameters")
     builder.allocate("optimizer states", held.optimizer, "optimizer")
     strategy.plan(builder, passes)
-    update(builder, passes, Gauge(cluster.gpus[0], step, left), held, strategy)
+    update(builder, passes, KernelTimer(cluster.gpus[0], step, left), held, strategy)
     ranks = for_every_rank(builder.ops, builder.scopes, groups, builder.communicator.among)
     timed = sum(op.duration is not None for op in builder.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from simulator.records.program import HOST, Act, Allocate, Collective, Compute, Free, Op
 from simulator.step.communicator import Communicator
 from simulator.step.communicator import Way as ServerWay
+from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import Way, host_rate
 from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
-from simulator.step.units import Timed
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class ProgramBuilder:
     _names: set[str] = field(default_factory=set)
 
     def compute(
-        self, name: str, timed: Timed, kind: str, after: Iterable[str | None] = (), act: Act | None = None
+        self, name: str, cost: KernelCost, kind: str, after: Iterable[str | None] = (), act: Act | None = None
     ) -> str:
         """Kernels on the compute stream; returns their name, for others to wait for."""
-        work = (timed.alone, timed.flops, timed.nbytes, timed.slowed)
+        work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         self._note(Compute(name, *work, kind, after=_given(after), act=act))
         return name
 

@@ -8,38 +8,38 @@ from __future__ import annotations
 
 from simulator.basics.dtypes import find
 from simulator.records.program import Act
+from simulator.step.kernel_timer import KernelTimer
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import LossScaling, Offload
 from simulator.step.states import States, shard
 from simulator.step.strategies.strategy import Gathering, Strategy, Updater
-from simulator.step.units import Gauge
 
 
-def update(builder: ProgramBuilder, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> None:
+def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, held: States, strategy: Strategy) -> None:
     """Note the update, then what it frees and what it must hand out."""
     step = passes.step
     if strategy.updater is not Updater.SERVERS:
         if step.offload is not None:
             done = _on_host(builder, passes, step.offload, held, strategy)
         else:
-            done = _on_gpu(builder, passes, gauge, held, strategy)
+            done = _on_gpu(builder, passes, timer, held, strategy)
         _hand_out(builder, passes, done, strategy)
     for name in passes.gradients:
         builder.free(name)
 
 
-def _on_gpu(builder: ProgramBuilder, passes: Passes, gauge: Gauge, held: States, strategy: Strategy) -> str:
+def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, held: States, strategy: Strategy) -> str:
     # The last collective of each stream stands for all before it.
     last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
     grads = held.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
-        unscale = gauge.swept("unscale", grads, grads)
+        unscale = timer.one_pass("unscale", grads, grads)
         found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
         last = [_checked(builder, passes.step.loss_scaling, found)]
-    norm = builder.compute("gradient norm", gauge.swept("gradient norm", grads, 0), "optimizer", last, Act("norm"))
+    norm = builder.compute("gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act("norm"))
     total = _summed(builder, passes, norm, strategy)
-    done = gauge.swept("update", held.update_read, held.update_written)
+    done = timer.one_pass("update", held.update_read, held.update_written)
     return builder.compute("optimizer step", done, "optimizer", [total], Act("update"))
 
 

@@ -196,7 +196,7 @@ def test_who_takes_from_a_server_starts_the_transfer_itself() -> None:
 @pytest.mark.parametrize("takes_sms", [True, False])
 def test_copies_leave_kernels_their_pace(takes_sms: bool) -> None:
     op = collective("move", elements=10**9, takes_sms=takes_sms)
-    timeline = execute(Program(((Compute("work", 0.1, slowed=0.2), op), (op,))), star(2))
+    timeline = execute(Program(((Compute("work", 0.1, contended=0.2), op), (op,))), star(2))
     (work,) = [span for span in timeline.spans if span.name == "work"]
     assert work.end == pytest.approx(0.2 if takes_sms else 0.1)
 

@@ -40,7 +40,7 @@ def test_a_kernel_slows_in_a_played_program_and_the_transfers_do_not() -> None:
     cluster = star(2)
     alone = planned(cluster, "ring", Request("all_reduce", 2, 1000)).program.ranks[0][0]
     time = execute(Program(((alone,), (alone,))), cluster).end
-    kernel = Compute("work", duration=time, slowed=2 * time)
+    kernel = Compute("work", duration=time, contended=2 * time)
     timeline = execute(Program(((kernel, alone), (kernel, alone))), cluster)
     spans = {s.name: s for s in timeline.spans if s.rank == 0}
     assert spans[alone.name].end == pytest.approx(time, rel=1e-9)

@@ -28,6 +28,7 @@ from simulator.model.load import load_model
 from simulator.playing.training import play_step
 from simulator.report.plots import validation as plot_validation
 from simulator.step.framework import BARE, Framework, Sustained, load_framework
+from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import (
     eight_bit_casts,
     fused_loss,
@@ -37,7 +38,7 @@ from simulator.step.kernels.framework_operations import (
 )
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.spec import Precision, Sharding, Strategy, TrainingStep
-from simulator.step.units import Gauge, units
+from simulator.step.units import units
 
 H100 = load_gpu("h100_sxm")
 MPT = load_model("mpt_1b", 2048)
@@ -116,21 +117,21 @@ def test_a_constant_multiplies_the_time_of_its_kind_of_kernel_alone(
     framework: Framework, kernel: Matmul | Elementwise, factor: float
 ) -> None:
     expected = factor * duration(kernel, H100, "bfloat16")
-    assert Gauge(H100, step(framework)).timed([kernel]).alone == pytest.approx(expected)
+    assert KernelTimer(H100, step(framework)).cost([kernel]).alone == pytest.approx(expected)
 
 
 def test_attention_lies_between_the_causal_half_and_the_full_square() -> None:
     kernel = Attention("", 2, 16, 16, 4096, 128, causal=True, backward=False)
     half = duration(kernel, H100, "bfloat16")
     whole = duration(replace(kernel, causal=False), H100, "bfloat16")
-    found = Gauge(H100, step(Framework(attention_masked=0.25))).timed([kernel]).alone
+    found = KernelTimer(H100, step(Framework(attention_masked=0.25))).cost([kernel]).alone
     assert found == pytest.approx(half + 0.25 * (whole - half))
 
 
 def test_kernels_that_a_compiler_merges_cost_their_share_of_the_traffic() -> None:
     kernel = Elementwise("", 1e9, 1e9, fusible=True)
-    gauge = Gauge(H100, step(Framework(elementwise=3.0, compiled=0.5), compiled=True))
-    assert gauge.timed([kernel]).alone == pytest.approx(0.5 * duration(kernel, H100, "bfloat16"))
+    timer = KernelTimer(H100, step(Framework(elementwise=3.0, compiled=0.5), compiled=True))
+    assert timer.cost([kernel]).alone == pytest.approx(0.5 * duration(kernel, H100, "bfloat16"))
 
 
 def test_copies_around_collectives_are_paid_by_several_ranks_and_not_by_one() -> None:
@@ -217,9 +218,9 @@ def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -
     operands = 8192 * 4096 + 4096 * 4096
     assert eight_bit_casts(matmul).nbytes(1) == 3 * operands
     expected = duration(matmul, H100, "float8_e4m3fn") + duration(eight_bit_casts(matmul), H100, "bfloat16")
-    assert Gauge(H100, eight).timed([matmul]).alone == pytest.approx(expected)
+    assert KernelTimer(H100, eight).cost([matmul]).alone == pytest.approx(expected)
     attention = Attention("", 2, 16, 16, 2048, 128, causal=True, backward=True)
-    assert Gauge(H100, eight).timed([attention]).alone == duration(attention, H100, "bfloat16")
+    assert KernelTimer(H100, eight).cost([attention]).alone == duration(attention, H100, "bfloat16")
     assert units(eight, H100)[-1].forward == units(step(), H100)[-1].forward
 
 

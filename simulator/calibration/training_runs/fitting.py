@@ -15,9 +15,10 @@ from simulator.basics.dtypes import find
 from simulator.calibration.training_runs.playing import Outcome
 from simulator.calibration.training_runs.rows import Changes, Row, cluster_of, step_of
 from simulator.step.framework import Framework
+from simulator.step.kernel_timer import KernelTimer
 from simulator.step.states import states
 from simulator.step.strategies import catalog as strategies
-from simulator.step.units import Gauge, units
+from simulator.step.units import units
 
 if TYPE_CHECKING:
     pass
@@ -65,9 +66,9 @@ def kernel_time(row: Row, framework: Framework, changes: Changes = ()) -> float:
     spans = [span for span in kinds if span is not None]
     elements = sum(unit.elements for unit in parts)
     held = states(step, strategies.find(step.sharding.strategy), elements, row.gpus)
-    gauge = Gauge(gpu, step)
-    norm = gauge.swept("norm", held.updated * find(step.precision.grads).itemsize, 0)
-    update = gauge.swept("update", held.update_read, held.update_written)
+    timer = KernelTimer(gpu, step)
+    norm = timer.one_pass("norm", held.updated * find(step.precision.grads).itemsize, 0)
+    update = timer.one_pass("update", held.update_read, held.update_written)
     micro = sum(span.alone for span in spans)
     return micro * row.accumulation + norm.alone + update.alone
 

@@ -127,7 +127,9 @@ def _spmd_op(
 ) -> SpmdOp:
     """One line from the operations of all ranks at its place, or from the one that all have."""
     if isinstance(own[0], Compute):
-        times = [(o.duration, o.duration if o.slowed is None else o.slowed) for o in own if isinstance(o, Compute)]
+        times = [
+            (o.duration, o.duration if o.contended is None else o.contended) for o in own if isinstance(o, Compute)
+        ]
         alone, contended = np.array(times).T
         return SpmdOp(index, own[0], after, alone, contended)
     if collectives and sorted(chain.from_iterable(op.group for op in collectives)) != busy:
