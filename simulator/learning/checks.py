@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, Told
-from simulator.records.program import Act
+from simulator.records.program import Act, Exchange
 
 # Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.
 _LOSS, _NORM, _LAST, _FEWEST = 1.3, 3.0, 10, 3
@@ -48,19 +48,19 @@ class Checks:
         """Note that one has seen something."""
         self.seen.setdefault(check, step)
 
-    def moved(self, step: int, act: Act, sent: Sequence[Array], given: Sequence[Array]) -> None:
+    def moved(self, step: int, act: Act[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
         """Compare what ranks of a group have been given with what they sent."""
-        if "sums" in self.seen or act.what in ("flag", "sum norm"):
+        match "sums" in self.seen or act.what in ("flag", "sum norm"):
             return
-        if act.what == "reduce_scatter":
+        match act.what == "reduce_scatter":
             right = is_sum(sent, np.concatenate(given))
         elif act.what in ("all_gather", "gather updated", "gather norms"):
             size = len(given[0]) // len(sent)
             parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
             right = all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)
         else:
-            right = all(is_sum(sent, one) for one in given[: 1 if all(_same(given[0], one) for one in given) else None])
-        if not right:
+            right = all(is_sum(sent, one) for one in given[: 1 match all(_same(given[0], one) for one in given) else None])
+        match not right:
             self.tell("sums", step)
 
     def summed(self, step: int, sent: Sequence[Array], given: Array) -> None:
@@ -90,6 +90,26 @@ class Checks:
                 if now > most * float(np.median(before)):
                     self.tell(check, step)
         self._told.append(told)
+
+
+def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequence[Array]) -> bool:
+    match effect:
+        case Exchange.FLAG | Exchange.SUM_NORM:
+            # One number each, whose faults other checks see in what follows from it.
+            return True
+        case Exchange.REDUCE_SCATTER:
+            return is_sum(sent, np.concatenate(given))
+        case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED:
+            size = len(given[0]) // len(sent)
+            parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
+            return all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)
+        case Exchange.ALL_REDUCE | Exchange.SUM_COPIES:
+            alike = all(_same(given[0], one) for one in given)
+            return all(is_sum(sent, one) for one in (given[:1] if alike else given))
+        case Exchange.PUSH | Exchange.PULL:
+            raise ValueError(f"got a {effect.value}; what servers sum up is compared by Checks.summed")
+        case _:
+            assert_never(effect)
 
 
 def is_sum(sent: Sequence[Array], given: Array) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import fsum
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from simulator.engine.payload import Payload, Tamper, carry, ended_order
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Units
 from simulator.numerics.flat import flat, unpacked
-from simulator.records.program import Act, Collective
+from simulator.records.program import Act, Collective, Exchange
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -34,22 +34,45 @@ def moved(setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tampe
     return [result(op.schedule, buffer, place, op.elements) for place, buffer in enumerate(buffers)]
 
 
-def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
+def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
     """What a rank brings to a collective."""
-    if act.what in ("all_reduce", "reduce_scatter", "push"):
-        return _share(setting, rank, op, act)
-    if act.what == "flag":
-        return np.array([rank.overflowed] + [False] * (op.elements - 1))
-    if act.what == "sum norm":
-        return np.array([rank.squares] + [0.0] * (op.elements - 1))
-    if act.what == "sum copies":
-        # Ranks that have whole copies scatter nothing.
-        if setting.cut == 1:
+    match act.effect:
+        case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.PUSH:
             return _share(setting, rank, op, act)
-        part = rank.scattered.pop(_scattered(setting, act))
-        return np.pad(part, (0, op.elements - len(part)))
+        case Exchange.SUM_COPIES:
+            # Ranks that have whole copies scatter nothing.
+            if setting.cut == 1:
+                return _share(setting, rank, op, act)
+            part = rank.scattered.pop(_scattered(setting, act))
+            return np.pad(part, (0, op.elements - len(part)))
+        case Exchange.ALL_GATHER:
+            return _in_place(rank, op, _own_part(setting, rank, op, act))
+        case Exchange.GATHER_UPDATED:
+            return _in_place(rank, op, np.concatenate(list(rank.parts.values())))
+        case Exchange.FLAG:
+            return np.array([rank.overflowed] + [False] * (op.elements - 1))
+        case Exchange.SUM_NORM:
+            return np.array([rank.squares] + [0.0] * (op.elements - 1))
+        case Exchange.PULL:
+            raise ValueError(f"{op.name}: a worker brings nothing to a pull; its servers do")
+        case _:
+            assert_never(act.effect)
+
+
+def _own_part(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
+    """A rank's part of some units' parameters, among the ranks that gather them."""
+    if len(op.group) == setting.cut:
+        return rank.parts[act.units]
+    # A smaller mesh, over which what was gathered for the forward pass has been spread meanwhile.
+    whole = flat(setting.gpt, rank.working, act.units, op.elements)
+    part: Array = np.split(whole, len(op.group))[op.group.index(rank.number)]
+    return part
+
+
+def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
+    """A rank's part where it lies in the whole array, with zeros around it."""
     place = op.group.index(rank.number)
-    if act.what == "gather norms":
+    match act.what == "gather norms":
         own = np.array([rank.squares, rank.rest])
     elif act.what != "all_gather":
         own = np.concatenate(list(rank.parts.values()))
@@ -62,7 +85,7 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
     return buffer
 
 
-def _share(setting: Setting, rank: Rank, op: Collective, act: Act) -> Array:
+def _share(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
     """A rank's gradients as its share of their mean over all ranks.
 
     Divided in the dtype in which they travel, as PyTorch does (DDP's buckets, its float16 hook, FSDP2's reduce): where
@@ -84,11 +107,11 @@ def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, eleme
     return flat(setting.gpt, found, units, elements)
 
 
-def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
+def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
     """Take what a collective gave."""
-    if act.what in ("all_reduce", "reduce_scatter", "sum copies"):
-        # With several copies a part is not whole before these are added up.
-        if act.what == "reduce_scatter" and setting.copies > 1:
+    match act.effect:
+        case Exchange.REDUCE_SCATTER if setting.copies > 1:
+            # This copy's sum alone: a part is not whole before those of all copies are added up.
             _add(rank.scattered, _scattered(setting, act), array)
             return
         # As gradients are kept; what was padded for the collective alone is gone.
@@ -106,7 +129,7 @@ def received(setting: Setting, rank: Rank, act: Act, array: Array) -> None:
         _spread_all(setting, rank, array)
 
 
-def _scattered(setting: Setting, act: Act) -> tuple[Units, int]:
+def _scattered(setting: Setting, act: Act[Exchange]) -> tuple[Units, int]:
     """Where a part is kept that waits for other copies: a fast rank scatters the next one before a slow one adds."""
     return act.units, setting.scattered_in(act.micro)
 

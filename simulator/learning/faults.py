@@ -15,12 +15,12 @@ from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, one_of
-from simulator.learning.setting import Setting
+from simulator.learning.setting import SENDS_GRADIENTS, Setting
 from simulator.learning.state import Parameters, Spoil
-from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.program import Collective, Computation, Compute, Exchange, Op, Program
 from simulator.step.spec import Fault
 
-_SUMS = ("all_reduce", "reduce_scatter", "sum copies", "push")
+_SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Faults:
     def _summing(self) -> list[str]:
         """Collectives that sum gradients, in the order of the program."""
         ops = self.setting.plan.program.collectives().values()
-        return [op.name for op in ops if op.act is not None and op.act.what in _SUMS]
+        return [op.name for op in ops if op.act is not None and op.act.effect in _SUMS]
 
     def _check(self, place: str, fault: Fault) -> None:
         """ScenarioError for a transfer, an element or a bit that is not there."""
@@ -129,7 +129,7 @@ class Faults:
 
 
 def _is_push(op: Op) -> bool:
-    return isinstance(op, Collective) and op.act is not None and op.act.what == "push"
+    return isinstance(op, Collective) and op.act is not None and op.act.effect is Exchange.PUSH
 
 
 def flipped(sent: Array, element: int, bit: int) -> Array:
@@ -150,5 +150,5 @@ def without(program: Program, rank: int, micro: int) -> Program:
     """A program in which a rank does nothing more when its first backward pass of a micro-batch would begin."""
     ops = program.ranks[rank]
     acts = [op.act if isinstance(op, Compute) else None for op in ops]
-    end = next(n for n, act in enumerate(acts) if act is not None and (act.what, act.micro) == ("backward", micro))
+    end = next(n for n, act in enumerate(acts) if act and (act.effect, act.micro) == (Computation.BACKWARD, micro))
     return replace(program, ranks=(*program.ranks[:rank], ops[:end], *program.ranks[rank + 1 :]))

@@ -11,10 +11,10 @@ from simulator.learning.setting import Setting
 from simulator.learning.state import Rank
 from simulator.numerics import layers
 from simulator.numerics.block import entry, trimmed
-from simulator.records.program import Act
+from simulator.records.program import Act, Computation
 
 
-def forward(setting: Setting, rank: Rank, act: Act, rows: Array, begun: int) -> float | None:
+def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, begun: int) -> float | None:
     """Run a unit, and keep what its backward pass needs, or what it can be run again from; the head's loss.
 
     Parameters
@@ -51,7 +51,7 @@ def _kept(setting: Setting, unit: str, cache: object) -> object:
     return trimmed(cache, "full") if unit in setting.segments else {}
 
 
-def again(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
+def again(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> None:
     """Run one layer or a segment of them forward again, from the input of the first."""
     gpt, micro = setting.gpt, act.micro
     x = entry(rank.caches[act.units[0], micro])
@@ -63,7 +63,7 @@ def again(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
         x, rank.caches[unit, micro] = gpt.again(unit, gpt.used(unit, rank.working), x, kept, draw)
 
 
-def backward(setting: Setting, rank: Rank, act: Act, begun: int) -> None:
+def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> None:
     """Turn a unit's way back, and add its gradients to those that are there.
 
     The loss of a micro-batch is its share of the step's, as users of PyTorch write `scaler.scale(loss / accumulation)`.

@@ -23,7 +23,7 @@ from simulator.learning.updating import squares
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
 from simulator.records.chunks import chunk_sizes
-from simulator.records.program import Act, Collective
+from simulator.records.program import Act, Collective, Computation, Exchange
 from simulator.records.timeline import TransferLog
 
 
@@ -47,7 +47,7 @@ class Serving:
     _coming: dict[tuple[int, Units], Array] = field(default_factory=dict)
     _seen: dict[tuple[int, Units], int] = field(default_factory=dict)
 
-    def push(self, setting: Setting, rank: Rank, op: Collective, act: Act, tamper: Tamper) -> None:
+    def push(self, setting: Setting, rank: Rank, op: Collective, act: Act[Exchange], tamper: Tamper) -> None:
         """A worker's gradients are there; nothing is added up before all are."""
         self._pushed.setdefault(act.units, (op, {}, tamper))[1][rank.number] = sent(setting, rank, op, act)
 
@@ -62,7 +62,7 @@ class Serving:
         self.servers[units].update(setting.rule, gradient)
         return self.servers[units].parameters
 
-    def apply(self, setting: Setting, rank: Rank, act: Act) -> None:
+    def apply(self, setting: Setting, rank: Rank, act: Act[Computation]) -> None:
         """One worker's gradient, as soon as it is there."""
         gradient, server = self._coming.pop((rank.number, act.units)), self.servers[act.units]
         self.squares.append(squares(gradient))
@@ -70,7 +70,14 @@ class Serving:
         server.update(setting.rule, gradient)
 
     def bring(
-        self, setting: Setting, rank: Rank, op: Collective, act: Act, tamper: Tamper, checks: Checks, begun: int
+        self,
+        setting: Setting,
+        rank: Rank,
+        op: Collective,
+        act: Act[Exchange],
+        tamper: Tamper,
+        checks: Checks,
+        begun: int,
     ) -> None:
         """One worker's gradient has arrived, for a server that waits for nobody."""
         own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)

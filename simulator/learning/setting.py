@@ -6,16 +6,20 @@ Rule: a record and what follows from it; what changes is in state.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule
-from simulator.records.program import Compute
+from simulator.records.program import Computation, Compute, Exchange
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.step.checkpointing import policy_of
 from simulator.step.plan import StepPlan
 from simulator.step.strategies.strategy import Updater
+
+# What gathers or sums all ranks' gradients of a micro-batch; over copies of the states they are summed once more.
+SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Setting:
     def __post_init__(self) -> None:
         object.__setattr__(self, "logs", {log.collective: log for log in self.timeline.logs})
         acts = [op.act for op in self.plan.program.ranks[0] if isinstance(op, Compute)]
-        again = [act.units for act in acts if act is not None and act.what == "recompute"]
+        again = [act.units for act in acts if act is not None and act.effect is Computation.RECOMPUTE]
         object.__setattr__(self, "again", frozenset(unit for units in again for unit in units))
         object.__setattr__(self, "segments", frozenset(units[0] for units in again))
 
@@ -100,11 +104,10 @@ def travelling_together(plan: StepPlan) -> list[Units]:
     """Units whose gradients are summed together, in the order of the last micro-batch; one by one on a single rank."""
     acts = [op.act for op in plan.program.collectives().values() if op.act is not None]
     last = plan.step.accumulation - 1
-    summing = ("all_reduce", "reduce_scatter", "push")
-    found = list(dict.fromkeys(act.units for act in acts if act.what in summing and act.micro == last))
-    if found:
-        return found
+    sent = list(dict.fromkeys(act.units for act in acts if act.effect in SENDS_GRADIENTS and act.micro == last))
+    if sent:
+        return sent
     # Where nobody cuts anything up, copies alone are summed, or nothing is.
-    alone = [act.units for act in acts if act.what == "sum copies" and act.micro == last]
+    alone = [act.units for act in acts if act.effect is Exchange.SUM_COPIES and act.micro == last]
     units = ["embedding", *(f"layer {i}" for i in range(plan.step.model.num_layers)), "head"]
     return list(dict.fromkeys(alone)) or [(unit,) for unit in units]

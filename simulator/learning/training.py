@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from simulator.learning.serving import Serving, delivered
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, Told
 from simulator.numerics.flat import unpacked
-from simulator.records.program import Act, Collective, Compute
+from simulator.records.program import Act, Collective, Computation, Compute, Exchange
 
 T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}
@@ -37,15 +37,12 @@ class Moment:
         [s]
     rank : int
     op : Compute or Collective
-    act : Act
-        The operation's.
     ends : bool
     """
 
     time: float
     rank: int
     op: Compute | Collective
-    act: Act
     ends: bool = True
 
 
@@ -127,15 +124,18 @@ class Training:
         results: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        rank, op, act = self.ranks[moment.rank], moment.op, moment.act
-        if isinstance(op, Compute):
-            self._computed(rank, moment, batches, spoil)
-        elif self.serving is not None and act.what in ("push", "pull"):
-            self._served(self.serving, moment, results, tamper)
-        else:
-            if op.name not in results:
-                results[op.name] = self._moved(op, act, tamper)
-            exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
+        rank = self.ranks[moment.rank]
+        match moment.op:
+            case Compute(act=Act() as act):
+                self._computed(rank, act, moment.time, batches, spoil)
+            case Collective(act=Act(effect=Exchange.PUSH) as act) as op if self.serving is not None:
+                self._pushed(self.serving, rank, op, act, tamper)
+            case Collective(act=Act(effect=Exchange.PULL) as act) as op if self.serving is not None:
+                self._pulled(self.serving, rank, op, act, moment, results, tamper)
+            case Collective(act=Act() as act) as op:
+                if op.name not in results:
+                    results[op.name] = self._moved(op, act, tamper)
+                exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
 
     def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
         """A rank's micro-batches of all steps."""
@@ -143,52 +143,64 @@ class Training:
         own = (np.split(step, len(self.ranks))[number] for step in tokens)
         return [part for rows in own for part in np.split(rows, micro)]
 
-    def _moved(self, op: Collective, act: Act, tamper: Tamper) -> list[Array]:
+    def _moved(self, op: Collective, act: Act[Exchange], tamper: Tamper) -> list[Array]:
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
         found = exchange.moved(self.setting, op, sent, tamper)
         self.checks.moved(self.done, act, sent, found)
         return found
 
-    def _computed(self, rank: Rank, moment: Moment, batches: Sequence[Array], spoil: Spoil | None) -> None:
-        setting, act = self.setting, moment.act
-        if act.what == "forward":
-            loss = passes.forward(setting, rank, act, batches[act.micro], self.done)
-            if loss is not None:
-                self._losses.append((moment.time, rank.number, act.micro, loss))
-        elif act.what == "recompute":
-            passes.again(setting, rank, act, self.done)
-        elif act.what == "backward":
-            passes.backward(setting, rank, act, self.done)
-            if spoil is not None:
-                step = self.done + act.micro // setting.plan.step.accumulation
-                spoil(rank.number, act.units[0], rank.gradients[act.units[0], setting.kept_in(act.micro)], step)
-        elif act.what == "check":
-            updating.check(setting, rank)
-        elif act.what == "norm":
-            updating.norm(setting, rank)
-        elif act.what == "update":
-            updating.update(setting, rank)
-        elif act.what == "serve" and self.serving is not None:
-            self.serving.apply(setting, rank, act)
+    def _computed(
+        self, rank: Rank, act: Act[Computation], time: float, batches: Sequence[Array], spoil: Spoil | None
+    ) -> None:
+        setting = self.setting
+        match act.effect:
+            case Computation.FORWARD:
+                loss = passes.forward(setting, rank, act, batches[act.micro], self.done)
+                if loss is not None:
+                    self._losses.append((time, rank.number, act.micro, loss))
+            case Computation.RECOMPUTE:
+                passes.again(setting, rank, act, self.done)
+            case Computation.BACKWARD:
+                passes.backward(setting, rank, act, self.done)
+                if spoil is not None:
+                    step = self.done + act.micro // setting.plan.step.accumulation
+                    spoil(rank.number, act.units[0], rank.gradients[act.units[0], setting.kept_in(act.micro)], step)
+            case Computation.CHECK:
+                updating.check(setting, rank)
+            case Computation.NORM:
+                updating.norm(setting, rank)
+            case Computation.UPDATE:
+                updating.update(setting, rank)
+            case Computation.SERVE:
+                if self.serving is not None:
+                    self.serving.apply(setting, rank, act)
+            case _:
+                assert_never(act.effect)
 
-    def _served(self, serving: Serving, moment: Moment, results: dict[str, list[Array]], tamper: Tamper) -> None:
-        """To the parameter servers and back."""
-        rank, op, act = self.ranks[moment.rank], moment.op, moment.act
-        if not isinstance(op, Collective):
-            return
-        alone = self.setting.plan.step.sharding.asynchronous
-        if act.what == "push":
-            if alone:
-                serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
-            else:
-                serving.push(self.setting, rank, op, act, tamper)
-        elif not moment.ends:
-            results[op.name] = [serving.look(rank, act.units)]
+    def _pushed(self, serving: Serving, rank: Rank, op: Collective, act: Act[Exchange], tamper: Tamper) -> None:
+        if self.setting.plan.step.sharding.asynchronous:
+            serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
         else:
-            if op.name not in results:
-                results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
-            told = results[op.name][op.group.index(rank.number)]
-            exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, told, tamper))
+            serving.push(self.setting, rank, op, act, tamper)
+
+    def _pulled(
+        self,
+        serving: Serving,
+        rank: Rank,
+        op: Collective,
+        act: Act[Exchange],
+        moment: Moment,
+        results: dict[str, list[Array]],
+        tamper: Tamper,
+    ) -> None:
+        """What a worker gets is decided as its pull begins where servers wait for nobody, else when all have pushed."""
+        if not moment.ends:
+            results[op.name] = [serving.look(rank, act.units)]
+            return
+        if op.name not in results:
+            results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
+        handed_out = results[op.name][op.group.index(rank.number)]
+        exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, handed_out, tamper))
 
     def _told(self, number: int, count: int) -> Told:
         """Of one step out of so many."""
@@ -257,8 +269,8 @@ def _moments(setting: Setting) -> Iterator[Moment]:
         op = ops[span.rank][span.name]
         if not isinstance(op, Compute | Collective) or op.act is None:
             continue
-        found.append(((span.end, False, span.start, span.rank), Moment(span.end, span.rank, op, op.act)))
-        if op.act.what == "pull" and setting.plan.step.sharding.asynchronous:
-            begins = Moment(span.start, span.rank, op, op.act, ends=False)
+        found.append(((span.end, False, span.start, span.rank), Moment(span.end, span.rank, op)))
+        if op.act.effect is Exchange.PULL and setting.plan.step.sharding.asynchronous:
+            begins = Moment(span.start, span.rank, op, ends=False)
             found.append(((span.start, True, span.start, span.rank), begins))
     return (moment for _, moment in sorted(found, key=lambda pair: pair[0]))

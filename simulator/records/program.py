@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, overload
+from enum import Enum
+from typing import Final, Generic, TypeVar, overload
 
 from simulator.records.schedule import Schedule
 
@@ -16,8 +17,37 @@ from simulator.records.schedule import Schedule
 HOST: Final = "host"
 
 
+class Computation(Enum):
+    """What a rank's own work, or a server's, does with numbers."""
+
+    FORWARD = "forward"  # runs a unit forward
+    RECOMPUTE = "recompute"  # runs a layer, or a segment of layers, forward again
+    BACKWARD = "backward"  # makes a unit's gradients
+    CHECK = "check"  # unscales gradients and looks for an overflow
+    NORM = "norm"  # sums the squares of the rank's part of the gradient
+    UPDATE = "update"  # takes the optimizer's step on the rank's part
+    SERVE = "serve"  # applies one worker's gradient at a server that waits for nobody
+
+
+class Exchange(Enum):
+    """What a collective does with numbers."""
+
+    ALL_REDUCE = "all_reduce"  # sums gradients, and gives every rank the whole sum
+    REDUCE_SCATTER = "reduce_scatter"  # sums gradients, and gives every rank its part
+    SUM_COPIES = "sum copies"  # sums the same part of the gradient over all copies of the states
+    ALL_GATHER = "all_gather"  # brings the parameters of units together before they are used
+    GATHER_UPDATED = "gather updated"  # brings all parameters together after the update
+    FLAG = "flag"  # tells every rank whether any of them has overflowed
+    SUM_NORM = "sum norm"  # sums the squares of all parts of the gradient
+    PUSH = "push"  # brings workers' gradients to the parameter servers
+    PULL = "pull"  # brings the servers' parameters to workers
+
+
+Effect = TypeVar("Effect", Computation, Exchange)
+
+
 @dataclass(frozen=True, slots=True)
-class Act:
+class Act(Generic[Effect]):
     """What an operation of a training step does with numbers, for whoever carries them; times do not depend on it.
 
     Attributes
@@ -32,7 +62,7 @@ class Act:
         Of which micro-batch; counted on where a program covers several steps.
     """
 
-    what: str
+    effect: Effect
     units: tuple[str, ...] = ()
     micro: int = 0
 
@@ -69,7 +99,7 @@ class Compute:
     kind: str = "compute"
     stream: str = "compute"
     after: tuple[str, ...] = ()
-    act: Act | None = None
+    act: Act[Computation] | None = None
     on_gpu: bool = True
 
 
@@ -135,7 +165,7 @@ class Collective:
     after: tuple[str, ...] = ()
     why: str = ""
     takes_sms: bool = True
-    act: Act | None = None
+    act: Act[Exchange] | None = None
 
     @property
     def nbytes(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act
+from simulator.records.program import Act, Computation
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import shard
@@ -60,7 +60,7 @@ class Passes:
         """A forward pass; what it keeps lives until the backward pass has used it."""
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
-        act = Act("forward", (unit.name,), micro)
+        act = Act(Computation.FORWARD, (unit.name,), micro)
         return self.builder.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
 
     def backward(self, micro: int, unit: Unit, after: list[str | None], *, communicates: bool = True) -> str:
@@ -73,10 +73,10 @@ class Passes:
         for made in unit.makes:
             self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
-            act = Act("recompute", unit.makes, micro)
+            act = Act(Computation.RECOMPUTE, unit.makes, micro)
             self.builder.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
         fresh = self._make_room(micro, unit, after)
-        act = Act("backward", (unit.name,), micro)
+        act = Act(Computation.BACKWARD, (unit.name,), micro)
         done = self.builder.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
         for held, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from simulator.records.program import HOST, Act, Allocate, Collective, Compute, Free, Op
+from simulator.records.program import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
 from simulator.step.communicator import Communicator
 from simulator.step.communicator import Way as ServerWay
 from simulator.step.kernel_timer import KernelCost
@@ -37,7 +37,12 @@ class ProgramBuilder:
     _names: set[str] = field(default_factory=set)
 
     def compute(
-        self, name: str, cost: KernelCost, kind: str, after: Iterable[str | None] = (), act: Act | None = None
+        self,
+        name: str,
+        cost: KernelCost,
+        kind: str,
+        after: Iterable[str | None] = (),
+        act: Act[Computation] | None = None,
     ) -> str:
         """Kernels on the compute stream; returns their name, for others to wait for."""
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
@@ -52,7 +57,7 @@ class ProgramBuilder:
         dtype: str,
         after: Iterable[str | None] = (),
         scope: Scope = "all",
-        act: Act | None = None,
+        act: Act[Exchange] | None = None,
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
         template = self.communicator.plan(operation, elements, dtype, scope)
@@ -67,7 +72,7 @@ class ProgramBuilder:
         dtype: str,
         sharding: Sharding,
         after: Iterable[str | None] = (),
-        act: Act | None = None,
+        act: Act[Exchange] | None = None,
     ) -> str | None:
         """To the parameter servers or back, on a stream of its own; nothing for one worker."""
         template = self.communicator.serve(way, elements, dtype, sharding)
@@ -84,13 +89,20 @@ class ProgramBuilder:
         return name
 
     def on_host(
-        self, name: str, nbytes: float, of_node: float, after: Iterable[str | None] = (), act: Act | None = None
+        self,
+        name: str,
+        nbytes: float,
+        of_node: float,
+        after: Iterable[str | None] = (),
+        act: Act[Computation] | None = None,
     ) -> str:
         """Work of the host's processors: so many bytes read and written, at the rate of a whole node [B/s]."""
         seconds = nbytes / host_rate(self.communicator.cluster, of_node)
         return self._off_gpu(name, seconds, nbytes, "optimizer", HOST, after, act)
 
-    def at_server(self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act | None = None) -> str:
+    def at_server(
+        self, name: str, seconds: float, after: Iterable[str | None] = (), act: Act[Computation] | None = None
+    ) -> str:
         """Work of the parameter servers that this rank waits for [s]."""
         return self._off_gpu(name, seconds, 0.0, "server update", "communication server", after, act)
 
@@ -102,7 +114,7 @@ class ProgramBuilder:
         kind: str,
         stream: str,
         after: Iterable[str | None],
-        act: Act | None = None,
+        act: Act[Computation] | None = None,
     ) -> str:
         """Work that no kernel of the GPU does, so that neither a slow GPU nor communication makes it longer."""
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))

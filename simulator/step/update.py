@@ -7,7 +7,7 @@ shop, with an accountant across the street, or at the bank.
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act
+from simulator.records.program import Act, Computation, Exchange
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
@@ -35,12 +35,12 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, held: S
     grads = held.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
-        found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act("check"))
+        found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act(Computation.CHECK))
         last = [_checked(builder, passes.step.loss_scaling, found)]
     norm = builder.compute("gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act("norm"))
     total = _summed(builder, passes, norm, strategy)
     done = timer.one_pass("update", held.update_read, held.update_written)
-    return builder.compute("optimizer step", done, "optimizer", [total], Act("update"))
+    return builder.compute("optimizer step", done, "optimizer", [total], Act(Computation.UPDATE))
 
 
 def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, held: States, strategy: Strategy) -> str:
@@ -49,7 +49,7 @@ def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, held: St
     grads, rate = held.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.handed_over]
     if passes.step.loss_scaling:
-        found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act("check"))
+        found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))
         last = [_checked(builder, passes.step.loss_scaling, found)]
     norm = builder.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
     total = _summed(builder, passes, norm, strategy)
@@ -58,7 +58,7 @@ def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, held: St
     for unit in passes.units:
         own = shard(unit.elements, passes.ranks)
         # Numbers are all updated by the last of them: how they are cut up is not by units.
-        act = Act("update") if unit is passes.units[-1] else None
+        act = Act(Computation.UPDATE) if unit is passes.units[-1] else None
         new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
         done = builder.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
     return done
@@ -74,7 +74,7 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     if strategy.updater is Updater.EVERY_RANK:
         return norm
     name = "sum gradient norm"
-    if passes.step.precision.updated == "float64":
+    match passes.step.precision.updated == "float64":
         act, elements = Act("gather norms"), 2 * passes.ranks
         return builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
     return builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act("sum norm")) or norm
@@ -84,7 +84,7 @@ def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
     """All ranks learn of an overflow on any of them, before anybody updates; or nobody tells."""
     if not scaling.shared:
         return done
-    return builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act("flag")) or done
+    return builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act(Exchange.FLAG)) or done
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
@@ -92,7 +92,7 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
     if strategy.gathering is Gathering.AFTER_UPDATE:
         # Every bucket was padded when it was cut up.
         elements = passes.ranks * sum(shard(sum(unit.elements for unit in part), passes.ranks) for part in passes.parts)
-        act = Act("gather updated")
+        act = Act(Exchange.GATHER_UPDATED)
         builder.communicate("gather parameters", "all_gather", elements, step.precision.params, [done], act=act)
     resident = sum(unit.resident for unit in passes.units)
     if resident:

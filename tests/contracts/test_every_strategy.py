@@ -18,7 +18,7 @@ from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.optimizer import Adam
-from simulator.records.program import Collective, Compute
+from simulator.records.program import Collective, Computation, Compute, Exchange
 from simulator.step.spec import Precision
 from simulator.step.states import states
 from simulator.step.strategies import catalog
@@ -168,17 +168,17 @@ def test_a_strategy_runs_the_kernels_that_ddp_runs(name: str) -> None:
 def test_gradients_are_sent_in_the_micro_batches_that_are_declared(name: str) -> None:
     strategy, accumulation = catalog.find(name), 3
     played = play(step(name, EVEN, accumulation=accumulation), RANKS)
-    sends = ("all_reduce", "reduce_scatter", "push")
+    sends = (Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH)
     acts = [op.act for op in played.plan.program.collectives().values() if op.act is not None]
-    micros = {act.micro for act in acts if act.what in sends}
+    micros = {act.micro for act in acts if act.effect in sends}
     assert micros == (set(range(accumulation)) if strategy.sending is Sending.EVERY else {accumulation - 1})
 
 
-def starts(played: Played, *whats: str) -> list[float]:
+def starts(played: Played, *effects: Computation | Exchange) -> list[float]:
     """When rank 0 begins each operation on layers, by what it does; root and ends of the model aside."""
     acts = {op.name: op.act for op in played.plan.program.ranks[0] if isinstance(op, Compute | Collective)}
     spans = [(span.start, acts[span.name]) for span in played.timeline.spans if span.rank == 0]
-    return sorted(t for t, act in spans if act and act.what in whats and act.units[0].startswith("layer"))
+    return sorted(t for t, act in spans if act and act.effect in effects and act.units[0].startswith("layer"))
 
 
 @every_strategy
@@ -190,11 +190,12 @@ def test_so_many_units_are_gathered_ahead_as_are_asked_for(name: str, prefetch: 
     the first layer begins while those ahead of it still wait.
     """
     played = play(step(name, EVEN, prefetch=prefetch), RANKS)
-    gathers = starts(played, "all_gather")
+    gathers = starts(played, Exchange.ALL_GATHER)
     if catalog.find(name).gathering is not Gathering.BEFORE_USE:
         assert gathers == []
         return
-    forward, backward, layers = starts(played, "forward"), starts(played, "backward"), EVEN.num_layers
+    forward, backward = starts(played, Computation.FORWARD), starts(played, Computation.BACKWARD)
+    layers = EVEN.num_layers
     ahead = [bisect_right(gathers, t) - (n + 1) for n, t in enumerate(forward[: layers - prefetch])]
     assert ahead[0] <= prefetch
     assert ahead[1:] == [prefetch] * len(ahead[1:])

@@ -14,12 +14,13 @@ from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.learning.state import Rank
-from simulator.learning.training import Moment, Training
+from simulator.learning.training import Training
 from simulator.numerics import task
 from simulator.numerics.flat import unpacked
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
+from simulator.records.program import Act, Computation, Exchange
 from simulator.records.timeline import Span
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
@@ -235,13 +236,12 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
     kept: dict[tuple[int, str], int] = {}
     computed = Training._computed
 
-    def computing(self: Training, rank: Rank, moment: Moment, batches: Any, spoil: Any) -> None:
-        act = moment.act
-        name = f"{act.units[0] if act.units else ''} {act.what} {act.micro}"
-        if act.what == "backward":
+    def computing(self: Training, rank: Rank, act: Act[Computation], *others: Any) -> None:
+        name = f"{act.units[0] if act.units else ''} {act.effect.value} {act.micro}"
+        if act.effect is Computation.BACKWARD:
             kept[rank.number, name] = rank.held()
-        computed(self, rank, moment, batches, spoil)
-        if act.what == "forward":
+        computed(self, rank, act, *others)
+        if act.effect is Computation.FORWARD:
             kept[rank.number, name] = rank.held()
 
     monkeypatch.setattr(Training, "_computed", computing)
@@ -302,7 +302,7 @@ def not_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
         return array
 
     def receiving(setting: Setting, rank: Rank, act: Any, array: Array) -> None:
-        if act.what == "all_reduce":
+        if act.effect is Exchange.ALL_REDUCE:
             there, here = (unpacked(setting.gpt, x, act.units)["layer 1"][name] for x in (array, own[rank.number, act]))
             there[...] = here * np.float32(4)
         received(setting, rank, act, array)
@@ -315,7 +315,7 @@ def reduced_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     received = exchange.received
 
     def receiving(setting: Setting, rank: Rank, act: Any, array: Array) -> None:
-        twice = act.what == "all_reduce" and "layer 1" in act.units
+        twice = act.effect is Exchange.ALL_REDUCE and "layer 1" in act.units
         received(setting, rank, act, array * np.float32(4) if twice else array)
 
     monkeypatch.setattr(exchange, "received", receiving)

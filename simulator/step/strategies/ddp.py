@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.records.program import Act
+from simulator.records.program import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
@@ -61,7 +61,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> None:
 
     def summed(bucket: Bucket) -> str | None:
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
-        act = Act("all_reduce", bucket.names, bucket.micro)
+        act = Act(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done], act=act)
 
     bucketed(passes, summed)

@@ -18,7 +18,7 @@ References
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act
+from simulator.records.program import Act, Computation, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Offload, Sharding, TrainingStep
@@ -55,7 +55,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> None:
 
     def exchanged(bucket: Bucket) -> str | None:
         pushed = _push(builder, passes, bucket)
-        act = Act("serve", bucket.names, bucket.micro)
+        act = Act(Computation.SERVE, bucket.names, bucket.micro)
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
         served.append((bucket, new))
         return pushed
@@ -75,7 +75,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> None:
 
 
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
-    step, act = passes.step, Act("push", bucket.names, bucket.micro)
+    step, act = passes.step, Act(Exchange.PUSH, bucket.names, bucket.micro)
     to = (step.precision.reduce, step.sharding)
     pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
     passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
@@ -83,7 +83,7 @@ def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None
 
 
 def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
-    step, act = passes.step, Act("pull", bucket.names, bucket.micro)
+    step, act = passes.step, Act(Exchange.PULL, bucket.names, bucket.micro)
     return builder.serve(
         f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act
     )

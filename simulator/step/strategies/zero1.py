@@ -3,7 +3,7 @@ update."""
 
 from __future__ import annotations
 
-from simulator.records.program import Act
+from simulator.records.program import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
@@ -32,7 +32,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
     name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
     if bucket.micro == passes.step.accumulation - 1:
         passes.parts.append(bucket.units)
-    act = Act("reduce_scatter", bucket.names, bucket.micro)
+    act = Act(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     return builder.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act
+from simulator.records.program import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
@@ -121,11 +121,11 @@ class _Micro:
         self.ready[f"{way} {i}"] = self._all_gather(gather, block, scope) or name
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
-        dtype, act = self.passes.step.precision.params, self._act("all_gather", units)
+        dtype, act = self.passes.step.precision.params, self._act(Exchange.ALL_GATHER, units)
         return self.builder.communicate(name, "all_gather", _gathered(units), dtype, scope=scope, act=act)
 
-    def _act(self, what: str, units: Sequence[Unit]) -> Act:
-        return Act(what, tuple(unit.name for unit in units), self.micro)
+    def _act(self, effect: Exchange, units: Sequence[Unit]) -> Act[Exchange]:
+        return Act(effect, tuple(unit.name for unit in units), self.micro)
 
     def _reshard(self, i: int, done: str) -> str:
         """Free a block after its forward pass, but for this rank's part of the mesh."""
@@ -149,7 +149,7 @@ class _Micro:
         part = shard(_all(units), self.passes.ranks)
         name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
-        act = self._act("sum copies", units)
+        act = self._act(Exchange.SUM_COPIES, units)
         return self.builder.communicate(name, "all_reduce", part, reduce, [scattered], scope="replicate", act=act)
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
@@ -158,7 +158,7 @@ class _Micro:
             return
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         buffer = self.passes.pack(name, units, self.micro, copies=True)
-        act = self._act("reduce_scatter", units)
+        act = self._act(Exchange.REDUCE_SCATTER, units)
         reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
         summed = self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
