@@ -222,22 +222,22 @@ class SameForAll(Sequence[tuple[Op, ...]]):
         Ranks.
     own : callable (place, rank) -> Op
         What a rank does at a place of the list.
-    teams : callable (place) -> tuple of Collective
+    groups : callable (place) -> tuple of Collective
         The operation of each group that carries out the collective at a place.
     """
 
-    __slots__ = ("_lists", "_own", "ops", "size", "teams")
+    __slots__ = ("_lists", "_own", "groups", "ops", "size")
 
     def __init__(
         self,
         ops: tuple[Op, ...],
         size: int,
         own: Callable[[int, int], Op],
-        teams: Callable[[int], tuple[Collective, ...]],
+        groups: Callable[[int], tuple[Collective, ...]],
     ) -> None:
         self.ops = ops
         self.size = size
-        self.teams = teams
+        self.groups = groups
         self._own = own
         self._lists: dict[int, tuple[Op, ...]] = {}
 
@@ -285,7 +285,7 @@ class Program:
         """Lists that hold every operation at least once; one that many ranks share is looked at once."""
         if isinstance(self.ranks, SameForAll):
             for place, op in enumerate(self.ranks.ops):
-                yield self.ranks.teams(place) if isinstance(op, Collective) else ()
+                yield self.ranks.groups(place) if isinstance(op, Collective) else ()
             return
         seen = set()
         for ops in self.ranks:

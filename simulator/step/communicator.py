@@ -1,6 +1,6 @@
-"""The data-parallel groups' collectives and the copies to their hosts, each planned once.
+"""Which collectives and host copies a step is made of, with which algorithm, and whether a closed form stands for them.
 
-Rule: asks the planner for the algorithm the machine would take, and decides whether its closed form may stand for it.
+Rule: asks the planner for the algorithm that the machine would take; what is alike is planned once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.records.program import Collective
 from simulator.records.schedule import Schedule
-from simulator.step import offload as host
+from simulator.step import offload
 from simulator.step.process_groups import Groups, Scope
 from simulator.step.spec import Sharding
 
-Way = Literal["push", "pull", "clock"]
+ServerOperation = Literal["push", "pull", "clock"]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Communicator:
         return self._planned[key]
 
     def among(self, op: Collective, scope: Scope, number: int) -> Collective:
-        """What rank 0's group does, done by another group of its kind.
+        """What rank 0's group does, done by another group of its scope.
 
         It is planned anew where that one lies otherwise in its nodes, or where switches of nodes take part: two ranks
         of one node and two of different nodes are not served alike.
@@ -107,23 +107,23 @@ class Communicator:
         """
         if self.mode != "auto":
             return self.mode == "closed_form"
-        meets = self.offloads and host.meets_collectives(self.cluster)
+        meets = self.offloads and offload.meets_collectives(self.cluster)
         return self.steady and not self.groups.several and not meets
 
-    def copy(self, nbytes: int, way: host.Way) -> Collective | float:
+    def copy(self, nbytes: int, direction: offload.CopyDirection) -> Collective | float:
         """A copy of rank 0 to or from its host: an operation to be played, or its time where that is sure [s]."""
-        lift = self._lifts[way]
-        if not self.cluster.hosts or (self.alone and (lift.alike or self.mode == "closed_form")):
-            return lift.seconds(nbytes)
-        return host.copy_operation(self.cluster, nbytes, way, lift.cap)
+        copy_rate = self._copy_rates[direction]
+        if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode == "closed_form")):
+            return copy_rate.seconds(nbytes)
+        return offload.copy_operation(self.cluster, nbytes, direction, copy_rate.cap)
 
     @cached_property
-    def _lifts(self) -> dict[host.Way, host.Copies]:
-        ways: tuple[host.Way, ...] = ("to host", "to device")
-        return {way: host.copies(self.cluster, way) for way in ways}
+    def _copy_rates(self) -> dict[offload.CopyDirection, offload.CopyRate]:
+        directions: tuple[offload.CopyDirection, ...] = ("to host", "to device")
+        return {direction: offload.copies(self.cluster, direction) for direction in directions}
 
-    def serve(self, way: Way, elements: int, dtype: str, sharding: Sharding) -> Collective | None:
-        """All workers' way to the parameter servers, or back, or a number there and back; None for one worker.
+    def serve(self, operation: ServerOperation, elements: int, dtype: str, sharding: Sharding) -> Collective | None:
+        """All workers' push to the parameter servers, their pull, or a number there and back; None for one worker.
 
         Where servers wait for nobody a worker goes there alone.
 
@@ -140,13 +140,13 @@ class Communicator:
         if ranks == 1:
             return None
         padded = -(-elements // count) * count
-        alone = sharding.asynchronous and way != "clock"
+        alone = sharding.asynchronous and operation != "clock"
         workers = 1 if alone else ranks
         itemsize = find(dtype).itemsize
         return Collective(
-            name=way,
+            name=operation,
             group=tuple(range(workers)),
-            schedule=_served(way, parameter_server.Party(workers, count, own)),
+            schedule=_served(operation, parameter_server.Party(workers, count, own)),
             elements=padded,
             itemsize=itemsize,
             reduce_itemsize=itemsize,
@@ -158,10 +158,10 @@ class Communicator:
         )
 
 
-def _served(way: Way, party: parameter_server.Party) -> Schedule:
-    if way == "clock":
+def _served(operation: ServerOperation, party: parameter_server.Party) -> Schedule:
+    if operation == "clock":
         on: Literal["own", "workers"] = "own" if party.own else "workers"
         return parameter_server.all_reduce(
             Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on)
         )
-    return (parameter_server.push if way == "push" else parameter_server.pull)(party)
+    return (parameter_server.push if operation == "push" else parameter_server.pull)(party)

@@ -1,7 +1,7 @@
-"""The way to the host: copies over PCIe beside everything else, and an optimizer that runs on its processors.
+"""How long copies between a GPU and its host take, and how fast its processors update states (ZeRO-Offload [1]_).
 
-Rule: says how a copy is carried out and how long the processors take; who copies what is the strategies' business. Like
-a goods lift: it has its own shaft, unless the street door is shared.
+Rule: says how a copy is carried out and how long the processors take; strategies say who copies what. GPUs have copy
+engines of their own, so a copy slows no kernel, but it shares PCIe links with whatever else crosses them.
 
 References
 ----------
@@ -22,13 +22,13 @@ from simulator.records.program import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
-Way = Literal["to host", "to device"]
+CopyDirection = Literal["to host", "to device"]
 # Copies from and to an H200 over PCIe 5 x16 reach 55.1 and 55.4 of 63 GB/s (ml-engineering, S. Bekman).
 COPY_EFFICIENCY: Final = 0.88
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class CopyRate:
     """How every rank's copies to or from its host run.
 
     Attributes
@@ -53,12 +53,12 @@ class Copies:
         return self.latency + nbytes / self.rate
 
 
-def copies(cluster: Cluster, way: Way) -> Copies:
+def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
     """What a topology's PCIe gives; where it names no host, each GPU has a slot of its own, as its file says."""
     if not cluster.hosts:
         cap = COPY_EFFICIENCY * min(gpu.host_bandwidth for gpu in cluster.gpus)
-        return Copies(0.0, cap, cap, alike=True)
-    routes = [cluster.route(*ends) for ends in _ends(cluster, way)]
+        return CopyRate(0.0, cap, cap, alike=True)
+    routes = [cluster.route(*ends) for ends in _ends(cluster, direction)]
     users = Counter(link for route in routes for link in route.links)
     bandwidth = cluster.router.bandwidth
     caps = [COPY_EFFICIENCY * route.bandwidth for route in routes]
@@ -68,37 +68,39 @@ def copies(cluster: Cluster, way: Way) -> Copies:
     ]
     latency = max(route.latency for route in routes)
     alike = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
-    return Copies(latency, min(rates), min(caps), alike)
+    return CopyRate(latency, min(rates), min(caps), alike)
 
 
 def meets_collectives(cluster: Cluster) -> bool:
     """Whether a copy and a message between ranks may share a link: where cards or GPUs hang on the same PCIe slot."""
     if not cluster.hosts:
         return False
-    ways: tuple[Way, ...] = ("to host", "to device")
-    taken = {link for way in ways for ends in _ends(cluster, way) for link in cluster.route(*ends).links}
+    directions: tuple[CopyDirection, ...] = ("to host", "to device")
+    taken = {
+        link for direction in directions for ends in _ends(cluster, direction) for link in cluster.route(*ends).links
+    }
     ranks = cluster.ranks
     pairs = [(0, j) for j in range(1, len(ranks))] + [(j, (j + 1) % len(ranks)) for j in range(len(ranks))]
     both = [pair for a, b in pairs if a != b for pair in ((a, b), (b, a))]
     return any(link in taken for a, b in both for link in cluster.route(ranks[a], ranks[b]).links)
 
 
-def _ends(cluster: Cluster, way: Way) -> Iterator[tuple[str, str]]:
+def _ends(cluster: Cluster, direction: CopyDirection) -> Iterator[tuple[str, str]]:
     for rank, host in zip(cluster.ranks, cluster.hosts, strict=True):
-        yield (rank, host) if way == "to host" else (host, rank)
+        yield (rank, host) if direction == "to host" else (host, rank)
 
 
-def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Collective:
+def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap: float) -> Collective:
     """Rank 0's copy as one transfer between it and its host, on the cluster's own links."""
 
     def parts() -> Iterator[Round]:
         zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
-        src, dst = (zero, one) if way == "to host" else (one, zero)
+        src, dst = (zero, one) if direction == "to host" else (one, zero)
         yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
 
     schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
     return Collective(
-        name=f"copy {way}",
+        name=f"copy {direction}",
         group=(0,),
         schedule=schedule,
         elements=nbytes,
@@ -108,7 +110,7 @@ def copy_operation(cluster: Cluster, nbytes: int, way: Way, cap: float) -> Colle
         auxiliaries=(cluster.hosts[0],),
         rate_cap=cap,
         cross_rate_cap=cap,
-        stream=f"copy {way}",
+        stream=f"copy {direction}",
         takes_sms=False,
     )
 

@@ -30,7 +30,7 @@ class Passes:
         Over which gradients are sharded.
     gradients : list of str
         Allocations that live until the optimizer has stepped.
-    handed_over : str or None
+    last_offload : str or None
         The last of what the host must have before it updates.
     parts : list of tuple of Unit
         What was cut up among the ranks together, in the order of the last micro-batch.
@@ -44,7 +44,7 @@ class Passes:
     ranks: int
     keeps_whole_gradients: bool
     gradients: list[str] = field(default_factory=list)
-    handed_over: str | None = None
+    last_offload: str | None = None
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
 
     @property
@@ -178,7 +178,7 @@ class Passes:
             self.gradients.append(name)
         if self.step.offload is not None and summed is not None:
             add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
-            copied = self.hand_over(f"{unit.name} {micro}", nbytes, name, summed, add=add)
+            copied = self.offload_copy(f"{unit.name} {micro}", nbytes, name, summed, add=add)
             self.builder.free(name, stream="copy to host", after=[copied])
             self.gradients.remove(name)
 
@@ -187,12 +187,12 @@ class Passes:
         """Whether gradients are summed over copies of the states in the last micro-batch alone."""
         return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
-    def hand_over(self, what: str, nbytes: int, *after: str, add: bool) -> str:
+    def offload_copy(self, what: str, nbytes: int, *after: str, add: bool) -> str:
         """Copy summed gradients to the host, which adds them to those that it has; returns the copy."""
         copied = self.builder.copy(f"hand over {what}", nbytes, "to host", after=after)
-        self.handed_over = copied
+        self.last_offload = copied
         if add and self.step.offload is not None:
             # Reads both, writes one.
             rate = self.step.offload.host_rate
-            self.handed_over = self.builder.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
+            self.last_offload = self.builder.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
         return copied

@@ -104,7 +104,7 @@ def for_every_rank(
         return (tuple(ops),) * groups.world_size
     made: dict[tuple[str, int], Collective] = {}
 
-    def team(place: int, number: int) -> Collective:
+    def of_group(place: int, number: int) -> Collective:
         op, key = ops[place], (ops[place].name, number)
         if key not in made and isinstance(op, Collective):
             scope = scopes[op.name]
@@ -116,15 +116,15 @@ def for_every_rank(
         op = ops[place]
         after = tuple(_named(name, rank, scopes, groups) for name in op.after)
         if isinstance(op, Collective):
-            op = team(place, groups.number(scopes[op.name], rank))
+            op = of_group(place, groups.number(scopes[op.name], rank))
         # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
         return op if after == op.after else replace(op, after=after)
 
-    def teams(place: int) -> tuple[Collective, ...]:
+    def groups_at(place: int) -> tuple[Collective, ...]:
         scope = scopes[ops[place].name]
-        return tuple(team(place, number) for number in range(groups.world_size // groups.size(scope)))
+        return tuple(of_group(place, number) for number in range(groups.world_size // groups.size(scope)))
 
-    return SameForAll(tuple(ops), groups.world_size, own, teams)
+    return SameForAll(tuple(ops), groups.world_size, own, groups_at)
 
 
 def _named(name: str, rank: int, scopes: Mapping[str, Scope], groups: Groups) -> str:

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from simulator.records.program import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
-from simulator.step.communicator import Communicator
-from simulator.step.communicator import Way as ServerWay
+from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.kernel_timer import KernelCost
-from simulator.step.offload import Way, host_rate
+from simulator.step.offload import CopyDirection, host_rate
 from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
 
@@ -67,7 +66,7 @@ class ProgramBuilder:
     def serve(
         self,
         name: str,
-        way: ServerWay,
+        operation: ServerOperation,
         elements: int,
         dtype: str,
         sharding: Sharding,
@@ -75,17 +74,17 @@ class ProgramBuilder:
         act: Act[Exchange] | None = None,
     ) -> str | None:
         """To the parameter servers or back, on a stream of its own; nothing for one worker."""
-        template = self.communicator.serve(way, elements, dtype, sharding)
+        template = self.communicator.serve(operation, elements, dtype, sharding)
         alone = template is not None and len(template.group) == 1
         return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
 
-    def copy(self, name: str, nbytes: int, way: Way, after: Iterable[str | None] = ()) -> str:
-        """Bytes to the host or back, on the stream of that way."""
-        made = self.communicator.copy(nbytes, way)
+    def copy(self, name: str, nbytes: int, direction: CopyDirection, after: Iterable[str | None] = ()) -> str:
+        """Bytes to the host or back, on the stream of that direction."""
+        made = self.communicator.copy(nbytes, direction)
         if isinstance(made, Collective):
             self._named(made, name, after, "own")
         else:
-            self._off_gpu(name, made, nbytes, f"copy {way}", f"copy {way}", after)
+            self._off_gpu(name, made, nbytes, f"copy {direction}", f"copy {direction}", after)
         return name
 
     def on_host(

@@ -47,7 +47,7 @@ def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, held: St
     """Unit by unit, so that one's parameters travel back while the next are updated."""
     precision = passes.step.precision
     grads, rate = held.updated * find(precision.grads).itemsize, offload.host_rate
-    last: list[str | None] = [passes.handed_over]
+    last: list[str | None] = [passes.last_offload]
     if passes.step.loss_scaling:
         found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))
         last = [_checked(builder, passes.step.loss_scaling, found)]

@@ -37,7 +37,7 @@ from simulator.step.kernels.framework_operations import (
     until_needed,
 )
 from simulator.step.kernels.kernel_time import duration
-from simulator.step.spec import Precision, Sharding, Strategy, TrainingStep
+from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.units import units
 
 H100 = load_gpu("h100_sxm")
@@ -225,9 +225,9 @@ def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
-def test_buffers_of_the_loss_are_given_back(strategy: Strategy) -> None:
+def test_buffers_of_the_loss_are_given_back(strategy: str) -> None:
     given = step(Framework(loss_buffers=True), sharding=Sharding(strategy))
-    timeline = play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=False)[1]
+    timeline = play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=False).timeline
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     assert dict(peak.by_category)["loss buffers"] == 8 * 4 * 2048 * MPT.vocab_size
 

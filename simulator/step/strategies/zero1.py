@@ -20,7 +20,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> None:
         reduced = scatter(builder, passes, bucket)
         if passes.step.offload is not None:
             nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
-            copied = passes.hand_over(bucket.name, nbytes, reduced, add=False)
+            copied = passes.offload_copy(bucket.name, nbytes, reduced, add=False)
             passes.drop_gradients(bucket.units, bucket.micro, "copy to host", [copied])
         return reduced
 

@@ -78,17 +78,17 @@ class _Micro:
         prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
         done = self._pass_back(self.passes.units[-1], [])
         order = list(range(last, -1, -1))
-        held = {last} if self.sharding.reshard_after_forward else set(order)
-        following = [i for i in order if i not in held]
+        still_there = {last} if self.sharding.reshard_after_forward else set(order)
+        following = [i for i in order if i not in still_there]
         for i in following[:prefetch]:
             self._gather("backward", i)
         following = following[prefetch:]
         for i in order:
-            way = "forward" if i in held else "backward"
+            phase = "forward" if i in still_there else "backward"
             for unit in reversed(self.blocks[i]):
-                done = self._pass_back(unit, [self.ready[f"{way} {i}"]])
-            self.room = self._free(way, i, done)
-            if i not in held and self.sharding.mesh:
+                done = self._pass_back(unit, [self.ready[f"{phase} {i}"]])
+            self.room = self._free(phase, i, done)
+            if i not in still_there and self.sharding.mesh:
                 self._free("between", i, done)
             if following:
                 self._gather("backward", following.pop(0))
@@ -111,14 +111,14 @@ class _Micro:
         self.builder.allocate(name, root * self.itemsize, "gathered", stream=STREAM, after=[self.room])
         self.ready["root"] = self._all_gather(f"gather root {self.micro}", self._root, "shard")
 
-    def _gather(self, way: str, i: int) -> None:
-        """Bring a block together, once the last one that was at work has made room for it."""
+    def _gather(self, phase: str, i: int) -> None:
+        """Bring a block together for its "forward" or its "backward" pass, once `room` has been made for it."""
         block = self.blocks[i]
-        name = f"{_name(block)} parameters {way} {self.micro}"
+        name = f"{_name(block)} parameters {phase} {self.micro}"
         self.builder.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
-        scope: Scope = "mesh" if way == "backward" and self.sharding.mesh else "shard"
-        gather = f"gather {_name(block)} {way} {self.micro}"
-        self.ready[f"{way} {i}"] = self._all_gather(gather, block, scope) or name
+        scope: Scope = "mesh" if phase == "backward" and self.sharding.mesh else "shard"
+        gather = f"gather {_name(block)} {phase} {self.micro}"
+        self.ready[f"{phase} {i}"] = self._all_gather(gather, block, scope) or name
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
         dtype, act = self.passes.step.precision.params, self._act(Exchange.ALL_GATHER, units)
@@ -134,8 +134,8 @@ class _Micro:
             self.builder.allocate(f"{_name(self.blocks[i])} parameters between {self.micro}", nbytes, "gathered")
         return self._free("forward", i, done)
 
-    def _free(self, way: str, i: int, done: str) -> str:
-        return self.builder.free(f"{_name(self.blocks[i])} parameters {way} {self.micro}", after=[done])
+    def _free(self, phase: str, i: int, done: str) -> str:
+        return self.builder.free(f"{_name(self.blocks[i])} parameters {phase} {self.micro}", after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
         """With several copies of the states, add up this rank's part over them.
