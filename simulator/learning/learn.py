@@ -52,12 +52,12 @@ class Learned:
 
     Attributes
     ----------
-    told : Learning
+    learning : Learning
     parameters : dict of PyTorch's name to array
         After the last step, whole, in the dtype in which they are updated.
     """
 
-    told: Learning
+    learning: Learning
     parameters: Parameters
 
 

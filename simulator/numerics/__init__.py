@@ -1,1 +1,4 @@
-"""Real arrays: a small GPT that trains, its optimizer, its arithmetic. Knows no GPU, no clock, no cost model."""
+"""The arithmetic of a small GPT in numpy: passes, number formats, optimizers, loss scaling, attention, all on one rank.
+
+It knows no GPU, no clock and no cost model (step/ is that), and no other rank (learning/ exchanges arrays).
+"""

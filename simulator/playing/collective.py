@@ -124,11 +124,11 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
 def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
     """Real arrays and a copy for the judge must fit into this machine, or the system ends the process wordlessly."""
     ranks = len(spec.group or range(scenario.cluster.world_size))
-    told = lacking(2 * ranks * spec.size)
-    if told:
+    shortage = lacking(2 * ranks * spec.size)
+    if shortage:
         raise SimulationError(
             f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and a copy take "
-            f"{told}; write payload: auto"
+            f"{shortage}; write payload: auto"
         )
 
 

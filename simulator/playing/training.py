@@ -61,7 +61,7 @@ def play_step(
     by = "events" if engine == "auto" and step.lesson is not None else engine
     operations = cluster.world_size * len(planned.program.ranks[0])
     large = whose(None, operations) is not None
-    # Numbers, and steps that nobody waits for, are told by what all ranks did.
+    # Numbers, and steps that nobody waits for, follow from what all ranks did.
     whole = step.lesson is not None or step.rounds > 1
     try:
         timeline = play(
@@ -80,16 +80,16 @@ def play_step(
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
         learned = learn(planned, cluster, timeline, jitter)
-        report, parameters = replace(report, learning=learned.told), learned.parameters
-    told = of_ranks(timeline, keep) if whole and keep is not None else timeline
-    return Played(planned, told, report, parameters=parameters)
+        report, parameters = replace(report, learning=learned.learning), learned.parameters
+    kept = of_ranks(timeline, keep) if whole and keep is not None else timeline
+    return Played(planned, kept, report, parameters=parameters)
 
 
 def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:
     """Changes of one setting that fit, each played; where none does, what comes nearest."""
     fitting: list[str] = []
     lacking: list[tuple[int, str]] = []
-    for number, (told, changed) in enumerate(alternatives(step, cluster.world_size)):
+    for number, (change, changed) in enumerate(alternatives(step, cluster.world_size)):
         if number == _MOST_TRIED:
             break
         # What a job of thousands needs hardly depends on when exactly its collectives end.
@@ -98,12 +98,12 @@ def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:
         need = max(sample.nbytes for sample in timeline.memory)
         if timeline.short_of_memory:
             # Where the bytes would fit but not their fragments, what is reserved says what is missing.
-            lacking.append((max([need, *timeline.reserved.values()]), told))
+            lacking.append((max([need, *timeline.reserved.values()]), change))
         else:
-            fitting.append(f"{told} (needs {need / 1e9:.3g} GB)")
+            fitting.append(f"{change} (needs {need / 1e9:.3g} GB)")
     if fitting:
         return "tried, and fits: " + "; ".join(fitting[:3])
     if lacking:
-        need, told = min(lacking)
-        return f"no single change that was tried fits; nearest: {told} (needs {need / 1e9:.3g} GB)"
+        need, change = min(lacking)
+        return f"no single change that was tried fits; nearest: {change} (needs {need / 1e9:.3g} GB)"
     return "nothing smaller is left to try on this GPU"

@@ -1,1 +1,4 @@
-"""One training step as a Program: how long kernels take, and who does what, when and with whose bytes."""
+"""The cost model of one training step: the program that every rank runs, with times of kernels and bytes of memory.
+
+It holds no numbers (numerics/ computes them, learning/ carries them), and no clock (engine/ plays the program).
+"""

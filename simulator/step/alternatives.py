@@ -1,6 +1,6 @@
-"""What would make a step fit: no holes, the next stage, checkpointing, a smaller micro-batch, the host's memory.
+"""Which single changes may make a step fit into memory: allocator, ZeRO stage, checkpointing, micro-batch, offload.
 
-Rule: names changes; whether one helps is found out by playing it.
+Rule: names changes; the caller plays each to see whether it helps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what of a layer is kept after the forward pass, and what is run again.
+"""Activation checkpointing (recomputation): which bytes of a layer a policy keeps, and which operations it runs again.
 
 Rule: policies by name; each says bytes and operations, never times.
 

@@ -135,8 +135,8 @@ class Communicator:
         ranks, count, own = self.cluster.world_size, sharding.servers, sharding.servers_on == "own"
         ports = self.cluster.servers
         if own and len(ports) < count:
-            told = f"{self.cluster.name} has ports for {len(ports)}; write servers_on: workers"
-            raise ValueError(f"sharding.servers: got {count}; {told}")
+            advice = f"{self.cluster.name} has ports for {len(ports)}; write servers_on: workers"
+            raise ValueError(f"sharding.servers: got {count}; {advice}")
         if ranks == 1:
             return None
         padded = -(-elements // count) * count

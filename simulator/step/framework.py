@@ -1,7 +1,7 @@
 """What a training framework adds to bare kernels: constants from files, catalog/frameworks/NAME.yaml.
 
 Rule: factors and bytes that belong to a framework or to a chip under sustained load, never to a model or a row of a
-table. Like the difference between a car's data sheet and a year of driving it.
+table.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class Framework:
         """
         if not self.sustained:
             return 1.0
-        told = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
-        known = next((held for chip, held in self.sustained.items() if chip.upper() in told), None)
+        names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
+        known = next((load for chip, load in self.sustained.items() if chip.upper() in names), None)
         if known is None:
-            times = sorted(held.time for held in self.sustained.values())
+            times = sorted(load.time for load in self.sustained.values())
             return times[len(times) // 2]
         power = float(gpu.facts.get("power", known.power))
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
@@ -199,7 +199,7 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
 
 def _framework(name: str, document: Document) -> Framework:
     file = checked(_FrameworkFile, document)
-    found = figures(file)
+    constants = figures(file)
     return Framework(
         name=name,
         attention_masked=file.attention_masked.value,
@@ -211,10 +211,10 @@ def _framework(name: str, document: Document) -> Framework:
         split_maps=file.split_maps.value,
         stops_early=file.stops_early.value,
         reserved=file.reserved.value,
-        sustained={chip: Sustained(held.time, held.power, held.peak_flops) for chip, held in file.sustained.items()},
+        sustained={chip: Sustained(load.time, load.power, load.peak_flops) for chip, load in file.sustained.items()},
         facts={
             "product": file.product,
-            "sources": {key: figure.source for key, figure in found},
-            "unsure": tuple(key for key, figure in found if not figure.sure),
+            "sources": {key: figure.source for key, figure in constants},
+            "unsure": tuple(key for key, figure in constants if not figure.sure),
         },
     )

@@ -1,4 +1,4 @@
-"""Forward and backward passes of a unit: kernels and memory, the same in every sharding strategy.
+"""Which kernels and allocations a unit's forward and backward pass issues, the same under every sharding strategy.
 
 Rule: a strategy says what is communicated and when; what a pass computes and holds is said here, once.
 """
@@ -31,7 +31,7 @@ class Passes:
     gradients : list of str
         Allocations that live until the optimizer has stepped.
     last_offload : str or None
-        The last of what the host must have before it updates.
+        The last operation that the host waits for before it updates: an offload copy, or the addition after it.
     parts : list of tuple of Unit
         What was cut up among the ranks together, in the order of the last micro-batch.
     keeps_whole_gradients : bool
@@ -78,9 +78,9 @@ class Passes:
         fresh = self._make_room(micro, unit, after)
         act = Act(Computation.BACKWARD, (unit.name,), micro)
         done = self.builder.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
-        for held, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
+        for memory, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
-                self.builder.free(f"{unit.name} {held} {micro}")
+                self.builder.free(f"{unit.name} {memory} {micro}")
         if fresh is not None and unit.accumulate is not None:
             done = self.builder.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
             self.builder.free(fresh)

@@ -1,6 +1,6 @@
-"""One training step as a Program: states, passes, communication, optimizer.
+"""One training step as a Program: model states, passes, communication, optimizer, in the order of issue.
 
-Rule: notes what every rank does in the order of issue; times come out of the engine. All ranks do the same.
+Rule: written for rank 0 and handed to all, for all ranks do the same; when anything happens comes out of the engine.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     made = units(step, cluster.gpus[0], cluster.world_size, left, sharded=strategy.shards_parameters)
     passes = Passes(builder, step, made, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
     elements = sum(unit.elements for unit in passes.units)
-    held = states(step, strategy, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
-    builder.allocate("parameters", held.parameters, "parameters")
-    builder.allocate("optimizer states", held.optimizer, "optimizer")
+    rank_states = states(step, strategy, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
+    builder.allocate("parameters", rank_states.parameters, "parameters")
+    builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
     strategy.plan(builder, passes)
-    update(builder, passes, KernelTimer(cluster.gpus[0], step, left), held, strategy)
+    update(builder, passes, KernelTimer(cluster.gpus[0], step, left), rank_states, strategy)
     ranks = for_every_rank(builder.ops, builder.scopes, groups, builder.communicator.among)
-    timed = sum(op.duration is not None for op in builder.collectives)
+    closed_forms = sum(op.duration is not None for op in builder.collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
     model = model_flops_per_token(step.model, step.seq_len) * tokens
     recomputed = sum(u.recompute.flops for u in passes.units if u.recompute is not None)
@@ -91,7 +91,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         tokens=tokens,
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * cluster.world_size,
-        closed_forms=timed,
-        played=len(builder.collectives) - timed,
-        host_bytes=held.on_host,
+        closed_forms=closed_forms,
+        played=len(builder.collectives) - closed_forms,
+        host_bytes=rank_states.on_host,
     )

@@ -1,6 +1,6 @@
-"""Process groups of a step: all ranks, ranks that share one copy of the states, ranks that hold the same part of it.
+"""Which process group each collective of a step runs in: all ranks, a shard group, a replicate group, a smaller mesh.
 
-"own" is a rank and its host, "worker" a rank and the parameter servers.
+Two further scopes are of one rank: "own" is a rank and its host, "worker" a rank and the parameter servers.
 
 Rule: a step is written for rank 0; here it becomes every rank's own, with the groups that the rank is in.
 

@@ -1,6 +1,6 @@
-"""What one training step is: records, with SI numbers and resolved models.
+"""The records that describe one training step: model, sharding, precision, optimizer, offload, faults, in SI units.
 
-Rule: nothing is computed here. The scenario boundary makes these from text.
+Rule: nothing is computed here; scenario/ makes these from text.
 """
 
 from __future__ import annotations

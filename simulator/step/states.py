@@ -55,7 +55,7 @@ def states(step: TrainingStep, strategy: Strategy, elements: int, ranks: int, re
     """
     precision, sharded = step.precision, State.PARAMETERS in strategy.shards
     own = shard(elements, ranks)
-    held = own if sharded else elements
+    on_gpu = own if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[strategy.updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
@@ -64,7 +64,7 @@ def states(step: TrainingStep, strategy: Strategy, elements: int, ranks: int, re
     # Where parameters are sharded the shard is the master copy, and is cast when it is gathered; not where that lies
     # elsewhere.
     alone = sharded and master > 0 and not away
-    parameters = held * (master if alone else p) + resident * p
+    parameters = on_gpu * (master if alone else p) + resident * p
     kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))
     written = updated * (numbers + master + (0 if alone else p))

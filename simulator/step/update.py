@@ -1,7 +1,7 @@
-"""The optimizer's step: after all gradients are summed, on the GPU, with the host, or at the parameter servers.
+"""The optimizer's step in a program: overflow check, gradient norm, update, and the gather of what was updated.
 
-Rule: where states live decides where the update runs; what is sharded decides how much of it. Like bookkeeping: in the
-shop, with an accountant across the street, or at the bank.
+Rule: where states live (GPU, host, parameter servers) decides where the update runs; what is sharded decides how much
+of it a rank runs.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from simulator.step.states import States, shard
 from simulator.step.strategies.strategy import Gathering, Strategy, Updater
 
 
-def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, held: States, strategy: Strategy) -> None:
+def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
     """Note the update, then what it frees and what it must hand out."""
     step = passes.step
     if strategy.updater is not Updater.SERVERS:
         if step.offload is not None:
-            done = _on_host(builder, passes, step.offload, held, strategy)
+            done = _on_host(builder, passes, step.offload, states, strategy)
         else:
-            done = _on_gpu(builder, passes, timer, held, strategy)
+            done = _on_gpu(builder, passes, timer, states, strategy)
         _hand_out(builder, passes, done, strategy)
     for name in passes.gradients:
         builder.free(name)
 
 
-def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, held: States, strategy: Strategy) -> str:
+def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> str:
     # The last collective of each stream stands for all before it.
     last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
-    grads = held.updated * find(passes.step.precision.grads).itemsize
+    grads = states.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
         found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act(Computation.CHECK))
@@ -43,10 +43,10 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, held: S
     return builder.compute("optimizer step", done, "optimizer", [total], Act(Computation.UPDATE))
 
 
-def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, held: States, strategy: Strategy) -> str:
+def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, states: States, strategy: Strategy) -> str:
     """Unit by unit, so that one's parameters travel back while the next are updated."""
     precision = passes.step.precision
-    grads, rate = held.updated * find(precision.grads).itemsize, offload.host_rate
+    grads, rate = states.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.last_offload]
     if passes.step.loss_scaling:
         found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))

@@ -1,7 +1,6 @@
 """How long a flash attention kernel takes, by its generation: blocks of rows on SMs, and what passes HBM.
 
-Rule: numbers in, seconds out; efficiencies are published figures that the catalog holds. Like reading a long table in
-strips: a strip fits on the desk, and how many readers can work at once depends on how it is handed out.
+Rule: numbers in, seconds out; efficiencies are published figures that the catalog holds.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ Generation = Literal[1, 2, 3]
 
 # Rows of Q that a block of threads takes at a time (recalled: 64 to 128, by head_dim and generation).
 BLOCK: Final = 128
-# Published efficiencies are told for this head_dim.
-_TOLD: Final = 128
+# The head_dim for which efficiencies are published.
+_PUBLISHED: Final = 128
 # FLOP of the two matmuls of a score, for each head dimension.
 _OF_A_SCORE: Final = 4
 
@@ -103,9 +102,9 @@ def _flops_of_step(kernel: Attention) -> float:
 
 
 def _sm_rate(c: AttentionConstants, head_dim: int) -> float:
-    """Told for heads of 128; others spend more or less of their time on exponentials, in turn with the matmuls."""
-    exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # told as head dimensions
-    share = head_dim / (head_dim + exponential) * (_TOLD + exponential) / _TOLD
+    """An SM's rate [FLOP/s]: published for heads of 128; others spend another share of their time on exponentials."""
+    exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # in head dimensions, which take as long
+    share = head_dim / (head_dim + exponential) * (_PUBLISHED + exponential) / _PUBLISHED
     return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
 
 

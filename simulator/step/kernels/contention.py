@@ -1,7 +1,6 @@
-"""What a collective in flight leaves of a rank's HBM to the kernels beside it.
+"""How much HBM bandwidth a collective in flight leaves to the kernels of its rank.
 
-Rule: worked out from the links and the GPU, no constant of its own. Like a kitchen with one door to the street: while
-deliveries come in and dishes go out, the cooks have the rest of the room.
+Rule: worked out from the links and the GPU, with no fitted constant: what the links bring and take passes HBM too.
 """
 
 from __future__ import annotations

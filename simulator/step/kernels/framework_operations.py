@@ -1,6 +1,6 @@
 """Operations as a framework runs them: the loss in one pass, recomputation that ends early, casts to eight bits.
 
-Rule: changes counts of kernels and kept bytes, never times. Like a recipe that a kitchen has made its own.
+Rule: changes counts of kernels and kept bytes, never times.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     Forward reads them once, and keeps them; backward reads them and writes their gradient over them, as the loss of
     the flash-attention package does with `inplace_backward`.
     """
-    found: list[Operation] = []
+    replaced: list[Operation] = []
     for op in operations:
-        found.append(op)
+        replaced.append(op)
         if op.name == "logits":
             size = op.output
             return (
-                *found,
+                *replaced,
                 Operation(
                     "fused cross entropy",
                     (Elementwise("fused cross entropy", size, 0),),
@@ -39,7 +39,7 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
                     _FLOAT32,
                 ),
             )
-    return tuple(found)
+    return tuple(replaced)
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:

@@ -1,7 +1,7 @@
 """The constants behind kernel times: what was fitted to a GPU, and what is scaled from one that was.
 
 Rule: every constant stands with its source; what a GPU's catalog file does not hold comes from the reference GPU,
-scaled by SMs and clock, and says so. Like a recipe written for one oven and adjusted for another.
+scaled by SMs and clock, and says so.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class KernelModel:
 
         Where none was looked for in this dtype, the reference's, times what bfloat16's is to the reference's.
         """
-        found = self._best(dtype)
+        best = self._best(dtype)
         reference = _reference()
-        told = reference.facts["best_matmul"]
-        if found is None or (found[2] != dtype and dtype in told):
+        searched = reference.facts["best_matmul"]
+        if best is None or (best[2] != dtype and dtype in searched):
             other = kernel_model(reference)
-            by_bfloat16 = 1.0 if found is None else self._efficiency("bfloat16") / other._efficiency("bfloat16")
+            by_bfloat16 = 1.0 if best is None else self._efficiency("bfloat16") / other._efficiency("bfloat16")
             return min(1.0, other._efficiency(dtype) * by_bfloat16)
-        shape, flops, known = found
+        shape, flops, known = best
         return efficiency_of(self._matmul(known), shape, flops)
 
     def changed(self, values: Mapping[str, float]) -> KernelModel:
@@ -158,11 +158,11 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     reference = _reference()
     # Which generations of attention kernels exist is the GPU's own matter: a file that names some names all.
     apart = any(name.startswith("attention_") for name in own)
-    found = dict(own)
+    constants = dict(own)
     for name in _own(reference):
         if name not in own and not (apart and name.startswith("attention_")):
-            found[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
-    return KernelModel(gpu, found)
+            constants[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
+    return KernelModel(gpu, constants)
 
 
 @cache

@@ -1,7 +1,6 @@
 """How long a kernel takes on a GPU.
 
-Rule: the one door from a kernel's counts to seconds; constants come from the GPU's catalog file. Like a taxi meter: the
-way and the tariff go in, and nobody asks who sits inside.
+Rule: the one door from a kernel's counts to seconds; constants come from the GPU's catalog file.
 """
 
 from __future__ import annotations
@@ -154,9 +153,9 @@ def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
 
 def _generation(model: KernelModel, generation: int) -> Generation:
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
-    having = [known for known in all_of_them if f"attention_{known}" in model.constants]
-    for known in having:
-        if known == generation:
-            return known
-    told = ", ".join(map(str, having))
-    raise ValueError(f"got flash attention generation {generation}; {model.gpu.name} has kernels of {told}")
+    known = [one for one in all_of_them if f"attention_{one}" in model.constants]
+    for one in known:
+        if one == generation:
+            return one
+    allowed = ", ".join(map(str, known))
+    raise ValueError(f"got flash attention generation {generation}; {model.gpu.name} has kernels of {allowed}")

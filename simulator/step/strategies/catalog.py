@@ -1,4 +1,4 @@
-"""Which sharding strategies exist: one module of this folder each, found by itself.
+"""Which sharding strategies exist: one module of this folder each.
 
 Rule: a module is a strategy if it has a STRATEGY; its name is the strategy's name in scenario files.
 """

@@ -1,7 +1,6 @@
 """Distributed data parallel: every rank holds everything; gradients are summed in buckets while the backward pass runs.
 
-Like colleagues who each do their own reckoning and compare notes a page at a time. With accumulation only the last
-micro-batch communicates.
+With accumulation only the last micro-batch communicates.
 
 References
 ----------

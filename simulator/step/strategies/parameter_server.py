@@ -1,6 +1,6 @@
 """Parameter server: servers hold the optimizer's states; workers push gradients and pull parameters, in buckets.
 
-Like pupils who hand in their results and copy the corrected page from the board. A bucket is updated when all workers
+A bucket is updated when all workers
 have pushed it, while others are still on their way; without a global norm, so gradients are not clipped.
 
 Asynchronous servers wait for nobody [2]_: a gradient is applied as it arrives, and its worker goes on with what is

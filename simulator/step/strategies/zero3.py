@@ -1,7 +1,6 @@
 """ZeRO-3, or fully sharded data parallel: every unit's parameters are gathered when it is their turn.
 
-Like a library with one copy spread over all desks: a chapter is brought together for reading, and taken apart after. A
-unit is a layer, or a few. At most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward
+A unit is a layer, or a few. At most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward
 they are gathered again for the backward pass, from all ranks or from a smaller mesh over which they were spread
 meanwhile. Gradients of a unit are reduced and scattered as soon as they are there. The root (embedding and head) stays
 gathered through a micro-batch; small tensors may stay whole for good.
