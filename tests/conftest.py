@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from simulator.basics import document
 from simulator.cluster.cluster import Cluster
@@ -25,6 +26,13 @@ def _a_text_is_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document, "parse", parse)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _matrices_on_one_thread() -> Iterator[None]:
+    """The models are so small, and the processes of the tests so many, that threads of BLAS only wait for each other."""
+    with threadpool_limits(1, user_api="blas"):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Real training on the simulated clock: follows a played step's operations as they end, and carries arrays through them.
+"""Real training on the simulated clock: follows a played step as its operations end, and carries arrays through them.
 
 It computes no time (step/ and engine/ did), and no arithmetic of its own (numerics/ has it).
 """

@@ -50,17 +50,7 @@ class Checks:
 
     def moved(self, step: int, act: Act[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
         """Compare what ranks of a group have been given with what they sent."""
-        match "sums" in self.seen or act.what in ("flag", "sum norm"):
-            return
-        match act.what == "reduce_scatter":
-            right = is_sum(sent, np.concatenate(given))
-        elif act.what in ("all_gather", "gather updated", "gather norms"):
-            size = len(given[0]) // len(sent)
-            parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
-            right = all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)
-        else:
-            right = all(is_sum(sent, one) for one in given[: 1 match all(_same(given[0], one) for one in given) else None])
-        match not right:
+        if "sums" not in self.seen and not _gives_what_was_sent(act.effect, sent, given):
             self.tell("sums", step)
 
     def summed(self, step: int, sent: Sequence[Array], given: Array) -> None:
@@ -99,7 +89,7 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequenc
             return True
         case Exchange.REDUCE_SCATTER:
             return is_sum(sent, np.concatenate(given))
-        case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED:
+        case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
             size = len(given[0]) // len(sent)
             parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
             return all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)

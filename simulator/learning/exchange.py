@@ -53,6 +53,8 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
             return np.array([rank.overflowed] + [False] * (op.elements - 1))
         case Exchange.SUM_NORM:
             return np.array([rank.squares] + [0.0] * (op.elements - 1))
+        case Exchange.GATHER_NORMS:
+            return _in_place(rank, op, np.array([rank.squares, rank.rest]))
         case Exchange.PULL:
             raise ValueError(f"{op.name}: a worker brings nothing to a pull; its servers do")
         case _:
@@ -72,14 +74,6 @@ def _own_part(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) 
 def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
     """A rank's part where it lies in the whole array, with zeros around it."""
     place = op.group.index(rank.number)
-    match act.what == "gather norms":
-        own = np.array([rank.squares, rank.rest])
-    elif act.what != "all_gather":
-        own = np.concatenate(list(rank.parts.values()))
-    elif len(op.group) == setting.cut:
-        own = rank.parts[act.units]
-    else:  # from a smaller mesh, over which what was gathered has been spread meanwhile
-        own = np.split(flat(setting.gpt, rank.working, act.units, op.elements), len(op.group))[place]
     buffer = np.zeros(op.elements, own.dtype)
     buffer[place * len(own) : (place + 1) * len(own)] = own
     return buffer
@@ -113,20 +107,24 @@ def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> 
         case Exchange.REDUCE_SCATTER if setting.copies > 1:
             # This copy's sum alone: a part is not whole before those of all copies are added up.
             _add(rank.scattered, _scattered(setting, act), array)
-            return
-        # As gradients are kept; what was padded for the collective alone is gone.
-        own = array[: len(rank.parts[act.units])]
-        _add(rank.summed, act.units, own.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
-    elif act.what in ("all_gather", "pull"):
-        spread(setting, rank, act.units, array)
-    elif act.what == "flag":
-        rank.overflowed = bool(array.any())
-    elif act.what == "sum norm":
-        rank.squares = float(array[0])
-    elif act.what == "gather norms":
-        rank.squares = fsum(array)
-    elif act.what == "gather updated":
-        _spread_all(setting, rank, array)
+        case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.SUM_COPIES:
+            # As gradients are kept; what was padded for the collective alone is gone.
+            own = array[: len(rank.parts[act.units])]
+            _add(rank.summed, act.units, own.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
+        case Exchange.ALL_GATHER | Exchange.PULL:
+            spread(setting, rank, act.units, array)
+        case Exchange.GATHER_UPDATED:
+            _spread_all(setting, rank, array)
+        case Exchange.FLAG:
+            rank.overflowed = bool(array.any())
+        case Exchange.SUM_NORM:
+            rank.squares = float(array[0])
+        case Exchange.GATHER_NORMS:
+            rank.squares = fsum(array)
+        case Exchange.PUSH:
+            raise ValueError("a push gives workers nothing; they pull")
+        case _:
+            assert_never(act.effect)
 
 
 def _scattered(setting: Setting, act: Act[Exchange]) -> tuple[Units, int]:

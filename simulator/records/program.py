@@ -39,6 +39,7 @@ class Exchange(Enum):
     GATHER_UPDATED = "gather updated"  # brings all parameters together after the update
     FLAG = "flag"  # tells every rank whether any of them has overflowed
     SUM_NORM = "sum norm"  # sums the squares of all parts of the gradient
+    GATHER_NORMS = "gather norms"  # the same in float64: brings all sums, which every rank then adds exactly
     PUSH = "push"  # brings workers' gradients to the parameter servers
     PULL = "pull"  # brings the servers' parameters to workers
 
@@ -52,10 +53,7 @@ class Act(Generic[Effect]):
 
     Attributes
     ----------
-    what : str
-        "forward", "recompute", "backward", "all_reduce", "reduce_scatter", "sum copies", "all_gather", "check" and
-        "flag" for overflow, "norm" and "sum norm" or "gather norms", "update", "gather updated", "push", "serve",
-        "pull".
+    effect : Computation or Exchange
     units : tuple of str
         Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
     micro : int

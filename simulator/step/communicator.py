@@ -152,8 +152,8 @@ class Communicator:
             reduce_itemsize=itemsize,
             dtype=dtype,
             auxiliaries=ports[:count] if own else (),
-            together=way == "pull" and not alone,
-            stream=f"communication {way}",
+            together=operation == "pull" and not alone,
+            stream=f"communication {operation}",
             why="parameter servers, as asked",
         )
 

@@ -98,7 +98,7 @@ def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap:
         src, dst = (zero, one) if direction == "to host" else (one, zero)
         yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
 
-    schedule = Schedule(f"copy {way}", "copy", 1, 1, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
+    schedule = Schedule(f"copy {direction}", "copy", 1, 1, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
     return Collective(
         name=f"copy {direction}",
         group=(0,),

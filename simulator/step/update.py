@@ -37,9 +37,11 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
         unscale = timer.one_pass("unscale", grads, grads)
         found = builder.compute("unscale and check gradients", unscale, "optimizer", last, Act(Computation.CHECK))
         last = [_checked(builder, passes.step.loss_scaling, found)]
-    norm = builder.compute("gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act("norm"))
+    norm = builder.compute(
+        "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act(Computation.NORM)
+    )
     total = _summed(builder, passes, norm, strategy)
-    done = timer.one_pass("update", held.update_read, held.update_written)
+    done = timer.one_pass("update", states.update_read, states.update_written)
     return builder.compute("optimizer step", done, "optimizer", [total], Act(Computation.UPDATE))
 
 
@@ -51,9 +53,9 @@ def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, states: 
     if passes.step.loss_scaling:
         found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))
         last = [_checked(builder, passes.step.loss_scaling, found)]
-    norm = builder.on_host("gradient norm", grads, rate, after=last, act=Act("norm"))
+    norm = builder.on_host("gradient norm", grads, rate, after=last, act=Act(Computation.NORM))
     total = _summed(builder, passes, norm, strategy)
-    traffic = (held.update_read + held.update_written) / max(held.updated, 1)
+    traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
         own = shard(unit.elements, passes.ranks)
@@ -74,10 +76,10 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     if strategy.updater is Updater.EVERY_RANK:
         return norm
     name = "sum gradient norm"
-    match passes.step.precision.updated == "float64":
-        act, elements = Act("gather norms"), 2 * passes.ranks
+    if passes.step.precision.updated == "float64":
+        act, elements = Act(Exchange.GATHER_NORMS), 2 * passes.ranks
         return builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
-    return builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act("sum norm")) or norm
+    return builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act(Exchange.SUM_NORM)) or norm
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:

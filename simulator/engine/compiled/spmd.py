@@ -57,7 +57,7 @@ def spmd_template(program: Program) -> tuple[SpmdOp, ...]:
     lists = program.ranks
     if isinstance(lists, SameForAll):
         after = _predecessors(lists.ops)
-        collectives = [lists.teams(index) if isinstance(op, Collective) else () for index, op in enumerate(lists.ops)]
+        collectives = [lists.groups(index) if isinstance(op, Collective) else () for index, op in enumerate(lists.ops)]
         busy = active_ranks(program)
         return tuple(
             _spmd_op(index, [op], busy, after[index], collectives[index]) for index, op in enumerate(lists.ops)
