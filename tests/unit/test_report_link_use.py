@@ -10,6 +10,7 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
+from simulator.report.numbers.intervals import length, lengths_by_key
 from simulator.report.numbers.link_use import link_traffic, link_uses
 from simulator.report.plots import bandwidth as plot_bandwidth
 
@@ -54,6 +55,15 @@ def test_busy_time_is_the_union_not_the_sum() -> None:
     flows = [(1.0, 0.0, 4.0, 0), (1.0, 1.0, 2.0, 0), (1.0, 3.0, 5.0, 0), (1.0, 7.0, 8.0, 0)]
     found = link_traffic(timeline(8.0, log(flows, ((0,),))))
     assert found.busy.tolist() == [5.0 + 1.0]
+
+
+def test_lengths_of_many_unions_at_once_are_those_of_each_alone() -> None:
+    draw = np.random.default_rng(1)
+    key, start = draw.integers(0, 7, 200), draw.integers(0, 500, 200).astype(np.float64)
+    end = start + draw.integers(0, 12, 200)
+    # Key 7 has no interval; whole numbers add up without rounding.
+    alone = [length(zip(start[key == k].tolist(), end[key == k].tolist(), strict=True)) for k in range(8)]
+    assert lengths_by_key(key, start, end, 8).tolist() == alone
 
 
 def test_busy_time_of_a_link_ignores_the_others() -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.records.timeline import LinkUse, Timeline, TransferLog
+from simulator.report.numbers.intervals import lengths_by_key
 
 # Transfers expanded over the links of their routes at once: bounds the memory, costs no time.
 _AT_ONCE: Final = 2**18
@@ -89,11 +90,11 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
     slope = np.zeros((len(numbers), bins + 1))
     flows = np.zeros((len(numbers), bins + 1), np.int64)
     nbytes = np.zeros(len(numbers))
-    intervals: list[tuple[Ints, Floats, Floats]] = []
+    uses: list[tuple[Ints, Floats, Floats]] = []
     for link, size, enter, ended in _flows(timeline.logs, numbers):
         nbytes += np.bincount(link, size, len(numbers))
         _spread(link, size, enter, ended, edges, carried, slope, flows)
-        intervals.append((link, enter, ended))
+        uses.append((link, enter, ended))
     width = edges[1] - edges[0]
     # Where no flow fills the bin its rate is zero exactly, not what rounding left of the differences.
     whole = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
@@ -105,7 +106,7 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
         edges=edges,
         rates=np.maximum(carried / width + whole, 0.0),
         nbytes=nbytes,
-        busy=_busy(intervals, len(numbers)),
+        busy=_busy(uses, len(numbers)),
     )
 
 
@@ -180,21 +181,8 @@ def _add(table: npt.NDArray[Any], row: Ints, column: Ints, value: npt.NDArray[An
     table += total.reshape(table.shape).astype(table.dtype)
 
 
-def _busy(intervals: Sequence[tuple[Ints, Floats, Floats]], links: int) -> Floats:
-    """Length of the union of each link's intervals."""
-    if not intervals:
+def _busy(uses: Sequence[tuple[Ints, Floats, Floats]], links: int) -> Floats:
+    """Time with at least one flow on each link, from batches of (link, start, end) [s]."""
+    if not uses:
         return np.zeros(links)
-    link, enter, end = (np.concatenate(columns) for columns in zip(*intervals, strict=True))
-    order = np.lexsort((enter, link))
-    link, enter, end = link[order], enter[order], end[order]
-    # The running maximum of ends must start afresh at each link. Ends are replaced by their ranks, and each link's
-    # ranks lifted above those of the link before: whole numbers, so nothing is rounded.
-    by_end = np.argsort(end, kind="stable")
-    rank = np.empty(len(end), np.int64)
-    rank[by_end] = np.arange(len(end))
-    highest = np.maximum.accumulate(rank + link * len(end)) - link * len(end)
-    so_far = np.full(len(end), -np.inf)
-    same = link[1:] == link[:-1]
-    so_far[1:][same] = end[by_end[highest[:-1][same]]]
-    fresh: Floats = np.maximum(end - np.maximum(enter, so_far), 0.0)
-    return np.bincount(link, fresh, links).astype(np.float64)
+    return lengths_by_key(*(np.concatenate(columns) for columns in zip(*uses, strict=True)), links)

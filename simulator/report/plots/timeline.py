@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.basics.units import format_time
 from simulator.records.program import HOST
 from simulator.records.timeline import Span, Timeline
+from simulator.report.numbers.intervals import length
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -114,11 +115,8 @@ def _communicates(span: Span) -> bool:
 
 
 def _union(spans: Sequence[Span]) -> float:
-    total, until = 0.0, float("-inf")
-    for span in sorted(spans, key=lambda s: s.start):
-        total += max(0.0, span.end - max(span.start, until))
-        until = max(until, span.end)
-    return total
+    """Time with at least one of the spans under way [s]."""
+    return length((span.start, span.end) for span in spans)
 
 
 def _order(span: Span) -> tuple[int, int, str, float]:
