@@ -47,7 +47,7 @@ def test_a_time_axis_has_the_unit_that_fits(end: float, label: str) -> None:
 
 def test_importing_the_figures_does_not_import_matplotlib() -> None:
     names = ("bandwidth", "scaling", "steps", "timeline", "topology")
-    imports = ", ".join(f"simulator.report.plot_{name}" for name in names)
+    imports = ", ".join(f"simulator.report.plots.{name}" for name in names)
     program = f"import sys, {imports}; sys.exit('matplotlib' in sys.modules or 'networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
