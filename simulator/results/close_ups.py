@@ -1,7 +1,7 @@
-"""Which points are played again to be looked at closely, and what is kept of them.
+"""Which points of a run are played again for pictures of one point (timeline, links, memory, steps of a schedule)?
 
-Rule: chooses and plays; drawing is report/'s business. Of collectives the largest point of each compared setting shows
-links and lanes, a small one the steps, whose cells must be read; of training steps the smallest cluster.
+Rule: chooses and plays; drawing is report/'s business. Of collectives it is the largest point of each compared setting,
+and for the picture of steps, whose cells must be readable, a small one; of training steps the smallest cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.sweeps.sweep import labelled
 
 # Characters of one setting in the name of a picture's file.
 _LONGEST: Final = 60
-# Cells of a steps picture hold words up to here.
+# Ranks up to which the cells of a steps picture have room for words.
 _READABLE: Final = 8
 # Beyond this many transfers a collective is not played again for a picture.
 _MOST_TRANSFERS: Final = 200_000
@@ -70,12 +70,13 @@ def _played(point: Point) -> Run | None:
     planned = _planned(point)
     if planned is None:
         return None
-    made = [op.schedule for op in planned.program.collectives().values()]
-    # Rows are counted already; transfers only where these are few.
-    if sum(one.rows for one in made) > _MOST_TRANSFERS or sum(one.length() for one in made) > _MOST_TRANSFERS:
+    schedules = [op.schedule for op in planned.program.collectives().values()]
+    # How many rows a schedule has is known without making them; transfers are counted only where rows are few.
+    rows = sum(schedule.rows for schedule in schedules)
+    if rows > _MOST_TRANSFERS or sum(schedule.length() for schedule in schedules) > _MOST_TRANSFERS:
         return None
     spec = point.scenario.collective
-    # Real arrays change no time, and they take most of it to play.
+    # A payload of real arrays changes no simulated time, and takes most of the time of playing.
     bare = replace(point.scenario, collective=replace(spec, payload=False) if spec else None)
     try:
         return simulate(bare)
@@ -107,7 +108,10 @@ def _largest(scenario: Scenario) -> dict[str, Point]:
 
 
 def _readable(scenario: Scenario) -> dict[str, Point]:
-    """For steps: as many ranks as can be read, and the schedule is the same for every size but tiny ones."""
+    """For the steps picture: the point whose ranks are nearest to what is readable, and of those the largest array.
+
+    The schedule is the same for every array size except tiny ones.
+    """
     return {
         name: min(group, key=lambda p: (abs(_size(p)[0] - _READABLE), -_size(p)[1]))
         for name, group in _compared(scenario).items()
@@ -115,7 +119,7 @@ def _readable(scenario: Scenario) -> dict[str, Point]:
 
 
 def _of_steps(scenario: Scenario) -> Iterator[tuple[str, CloseUp]]:
-    """The smallest cluster of each compared setting, played again to look at."""
+    """The point on the smallest cluster of each compared setting, played again."""
     groups: dict[str, Point] = {}
     for point in points(scenario):
         key = labelled({k: point.settings[k] for k in scenario.compare})
@@ -128,7 +132,7 @@ def _of_steps(scenario: Scenario) -> Iterator[tuple[str, CloseUp]]:
 
 
 def _without_numbers(scenario: Scenario) -> Scenario:
-    """The same step; what it learns is known already."""
+    """The same step without real training, whose numbers are known already."""
     if scenario.training is None or not scenario.training.numerics:
         return scenario
     return replace(scenario, training=replace(scenario.training, numerics=False, collectives="played"))

@@ -1,4 +1,4 @@
-"""The sentence at the end of a run: which setting won where, by how much, and what held it up.
+"""Which sentence stands at the end of a run: which setting won where, by how much, and what held it up?
 
 Rule: numbers of outcomes in, words out; nothing is drawn or played here.
 """
@@ -14,29 +14,29 @@ from simulator.scenario.records import Point, Scenario
 from simulator.sweeps.outcome import Outcome
 from simulator.sweeps.sweep import labelled
 
-# Settings that say where a point lies in a scaling picture; all others say which line it is on.
+# Settings along the axes of a scaling picture; all others together name the line that a point is on.
 _PLACES: Final = ("cluster.world_size", "collective.size")
-# More conditions than this are not told one by one.
+# More conditions than this get one sentence together instead of a line each.
 _CONDITIONS: Final = 6
 
 
 def scaling_points(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[ScalingPoint, ...]:
-    """The outcomes as points of a scaling picture: one line for each setting but world size and array size."""
-    found = []
+    """The outcomes as points of a scaling picture: a line for each combination of settings but world and array size."""
+    shown = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         apart = [key for key in point.settings if key not in _PLACES]
-        drawn = _scaled(point, outcome, apart)
-        found += [drawn] if drawn else []
-    return tuple(found)
+        scaled = _scaled(point, outcome, apart)
+        shown += [scaled] if scaled else []
+    return tuple(shown)
 
 
 def _scaled(point: Point, outcome: Outcome, apart: Sequence[str]) -> ScalingPoint | None:
-    """A point, called by some of its settings (its algorithm where there are none); None where there is no time."""
+    """An outcome as a point, named by these settings (by its algorithm without any); None where there is no time."""
     spec, report = point.scenario.collective, outcome.report
     if report is None or spec is None or report["time_s"] <= 0:
         return None
     label = _labels(point, apart) or report["algorithm"]
-    # A group that stays the same on ever larger clusters has its place by the cluster.
+    # A group of ranks that stays the same on ever larger clusters is drawn at the cluster's size, not at its own.
     along = spec.group is None or "cluster.world_size" in point.settings
     ranks = point.scenario.cluster.world_size if along else len(spec.group or ())
     return ScalingPoint(label, ranks, spec.size, report["time_s"], report["predicted_s"])
@@ -47,7 +47,7 @@ def _labels(point: Point, keys: Sequence[str]) -> str:
 
 
 def conclusion(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
-    """Which won where and by how much, a line for each thing swept; for a single point, what held it up."""
+    """Say which setting won where and by how much, a line for each condition swept; for one point, what held it up."""
     if scenario.training is not None:
         return _of_steps(outcomes)
     done = [outcome for outcome in outcomes if outcome.report is not None]
@@ -59,18 +59,22 @@ def conclusion(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     groups = _by_condition(scenario, outcomes)
     if not 1 < len(groups) <= _CONDITIONS:
         return finding(scaling_points(scenario, outcomes)) + "."
-    return "\n".join(f"{condition}: {finding(found)}." for condition, found in groups.items())
+    return "\n".join(f"{condition}: {finding(competing)}." for condition, competing in groups.items())
 
 
 def _by_condition(scenario: Scenario, outcomes: Sequence[Outcome]) -> dict[str, list[ScalingPoint]]:
-    """Points that compete, by what is swept besides world size and array size: a slow link is no competitor."""
+    """Points that are compared with each other, by the condition they share.
+
+    What a scenario sweeps besides world size and array size (a link's slowdown, say) is a condition; what it compares
+    are competitors.
+    """
     groups: dict[str, list[ScalingPoint]] = {}
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         swept = [key for key in scenario.sweep if key not in _PLACES]
         compared = [key for key in scenario.compare if key not in _PLACES]
-        drawn = _scaled(point, outcome, compared) if compared and swept else None
-        if drawn:
-            groups.setdefault(_labels(point, swept), []).append(drawn)
+        scaled = _scaled(point, outcome, compared) if compared and swept else None
+        if scaled:
+            groups.setdefault(_labels(point, swept), []).append(scaled)
     return groups
 
 

@@ -1,7 +1,7 @@
-"""Which pictures a run leaves: what the scenario asks for, given what it needs.
+"""Which pictures does a run draw: the plots that its scenario asks for, from its outcomes or from points played again?
 
-Rule: a plot says what it needs (report/plot.py); here that is brought. A sweep is drawn as a whole, and points of each
-compared setting are drawn closely.
+Rule: a plot declares what it is drawn from (report/plots/plot.py), and that is fetched here. Comparison plots show all
+points together, the others one point of each compared setting.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _comparison(scenario: Scenario, outcomes: Sequence[Outcome]) -> Comparison:
 
 
 def _throughputs(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[tuple[str, int, float, float]]:
-    """Line, GPUs, tokens per second, MFU of every point that was played."""
-    found = []
+    """Label of the line, GPUs, tokens per second and MFU of every point that was played."""
+    throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         if outcome.report is not None:
             apart = {k: v for k, v in point.settings.items() if k != "cluster.world_size"}
             line = labelled(apart) or scenario.name
             report = outcome.report
-            found.append((line, point.scenario.cluster.world_size, report["tokens_per_s"], report["mfu"]))
-    return found
+            throughputs.append((line, point.scenario.cluster.world_size, report["tokens_per_s"], report["mfu"]))
+    return throughputs

@@ -1,4 +1,4 @@
-"""A run's directory: everything that a run leaves behind, enough to look at it and to run it again.
+"""What is in a run's directory: everything that a run leaves behind, enough to look at it and to run it again?
 
 Rule: a result is written whole or not at all; what differs from run to run (versions, wall time) stands in run.json
 alone, so that all else is byte-equal for the same scenario and seed.
@@ -43,7 +43,7 @@ from simulator.sweeps import notes
 from simulator.sweeps.outcome import Outcome
 from simulator.sweeps.table import csv_text, write_parquet
 
-# Letters of what a file says that are told.
+# Characters of a file's value that a message repeats.
 _LONGEST: Final = 60
 
 
@@ -82,31 +82,32 @@ def discard(folder: Path) -> None:
 
 
 def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None = None) -> None:
-    """Leave the resolved scenario, and with what it was begun (see `begun_with`)."""
+    """Write the resolved scenario, and the circumstances that a resumed run must share (see `begun_with`)."""
     if circumstances is not None:
         write_whole(folder / "begun.json", json.dumps(circumstances, indent=2) + "\n")
     write_whole(folder / "scenario.yaml", to_yaml(scenario))
 
 
 def begun_with(points: Iterable[Point], **options: bool | list[int] | None) -> dict[str, Any]:
-    """What must not change while a run is interrupted: the simulator, what named files say, options of what is kept."""
+    """What must not change while a run is interrupted: the simulator, the named files, options of what is kept."""
     return {"simulator": edition(), **options, "files": digests_of(point.scenario for point in points)}
 
 
 def going_on(folder: Path, scenario: Scenario, circumstances: dict[str, Any]) -> None:
-    """Make an interrupted run ready to be gone on with.
+    """Check that an interrupted run can be resumed, and clear away what it left half written.
 
     Raises
     ------
     ScenarioError
-        No run, another one, one that was begun with something else, or one that has ended.
+        The directory holds no run, a run of another scenario, one that was begun with other circumstances, or one that
+        has ended.
     """
     left = folder / "scenario.yaml"
     clear_drafts(folder)
     if not left.is_file():
         if not folder.is_dir() or {path.name for path in folder.iterdir()} - {"begun.json"}:
             raise ScenarioError(f"--resume: {folder} holds no scenario.yaml, so there is nothing to go on with")
-        begin(folder, scenario, circumstances)  # it was ended before it had begun
+        begin(folder, scenario, circumstances)  # interrupted before scenario.yaml was written
         return
     if read_text(left) != to_yaml(scenario):
         raise ScenarioError(
@@ -130,10 +131,10 @@ def _refuse_changes(begun: Path, now: dict[str, Any]) -> None:
         then = before.get(key)
         if isinstance(value, dict) and isinstance(then, dict):
             changed = sorted(name for name in {*value, *then} if value.get(name) != then.get(name))
-            told = f"{', '.join(changed)} changed since"
+            change = f"{', '.join(changed)} changed since"
         else:
-            told = f"{key} was {_brief(then)} then and is {_brief(value)} now"
-        raise ScenarioError(f"--resume: {begun.parent} was begun with something else: {told}; give another --out")
+            change = f"{key} was {_brief(then)} then and is {_brief(value)} now"
+        raise ScenarioError(f"--resume: {begun.parent} was begun with something else: {change}; give another --out")
 
 
 def _brief(value: Any) -> str:
@@ -173,7 +174,7 @@ def report_text(outcomes: Iterable[Outcome]) -> str:
 def finish(
     folder: Path, scenario: Scenario, outcomes: Sequence[Outcome], wall_time: float, *, parquet: bool = False
 ) -> None:
-    """Leave the report, its table, and what may differ from run to run; with the last of them the run has ended."""
+    """Write the report, its table, and run.json, whose being there says that the run has ended."""
     clear_drafts(folder)  # of processes that were lost
     write_whole(folder / "report.json", report_text(outcomes))
     if len(outcomes) > 1:
@@ -185,7 +186,7 @@ def finish(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what was left for who goes on."""
+    """Remove the files that only a resumed run needs."""
     (folder / notes.NAME).unlink(missing_ok=True)
     (folder / "begun.json").unlink(missing_ok=True)
 

@@ -130,8 +130,8 @@ def test_many_gpus_alone_stand_in_a_cloud_that_is_always_the_same() -> None:
 
 
 def test_a_link_within_a_tier_bows_round_those_between() -> None:
-    straight = plot_topology._way((0.0, 0.0), (1.0, 0.0), True)
-    bowed = plot_topology._way((0.0, 0.0), (4.0, 0.0), True)
+    straight = plot_topology._path_between((0.0, 0.0), (1.0, 0.0), True)
+    bowed = plot_topology._path_between((0.0, 0.0), (4.0, 0.0), True)
     assert straight == [(0.0, 0.0), (1.0, 0.0)]
     assert bowed[0] == (0.0, 0.0)
     assert bowed[-1] == pytest.approx((4.0, 0.0))

@@ -1,1 +1,1 @@
-"""A timeline in numbers: summaries, how links were used, who held memory."""
+"""A timeline in numbers: summaries of a collective and of a step, use of links, allocations behind a peak."""

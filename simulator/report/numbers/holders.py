@@ -1,6 +1,6 @@
-"""Who holds a rank's memory at a moment: the allocations behind a peak, by name.
+"""Which allocations make up a rank's memory at a moment, such as its peak?
 
-Rule: reads the allocator's log, asks nobody. Like the list of guests who are in the house right now.
+Rule: replays the allocator's log up to that moment; nothing is played again.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tup
         raise ValueError(f"got rank {rank}; allocations are known of {sorted(timeline.allocations) or 'none'}")
     events = timeline.allocations[rank]
     end = _fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
-    held: dict[str, Holder] = {}
+    holders: dict[str, Holder] = {}
     for event in events[:end]:
         if event.action == "alloc":
-            held[event.label] = Holder(event.label, event.category, event.size, event.time)
+            holders[event.label] = Holder(event.label, event.category, event.size, event.time)
         elif event.action == "free":
-            del held[event.label]
-    return tuple(sorted(held.values(), key=lambda holder: (-holder.nbytes, holder.name)))
+            del holders[event.label]
+    return tuple(sorted(holders.values(), key=lambda holder: (-holder.nbytes, holder.name)))
 
 
 def _fullest(events: Sequence[AllocatorEvent]) -> int:

@@ -1,6 +1,6 @@
-"""What every link carried, and when: bytes per time bin and busy time, from the transfers of a Timeline.
+"""How much traffic did each link carry, and when: bytes, bandwidth over time and busy time, from played transfers.
 
-Rule: arithmetic on columns, never a loop over transfers. Like a water meter at each pipe, read once a minute.
+Rule: arithmetic on whole columns, never a loop over transfers, of which there may be millions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.records.timeline import LinkUse, Timeline, TransferLog
 from simulator.report.numbers.intervals import lengths_by_key
 
-# Transfers expanded over the links of their routes at once: bounds the memory, costs no time.
+# Transfers expanded over the links of their routes at once: bounds the memory that this takes, and costs no time.
 _AT_ONCE: Final = 2**18
 
 
@@ -111,14 +111,14 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
 
 
 def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
-    """Bytes and busy time of every link that carried anything, by number.
+    """Bytes and busy time of every link that carried anything, by link number.
 
-    Where the engine noted them itself, these; else added up from its transfers.
+    An engine that noted them itself is believed; otherwise they are added up from its transfers.
     """
     if timeline.links:
         return timeline.links
-    found = link_traffic(timeline, 1)
-    columns = (found.names, found.bandwidths.tolist(), found.nbytes.tolist(), found.busy.tolist())
+    traffic = link_traffic(timeline, 1)
+    columns = (traffic.names, traffic.bandwidths.tolist(), traffic.nbytes.tolist(), traffic.busy.tolist())
     return tuple(LinkUse(*row) for row in zip(*columns, strict=True))
 
 
@@ -127,8 +127,8 @@ def _name(timeline: Timeline, number: int) -> str:
 
 
 def _links(logs: Sequence[TransferLog]) -> list[int]:
-    """Links on the routes of transfers that carry anything."""
-    found: set[int] = set()
+    """Numbers of the links on the routes of transfers that carry anything, rising."""
+    carrying: set[int] = set()
     for log in logs:
         for route in np.unique(log.route_of[log.nbytes > 0]).tolist():
             found.update(log.routes[route])
@@ -136,7 +136,7 @@ def _links(logs: Sequence[TransferLog]) -> list[int]:
 
 
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
-    """Row of the link, bytes, enter and end of each transfer on each of its links, a batch at a time."""
+    """Every transfer on every link of its route, in batches: the link's row, bytes, when it enters and when it ends."""
     for log in logs:
         lengths = np.array([len(route) for route in log.routes], np.int64)
         starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
@@ -159,7 +159,11 @@ def _spread(
     link: Ints, size: Floats, enter: Floats, end: Floats, edges: Floats, carried: Floats, slope: Floats,
     flows: Ints,
 ) -> None:  # fmt: skip
-    """Add flows to the bins: the part bins into `carried`, the whole ones between into `slope` and `flows`."""
+    """Add flows to the bins.
+
+    What falls into a flow's first and last bin goes to `carried` [B]. The bins between it fills: there its rate goes to
+    `slope` [B/s], and 1 to `flows`, as differences from bin to bin.
+    """
     bins = len(edges) - 1
     first = np.clip(np.searchsorted(edges, enter, "right") - 1, 0, bins - 1)
     last = np.clip(np.searchsorted(edges, end, "left") - 1, first, bins - 1)
@@ -185,4 +189,5 @@ def _busy(uses: Sequence[tuple[Ints, Floats, Floats]], links: int) -> Floats:
     """Time with at least one flow on each link, from batches of (link, start, end) [s]."""
     if not uses:
         return np.zeros(links)
-    return lengths_by_key(*(np.concatenate(columns) for columns in zip(*uses, strict=True)), links)
+    link, enter, end = (np.concatenate(columns) for columns in zip(*uses, strict=True))
+    return lengths_by_key(link, enter, end, links)

@@ -1,7 +1,6 @@
-"""Which algorithm wins where: crossings and the one sentence that says it.
+"""Which algorithm is fastest at which size and on how many workers, where does one overtake another, and by how much?
 
-Rule: numbers in, words out; nothing is drawn here. Like the commentator of a race: who led, by how much, and where the
-lead changed.
+Rule: times of a sweep's points in, crossings and a sentence out; nothing is drawn here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Place = tuple[int, int]
 
 _AXES: Final[tuple[Axis, Axis]] = ("world_size", "nbytes")
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-# Times closer than this are equal: the engine's own precision against the closed forms.
+# Times that differ by less than this share are equal: the engine's own precision against the closed forms.
 _EQUAL: Final = 1e-9
 
 
@@ -30,7 +29,7 @@ class ScalingPoint:
     Attributes
     ----------
     algorithm : str
-        The algorithm, or any text that tells this line from the others.
+        The algorithm, or any text that names one line of the picture.
     world_size : int
         Ranks.
     nbytes : int
@@ -55,17 +54,17 @@ class Crossing:
     Attributes
     ----------
     before, after : str
-        Who is ahead below this place, and who above.
+        The faster of the two below `at`, and above it.
     along : {"world_size", "nbytes"}
-        What grows.
+        What varies along the two lines.
     fixed : int
-        The other of the two, which stays.
+        The value of the other, which is the same for both lines.
     at : float
-        The place: ranks, or [B].
+        Where they cross: ranks, or [B].
     time : float
-        Of both, there [s].
+        What both take there [s].
     leads : bool
-        Whether the two are the fastest of all there, so that the lead itself changes.
+        Whether the two are the fastest of all there, so that the winner itself changes.
     """
 
     before: str
@@ -76,7 +75,7 @@ class Crossing:
     time: float
     leads: bool
 
-    def told(self) -> str:
+    def text(self) -> str:
         """Say where: '38 KiB (64 workers)' or '12 workers (64 KiB)'."""
         fixed = _workers(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
         return f"{self.place()} ({fixed})"
@@ -107,13 +106,13 @@ def crossings(points: Iterable[ScalingPoint]) -> tuple[Crossing, ...]:
     Between two neighbouring runs ln(t_a / t_b) is taken as linear in ln x; where it is zero, the lines cross.
     """
     table = by_place(points)
-    found: list[Crossing] = []
+    crossed: list[Crossing] = []
     for along in _AXES:
         for fixed, line in _lines(table, along).items():
             names = list(dict.fromkeys(name for _, times in line for name in times))
             for first, second in combinations(names, 2):
-                found += _pair(line, first, second, along, fixed)
-    return tuple(sorted(found, key=lambda c: (_AXES.index(c.along), c.fixed, c.at, c.before, c.after)))
+                crossed += _pair(line, first, second, along, fixed)
+    return tuple(sorted(crossed, key=lambda c: (_AXES.index(c.along), c.fixed, c.at, c.before, c.after)))
 
 
 def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
@@ -124,7 +123,7 @@ def by_place(points: Iterable[ScalingPoint]) -> dict[Place, dict[str, float]]:
             raise ValueError(f"{point.algorithm}: got time {point.time!r} s; must be positive and finite")
         times = table.setdefault((point.world_size, point.nbytes), {})
         if point.algorithm in times:
-            place = told_place((point.world_size, point.nbytes))
+            place = place_text((point.world_size, point.nbytes))
             raise ValueError(f"{point.algorithm} stands twice at {place}; give the lines different names")
         times[point.algorithm] = point.time
     return table
@@ -142,9 +141,9 @@ def _pair(
     line: Sequence[tuple[int, dict[str, float]]], first: str, second: str, along: Axis, fixed: int
 ) -> list[Crossing]:
     both = [(x, times) for x, times in line if first in times and second in times]
-    # Where both are equal nobody leads; such places lie between a lead and the next.
+    # At places where both are equal neither leads, so they are left out here; one between two leads is the crossing.
     led = [(x, times) for x, times in both if not _equal(times[first], times[second])]
-    found: list[Crossing] = []
+    crossed: list[Crossing] = []
     for (x0, left), (x1, right) in pairwise(led):
         d0, d1 = math.log(left[first] / left[second]), math.log(right[first] / right[second])
         if d0 * d1 > 0:
@@ -155,8 +154,8 @@ def _pair(
         time = tied[0][1][first] if tied else left[first] * (right[first] / left[first]) ** share
         before, after = (first, second) if d0 < 0 else (second, first)
         leads = _equal(left[before], min(left.values())) and _equal(right[after], min(right.values()))
-        found.append(Crossing(before, after, along, fixed, at, time, leads))
-    return found
+        crossed.append(Crossing(before, after, along, fixed, at, time, leads))
+    return crossed
 
 
 def _equal(a: float, b: float) -> bool:
@@ -171,15 +170,15 @@ def finding(points: Iterable[ScalingPoint]) -> str:
     >>> finding([ScalingPoint("ring", 2, 1024, 1.0), ScalingPoint("naive", 2, 1024, 4.0)])
     'ring beats naive by 4.0x (2 workers, 1 KiB)'
     """
-    return _told(list(points), short=False)
+    return _sentence(list(points), short=False)
 
 
 def headline(points: Iterable[ScalingPoint]) -> str:
     """Say the same in fewer words, for a title."""
-    return _told(list(points), short=True)
+    return _sentence(list(points), short=True)
 
 
-def _told(points: list[ScalingPoint], *, short: bool) -> str:
+def _sentence(points: list[ScalingPoint], *, short: bool) -> str:
     table = by_place(points)
     if not table:
         return "nothing was run"
@@ -208,8 +207,8 @@ def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
     ordered = sorted((times[name], place) for place, times in table.items())
     (least, first), (most, last) = ordered[0], ordered[-1]
     if first == last:
-        return f"{name} takes {format_time(least)} ({told_place(first)})"
-    return f"{name} takes {format_time(least)} ({told_place(first)}) to {format_time(most)} ({told_place(last)})"
+        return f"{name} takes {format_time(least)} ({place_text(first)})"
+    return f"{name} takes {format_time(least)} ({place_text(first)}) to {format_time(most)} ({place_text(last)})"
 
 
 def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, float]], *, short: bool) -> str:
@@ -221,15 +220,15 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
         (least, near), (most, far) = ratios[0], ratios[-1]
         ties = sum(_equal(ratio, 1.0) for ratio, _ in ratios)
         if near == far:
-            parts.append(f"{other} by {_factor(most)} ({told_place(far)})")
+            parts.append(f"{other} by {_factor(most)} ({place_text(far)})")
         elif short:
             parts.append(f"{other} everywhere, by {_factor(least)} to {_factor(most)}")
         elif ties == len(ratios):
             parts.append(f"{other} nowhere: equal at all {ties}")
         elif ties:
-            parts.append(f"{other} by up to {_factor(most)} ({told_place(far)}), equal at {ties} of {len(ratios)}")
+            parts.append(f"{other} by up to {_factor(most)} ({place_text(far)}), equal at {ties} of {len(ratios)}")
         else:
-            span = f"{_factor(least)} ({told_place(near)}) to {_factor(most)} ({told_place(far)})"
+            span = f"{_factor(least)} ({place_text(near)}) to {_factor(most)} ({place_text(far)})"
             parts.append(f"{other} everywhere, by {span}")
     if len(table) == 1:
         return f"{name} beats {_listed(parts)}"
@@ -238,7 +237,7 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
 
 
 def _shared_lead(
-    names: list[str], table: Mapping[Place, dict[str, float]], found: Sequence[Crossing], *, short: bool
+    names: list[str], table: Mapping[Place, dict[str, float]], crossed: Sequence[Crossing], *, short: bool
 ) -> str:
     wins: dict[str, list[tuple[float, Place]]] = {name: [] for name in names}
     ties = 0
@@ -252,32 +251,32 @@ def _shared_lead(
     parts: list[str] = []
     for name in order:
         ratio, place = max(wins[name])
-        by = "" if short else f" by up to {_factor(ratio)} ({told_place(place)})"
+        by = "" if short else f" by up to {_factor(ratio)} ({place_text(place)})"
         won = len(wins[name])
         parts.append(f"{name} {f'wins {won} of {len(table)} settings' if name == order[0] else won}{by}")
-    told = ", ".join([*parts, *([f"{ties} tied"] if ties else [])])
-    return f"{told}; {_changes([c for c in found if c.leads], 1 if short else 3)}"
+    wins_text = ", ".join([*parts, *([f"{ties} tied"] if ties else [])])
+    return f"{wins_text}; {_changes([c for c in crossed if c.leads], 1 if short else 3)}"
 
 
-def _changes(found: Sequence[Crossing], most: int) -> str:
+def _changes(crossed: Sequence[Crossing], most: int) -> str:
     """Say who overtakes whom, and the range of places; along size where sizes differ, else along workers."""
-    along: Axis = "nbytes" if any(c.along == "nbytes" for c in found) else "world_size"
+    along: Axis = "nbytes" if any(c.along == "nbytes" for c in crossed) else "world_size"
     pairs: dict[tuple[str, str], list[Crossing]] = {}
-    for crossing in found:
+    for crossing in crossed:
         if crossing.along == along:
             pairs.setdefault((crossing.after, crossing.before), []).append(crossing)
     if not pairs:
         return "the lead never changes along one axis"
-    told: list[str] = []
+    changes: list[str] = []
     for (after, before), places in sorted(pairs.items(), key=lambda item: -len(item[1]))[:most]:
         first, last = places[0], places[-1]
-        until = "" if first is last else f" to {last.told()}"
-        told.append(f"{after} overtakes {before} at {first.told()}{until}")
+        until = "" if first is last else f" to {last.text()}"
+        changes.append(f"{after} overtakes {before} at {first.text()}{until}")
     more = f" (and {len(pairs) - most} more)" if len(pairs) > most else ""
-    return _listed(told) + more
+    return _listed(changes) + more
 
 
-def told_place(place: Place) -> str:
+def place_text(place: Place) -> str:
     """Say a setting: '2 workers, 256 MiB'."""
     return f"{_workers(place[0])}, {format_bytes(place[1])}"
 
@@ -287,7 +286,7 @@ def _workers(count: int) -> str:
 
 
 def _where(table: Mapping[Place, object]) -> str:
-    return f"({told_place(next(iter(table)))})" if len(table) == 1 else "everywhere"
+    return f"({place_text(next(iter(table)))})" if len(table) == 1 else "everywhere"
 
 
 def _factor(ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""The numbers of a played collective: one record, and one sentence that says what held it up.
+"""How fast was a collective, and what held it up: time, bus bandwidth, bytes and the bottleneck of a played one.
 
 Rule: reads the timeline and the plan, never asks a model or an engine. Report keys, and only they, carry units.
 """
@@ -20,7 +20,7 @@ from simulator.report.numbers.link_use import link_uses
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The link that its bandwidth keeps busy longest.
+    """The link whose bytes take longest at its bandwidth.
 
     Attributes
     ----------
@@ -108,12 +108,12 @@ def busbw_factor(operation: str, world_size: int) -> float:
 
 
 def with_link_use(timeline: Timeline) -> Timeline:
-    """Add what each link carried and how long it was busy."""
+    """The timeline, with what each link carried and how long it was busy."""
     return replace(timeline, links=link_uses(timeline))
 
 
 def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_form: bool = True) -> CollectiveReport:
-    """Put the numbers of a played collective together.
+    """Compute the report of a played collective.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
     operation, world_size = ops[0].schedule.operation, len(ops[0].group)
     nbytes, time = sum(op.nbytes for op in ops), timeline.end
     algbw = nbytes / time if time > 0 else None
-    held = bottleneck(timeline)
+    busiest = bottleneck(timeline)
     return CollectiveReport(
         time_s=time,
         algbw=algbw,
@@ -152,8 +152,8 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         predicted_s=plan.predicted if exact_form else None,
         algorithm=plan.algorithm,
         why=plan.why,
-        bottleneck=held,
-        because=_because(timeline, held, nbytes),
+        bottleneck=busiest,
+        because=_because(timeline, busiest, nbytes),
     )
 
 
@@ -172,21 +172,22 @@ def bottleneck(timeline: Timeline) -> Bottleneck | None:
     return Bottleneck(busiest.name, busiest.nbytes, min(busiest.busy / timeline.end, 1.0))
 
 
-def _because(timeline: Timeline, held: Bottleneck | None, nbytes: int) -> str:
-    if held is None:
+def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
+    if busiest is None:
         return "only latency: no link carries any bytes"
-    bandwidth = next(use.bandwidth for use in timeline.links if use.name == held.link)
-    full = held.bytes / bandwidth / timeline.end
-    load = f"{held.link} carries {held.bytes / nbytes:.3g} S" if nbytes else held.link
+    bandwidth = next(use.bandwidth for use in timeline.links if use.name == busiest.link)
+    full = busiest.bytes / bandwidth / timeline.end
+    load = f"{busiest.link} carries {busiest.bytes / nbytes:.3g} S" if nbytes else busiest.link
     if full >= 0.45:
-        return f"{load} and is busy {held.busy_fraction:.0%} of the time: its bandwidth holds the collective up"
+        return f"{load} and is busy {busiest.busy_fraction:.0%} of the time: its bandwidth holds the collective up"
     return f"{load}, {full:.0%} of what it could: latencies and waiting hold the collective up, not bandwidth"
 
 
 def _peak_buffer(op: Collective, log: TransferLog) -> int:
-    """Most bytes that one rank buffers of a sum in rank order.
+    """Most bytes that one rank buffers where a sum is formed in rank order.
 
-    Each part counts from when it begins to arrive until the last for its chunk is in.
+    There no part can be added before all parts of its chunk are there. So each part counts from when it begins to
+    arrive until the last part for its chunk has arrived.
     """
     if not log.transfers.reduce.any():
         return 0

@@ -1,4 +1,4 @@
-"""The numbers of a played training step: one record, and one sentence that says what held it up.
+"""How fast was a training step, and what held it up: step time, tokens/s, MFU, exposed communication, peak memory.
 
 Rule: reads the timeline and the plan, never asks a model or an engine. Report keys, and only they, carry units.
 """
@@ -20,7 +20,7 @@ from simulator.step.plan import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What a real training told, a number a step.
+    """What a real training measured of itself, one number for each step.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class Learning:
     staleness : tuple of float
         Updates by others between a gradient's parameters and its own update, on average; 0 where all wait.
     seen : dict of check to step
-        Checks that something is wrong, with the first step in which they told.
+        Checks that found something wrong, with the first step in which they did.
     stopped : str
-        Why there are fewer steps than were asked for, and who waits for whom; empty otherwise.
+        Why there are fewer steps than were asked for, and which rank waits for which; empty otherwise.
     losses_by_rank : tuple of tuple of float
         A row a step, a column a rank: the mean over its micro-batches; not a number for a worker that waits for nobody
         and was at none in that step.
@@ -66,11 +66,11 @@ class TrainingReport:
         Of the rank that ends last [s].
     tokens_per_s, tokens_per_s_per_gpu : float
     mfu, hfu : float
-        FLOPs of the model, and those with recomputation, over what all GPUs could have done at their dense peak; full
-        attention counted (PaLM, appendix B).
+        Model FLOPs utilization, and hardware FLOPs utilization, which counts recomputation too: FLOPs over what all
+        GPUs could have done at their dense peak; full attention counted (PaLM, appendix B).
     compute_time_s, comm_time_s, exposed_comm_time_s, bubble_time_s : float
         Unions of spans of the rank that ends last: kernels, and what the host's processors compute for it;
-        collectives and copies; those with no computing beside them; neither [s].
+        collectives and copies; those during which nothing was computed; neither [s].
     recompute_time_s, optimizer_time_s : float
         Parts of compute_time_s; of the optimizer's, which may run on the host, what no kernel of the passes hides [s].
     peak_memory_bytes : int
@@ -121,39 +121,74 @@ class TrainingReport:
     learning: Learning | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON, which has no infinity: what is no finite number is None."""
-        found = asdict(self)
-        learning = found["learning"] or {}
+        """Plain data, for JSON, which has no infinity and no nan: they become None."""
+        document = asdict(self)
+        learning = document["learning"] or {}
         for key in ("losses", "gradient_norms"):
             if key in learning:
                 learning[key] = _finite(learning[key])
         if "losses_by_rank" in learning:
             learning["losses_by_rank"] = tuple(map(_finite, learning["losses_by_rank"]))
-        return found
+        return document
 
 
 def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
     return tuple(value if isfinite(value) else None for value in values)
 
 
-def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
-    """Put the numbers of a played step together."""
-    # Where workers do not wait for each other several steps were played: what is told is one's share.
-    time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
-    last = min((s for s in timeline.spans if s.end == time), key=lambda s: s.rank).rank
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one rank did, and when: its spans by where they ran.
+
+    Attributes
+    ----------
+    kernels, host : tuple of Span
+        On the GPU's compute stream; on its host's processors.
+    communication : tuple of Span
+        Collectives and copies.
+    """
+
+    kernels: tuple[Span, ...]
+    host: tuple[Span, ...]
+    communication: tuple[Span, ...]
+
+    @property
+    def compute(self) -> list[Interval]:
+        """When something was computed, by the GPU or for it."""
+        return [*_times(self.kernels), *_times(self.host)]
+
+    @property
+    def passes(self) -> list[Interval]:
+        """When the forward or the backward pass ran."""
+        return _times(span for span in self.kernels if span.kind != "optimizer")
+
+    def of_kind(self, kind: str) -> list[Interval]:
+        """When a kind of work ran, on whatever stream."""
+        return _of((*self.kernels, *self.host, *self.communication), kind)
+
+
+def _work_of_last_rank(timeline: Timeline) -> _Work:
+    """The work of the rank that ends last, of several that do the lowest."""
+    last = min((span for span in timeline.spans if span.end == timeline.end), key=lambda span: span.rank).rank
     spans = [span for span in timeline.spans if span.rank == last]
-    kernels = [(s.start, s.end) for s in spans if s.stream == "compute"]
-    passes = [(s.start, s.end) for s in spans if s.stream == "compute" and s.kind != "optimizer"]
-    compute = [*kernels, *((s.start, s.end) for s in spans if s.stream == HOST)]
-    moving = [s for s in spans if s.stream not in ("compute", HOST)]
-    comm = [(s.start, s.end) for s in moving]
+    return _Work(
+        kernels=tuple(span for span in spans if span.stream == "compute"),
+        host=tuple(span for span in spans if span.stream == HOST),
+        communication=tuple(span for span in spans if span.stream not in ("compute", HOST)),
+    )
+
+
+def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
+    """Compute the report of a played step."""
+    # Where workers do not wait for each other several steps were played: what is reported is one step's share.
+    time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
+    work = _work_of_last_rank(timeline)
+    compute, comm = work.compute, _times(work.communication)
+    exposed, bubble = outside(comm, compute), time - length([*compute, *comm])
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     capacity = cluster.gpus[peak.rank].hbm_bytes
-    peak_flops = cluster.gpus[0].peak_flops[plan.step.precision.matmul]
-    available = ranks * peak_flops
+    available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
-    exposed = outside(comm, compute)
-    bubble = time - length([*compute, *comm])
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -164,8 +199,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         comm_time_s=length(comm) / rounds,
         exposed_comm_time_s=exposed / rounds,
         bubble_time_s=max(bubble, 0.0) / rounds,
-        recompute_time_s=length(_of(spans, "recompute")) / rounds,
-        optimizer_time_s=outside(_of(spans, "optimizer"), passes) / rounds,
+        recompute_time_s=length(work.of_kind("recompute")) / rounds,
+        optimizer_time_s=outside(work.of_kind("optimizer"), work.passes) / rounds,
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
         peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),
@@ -174,15 +209,15 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
-        because=_because(time, kernels, compute, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
-        exposed_comm_time_by_kind={kind: found / rounds for kind, found in _by_kind(moving, compute).items()},
+        because=_because(time, work, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
+        exposed_comm_time_by_kind={kind: seconds / rounds for kind, seconds in _by_kind(work).items()},
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
     )
 
 
 def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
-    """All ranks' steps [1/s]; where they do not wait for each other each goes at its own pace."""
+    """Steps of all ranks together [1/s]; ranks that do not wait for each other go each at a pace of their own."""
     if rounds == 1:
         return 1 / timeline.end
     ends: dict[int, float] = {}
@@ -191,19 +226,19 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
     return sum(rounds / end for end in ends.values()) / ranks
 
 
-def _by_kind(moving: list[Span], compute: list[Interval]) -> dict[str, float]:
-    """Exposed time of each kind, longest first, none of it counted twice."""
-    alone = {kind: outside(_of(moving, kind), compute) for kind in {span.kind for span in moving}}
-    found: dict[str, float] = {}
-    covered = list(compute)
+def _by_kind(work: _Work) -> dict[str, float]:
+    """Exposed time of each kind of communication, longest first; where two overlap it counts for the longer [s]."""
+    moving, covered = work.communication, work.compute
+    alone = {kind: outside(_of(moving, kind), covered) for kind in {span.kind for span in moving}}
+    exposed: dict[str, float] = {}
     for kind in sorted(alone, key=lambda kind: (-alone[kind], kind)):
-        found[kind] = outside(_of(moving, kind), covered)
+        exposed[kind] = outside(_of(moving, kind), covered)
         covered += _of(moving, kind)
-    return found
+    return exposed
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
-    """What is missing [B]: of the bytes themselves, or, where only fragments are in the way, of what is reserved."""
+    """How much memory is missing [B]: for the allocations, or, where only fragments are too much, for the segments."""
     if not timeline.short_of_memory:
         return 0
     if peak > capacity:
@@ -211,26 +246,29 @@ def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
     return max(1, max(timeline.reserved.values(), default=capacity) - capacity)
 
 
+def _times(spans: Iterable[Span]) -> list[Interval]:
+    return [(span.start, span.end) for span in spans]
+
+
 def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
-    return [(s.start, s.end) for s in spans if s.kind == kind]
+    return _times(span for span in spans if span.kind == kind)
 
 
-def _because(
-    time: float, kernels: list[Interval], compute: list[Interval], exposed: float, bubble: float, room: str
-) -> str:
+def _because(time: float, work: _Work, exposed: float, bubble: float, room: str) -> str:
+    kernels = _times(work.kernels)
     shares = {
         "kernels": length(kernels) / time,
-        "the host's update": outside(compute, kernels) / time,
+        "the host's update": outside(work.compute, kernels) / time,
         "communication that nothing hides": exposed / time,
         "idle": bubble / time,
     }
-    told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.005)
-    return f"{told}; {room}"
+    parts = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.005)
+    return f"{parts}; {room}"
 
 
 def _room(timeline: Timeline, share: float) -> str:
-    """Say how full the GPU is; fragments alone can be too much for it."""
-    told = f"memory peaks at {share:.0%} of the GPU's"
+    """Say how full the GPU's memory is; allocations that fit may still not fit with the fragments between them."""
+    peak = f"memory peaks at {share:.0%} of the GPU's"
     if not timeline.short_of_memory:
-        return told
-    return f"{told}, so it does not fit" if share > 1 else f"{told} and fragments take the rest, so it does not fit"
+        return peak
+    return f"{peak}, so it does not fit" if share > 1 else f"{peak} and fragments take the rest, so it does not fit"

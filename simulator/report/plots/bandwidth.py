@@ -1,6 +1,6 @@
-"""How full each link was, over time: a heat map, and beside it how long each link was busy.
+"""How full was each link, over time, and which one is the bottleneck: a heat map, and beside it how long each was busy.
 
-Rule: a row is a directed link, colour is the share of its bandwidth. Like a traffic map of a day: red where cars queue.
+Rule: a row is a directed link, colour is the share of its bandwidth.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 40
 _BINS: Final = 400
-# Of more transfers the use of links over time takes minutes to add up.
+# Of more transfers than these the use of links over time takes minutes to add up.
 _MOST_TRANSFERS: Final = 5_000_000
-# Links whose busy time lies this close together are told as equally used.
+# Links whose shares lie this close together (relative) are called equally used.
 _ALIKE: Final = 0.05
 
 
@@ -50,26 +50,26 @@ def figure(timeline: Timeline) -> Figure:
     shown = uses[:_MOST_ROWS]
     traffic = link_traffic(timeline, _BINS, {use.name for use in shown})
     with style.applied():
-        drawn = style.new_figure(11.0, 1.9 + 0.23 * max(6, len(shown)))
+        fig = style.new_figure(11.0, 1.9 + 0.23 * max(6, len(shown)))
         if len(traffic):
-            heat, bars = drawn.subplots(1, 2, sharey=True, width_ratios=[4, 1])
-            _heat_map(drawn, heat, traffic, shown, timeline.end)
+            heat, bars = fig.subplots(1, 2, sharey=True, width_ratios=[4, 1])
+            _heat_map(fig, heat, traffic, shown, timeline.end)
         else:
-            heat = bars = drawn.subplots()
+            heat = bars = fig.subplots()
         _bars(bars, shown, timeline.end)
         _rows(heat, shown, len(uses))
-        style.set_title(drawn, f"{on_links(timeline)}{finding(uses, timeline.end)}")
-    return drawn
+        style.set_title(fig, f"{on_links(timeline)}{finding(uses, timeline.end)}")
+    return fig
 
 
 def on_links(timeline: Timeline) -> str:
-    """Say how few collectives were on links, if closed forms stood for some; else nothing."""
+    """Say how many collectives were not on links because closed forms stood for them; nothing where there are none."""
     every = {span.name for span in timeline.spans if span.kind in OPERATIONS}
     played = {sent.collective for sent in timeline.sent} & every
     if len(played) == len(every):
         return ""
-    untold = f"{len(every) - len(played)} of {len(every)} collectives"
-    return f"closed forms stand for {untold}, which are on no link (collectives: played); of the rest "
+    replaced = f"{len(every) - len(played)} of {len(every)} collectives"
+    return f"closed forms stand for {replaced}, which are on no link (collectives: played); of the rest "
 
 
 def finding(uses: Sequence[LinkUse], end: float) -> str:
@@ -104,7 +104,7 @@ def finding(uses: Sequence[LinkUse], end: float) -> str:
 
 
 def used(use: LinkUse, end: float) -> float:
-    """Share of what a link could have carried until a time [s] that it did carry, 0 to 1."""
+    """Share of a link's bandwidth that it used until a time [s], 0 to 1."""
     if end <= 0.0 or not use.bandwidth > 0.0:
         return 0.0
     return min(1.0, use.nbytes / (use.bandwidth * end))
@@ -114,13 +114,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _heat_map(drawn: Figure, axes: Axes, traffic: LinkTraffic, shown: list[LinkUse], end: float) -> None:
+def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: list[LinkUse], end: float) -> None:
     image = axes.imshow(
         _shares(traffic, shown), aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=1.0,
         extent=(0.0, float(traffic.edges[-1]), len(shown) - 0.5, -0.5),
     )  # fmt: skip
     style.time_axis(axes, end)
-    bar = drawn.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
+    bar = fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
     bar.set_label("share of the link's bandwidth (mean of each 1/400 of the time)")
 
 
@@ -151,9 +151,9 @@ def _rows(axes: Axes, shown: list[LinkUse], total: int) -> None:
     axes.set_yticks(range(len(shown)), [f"{use.name}  {format_bytes(use.nbytes)}" for use in shown], fontsize=8.0)
     axes.set_ylim(len(shown) - 0.5, -0.5)
     caps = sorted({use.bandwidth for use in shown})
-    told = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
+    bandwidth = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
     left_out = f"; and {total - len(shown)} more" if total > len(shown) else ""
-    axes.set_title(f"links of {told}, by bytes carried{left_out}", loc="left")
+    axes.set_title(f"links of {bandwidth}, by bytes carried{left_out}", loc="left")
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:

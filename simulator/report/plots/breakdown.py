@@ -1,6 +1,6 @@
-"""Where a step's time goes: one bar a run, cut into kernels, recomputation, optimizer, bare communication and idling.
+"""Where does a step's time go: a bar a run, cut into kernels, recomputation, optimizer, exposed communication, idling?
 
-Rule: draws reports' numbers, computes none.
+Rule: draws reports' numbers, computes none. "Bare" communication in the picture is what no kernel hides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PASSES: Final = "forward and backward"
 _IDLE: Final = "idle"
-# A part that no bar shows wider than this would only make the legend longer.
+# A part that is nowhere wider than this share of the longest bar would only make the legend longer.
 _THINNEST: Final = 0.002
 # Letters on a line of a label: longer ones would leave the bars no room.
 _LABEL: Final = 40
@@ -34,8 +34,8 @@ def parts(report: Mapping[str, Any]) -> dict[str, float]:
     """
     recompute, optimizer = report["recompute_time_s"], report["optimizer_time_s"]
     bare = {f"bare {kind}": seconds for kind, seconds in report["exposed_comm_time_by_kind"].items()}
-    found = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
-    return found | bare | {_IDLE: report["bubble_time_s"]}
+    passes = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
+    return passes | bare | {_IDLE: report["bubble_time_s"]}
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
@@ -50,8 +50,8 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     names = _shown(bars, longest)
     colours = _colours(names)
     with style.applied():
-        drawn = style.new_figure(9.0, 1.7 + 0.42 * len(rows) + 0.2 * (len(names) // 4))
-        axes = drawn.subplots()
+        fig = style.new_figure(9.0, 1.7 + 0.42 * len(rows) + 0.2 * (len(names) // 4))
+        axes = fig.subplots()
         left = [0.0] * len(rows)
         for name in names:
             widths = [bar.get(name, 0.0) for bar in bars]
@@ -65,13 +65,13 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
         axes.set_xlim(0, longest * 1.12)
         style.time_axis(axes, longest)
         axes.set_ylabel("")
-        drawn.legend(loc="outside lower left", ncols=4, frameon=False)
-        style.set_title(drawn, finding(rows))
-    return drawn
+        fig.legend(loc="outside lower left", ncols=4, frameon=False)
+        style.set_title(fig, finding(rows))
+    return fig
 
 
 def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
-    """Parts that can be seen in some bar, passes first, idling last, what is bare by its size in between."""
+    """Parts that can be seen in some bar: kernels first, then exposed communication by its size, idling last."""
     widest: dict[str, float] = {}
     for bar in bars:
         for name, seconds in bar.items():
@@ -83,10 +83,10 @@ def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    """A kind of communication has the colour that it has in timelines; idling is pale."""
-    plain = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names if name != _IDLE}
-    found = style.colours(plain.values())
-    return {name: found[told] for name, told in plain.items()} | {_IDLE: style.PALE}
+    """Colours by part: a kind of communication has the colour that it has in timelines; idling is pale."""
+    kinds = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names if name != _IDLE}
+    by_kind = style.colours(kinds.values())
+    return {name: by_kind[kind] for name, kind in kinds.items()} | {_IDLE: style.PALE}
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

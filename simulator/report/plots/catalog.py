@@ -1,4 +1,4 @@
-"""Which plots exist: one module of this folder each, found by itself.
+"""Which plots exist? One module of this folder each, found by its file name.
 
 Rule: a module is a plot of scenarios if it has a PLOT. Two modules may share a name if one is of collectives and one of
 training steps; figures of other commands (a topology, a fit) have none.
@@ -15,8 +15,8 @@ from simulator.report.plots.plot import Plot
 
 @cache
 def _plots() -> tuple[Plot, ...]:
-    found = declared(simulator.report.plots, "PLOT", Plot)
-    return tuple(sorted(found.values(), key=lambda plot: plot.name))
+    plots = declared(simulator.report.plots, "PLOT", Plot)
+    return tuple(sorted(plots.values(), key=lambda plot: plot.name))
 
 
 def names() -> tuple[str, ...]:

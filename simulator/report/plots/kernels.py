@@ -1,7 +1,7 @@
-"""Simulated over measured time of every matmul of a table: a panel for each dtype.
+"""How far is each simulated matmul from its measured time: their ratio over the work, a panel for each dtype.
 
-Rule: a point a shape, the line is agreement; what beats the GPU's peak or HBM is drawn apart. Like a target with all
-shots left in.
+Rule: every shape is a point, the worst too, and the line is agreement; measured times that beat the GPU's peak or its
+HBM bandwidth have a mark of their own.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def figure(panels: Sequence[Panel], finding: str) -> Figure:
     if not panels:
         raise ValueError("no dtype to draw; give at least one panel")
     with style.applied():
-        drawn = style.new_figure(3.7 * len(panels), 3.6)
-        row = drawn.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+        fig = style.new_figure(3.7 * len(panels), 3.6)
+        row = fig.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
         for axes, panel in zip(row, panels, strict=True):
             _panel(axes, panel)
         row[0].set_ylabel("simulated / measured time")
         if any(not all(panel.possible) for panel in panels):
             row[-1].legend(loc="lower right")
-        style.set_title(drawn, finding)
-    return drawn
+        style.set_title(fig, finding)
+    return fig
 
 
 def _panel(axes: Axes, panel: Panel) -> None:

@@ -1,6 +1,6 @@
-"""Where the vertices of a cluster stand in a drawing, and which of a large one are drawn.
+"""Where do the vertices of a cluster stand in a drawing, and which of a large cluster are drawn?
 
-Rule: places only, no ink. Like seating plans: one for a round table, one for a hall with tiers.
+Rule: computes places only; topology.py draws. Small networks stand in a circle, like a round table, others in tiers.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
     own: dict[int, list[str]] = {number: [] for number in range(len(cluster.nodes))}
     shared: list[str] = []
     for vertex in cluster.graph:
-        nodes = near.get(vertex, frozenset())
-        if len(nodes) == 1:
-            own[next(iter(nodes))].append(vertex)
+        nearest = near.get(vertex, frozenset())
+        if len(nearest) == 1:
+            own[next(iter(nearest))].append(vertex)
         else:
             shared.append(vertex)
     chosen: set[str] = set()
-    drawn = 0
+    nodes = 0
     for number, vertices in own.items():
-        if drawn and len(chosen) + len(vertices) > most:
+        if nodes and len(chosen) + len(vertices) > most:
             break
         if len(vertices) > most:
             return _around(cluster, cluster.ranks[cluster.nodes[number][0]], _PART_OF_A_NODE), 0
         chosen.update(vertices)
-        drawn = number + 1
-    room = [vertex for vertex in shared if any(node < drawn for node in near.get(vertex, ()))]
+        nodes = number + 1
+    room = [vertex for vertex in shared if any(node < nodes for node in near.get(vertex, ()))]
     chosen.update(room[: max(0, most - len(chosen))])
-    return chosen, drawn
+    return chosen, nodes
 
 
 def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
-    """The vertices nearest to one, by hops: of a node larger than the page, as a star of a thousand GPUs is."""
-    found = {vertex: None}
+    """The vertices nearest to one, by hops; for a node larger than the page, such as a star of a thousand GPUs."""
+    reached = {vertex: None}
     front = [vertex]
-    while front and len(found) < most:
-        front = [other for near in front for other in cluster.graph.successors(near) if other not in found]
-        found |= dict.fromkeys(front)
+    while front and len(reached) < most:
+        front = [other for near in front for other in cluster.graph.successors(near) if other not in reached]
+        reached |= dict.fromkeys(front)
         front = list(dict.fromkeys(front))
-    return set(list(found)[:most])
+    return set(list(reached)[:most])
 
 
 def _nearest_nodes(cluster: Cluster) -> dict[str, frozenset[int]]:
@@ -125,18 +125,24 @@ def _circle(vertices: Sequence[str]) -> dict[str, Place]:
 
 
 def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict[str, Place]:
-    """Tiers by hops from the nearest GPU; what joins only GPUs that have another way out stands below them."""
+    """Place vertices in tiers by hops from the nearest GPU.
+
+    A vertex that joins only GPUs which also reach other vertices (an NVLink switch beside network cards) stands below
+    the GPUs.
+    """
     level = _levels(graph, kinds)
     x = {vertex: float(i) for i, vertex in enumerate(order)}
-    found = {vertex: (x[vertex], 0.0) for vertex in order}
+    placed = {vertex: (x[vertex], 0.0) for vertex in order}
     width = max(1, len(order) - 1)
     for tier in sorted(set(level.values()) - {0}, key=lambda tier: (abs(tier), tier)):
         members = [vertex for vertex in graph if level[vertex] == tier]
-        wanted = {vertex: _middle([found[other][0] for other in graph[vertex] if other in found]) for vertex in members}
+        wanted = {
+            vertex: _middle([placed[other][0] for other in graph[vertex] if other in placed]) for vertex in members
+        }
         members.sort(key=lambda vertex: (wanted[vertex], vertex))
         for vertex, place in zip(members, _spaced([wanted[vertex] for vertex in members], width), strict=True):
-            found[vertex] = (place, float(tier))
-    return found
+            placed[vertex] = (place, float(tier))
+    return placed
 
 
 def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
@@ -149,8 +155,8 @@ def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
         front = list(dict.fromkeys(reached))
     for vertex in graph:
         level.setdefault(vertex, 1)
-        ways_out = any(kinds[far] != "gpu" and far != vertex for near in graph[vertex] for far in graph[near])
-        if kinds[vertex] != "gpu" and ways_out and all(kinds[near] == "gpu" for near in graph[vertex]):
+        others = any(kinds[far] != "gpu" and far != vertex for near in graph[vertex] for far in graph[near])
+        if kinds[vertex] != "gpu" and others and all(kinds[near] == "gpu" for near in graph[vertex]):
             level[vertex] = -1
     return level
 
@@ -160,11 +166,11 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _spaced(wanted: Sequence[float], width: float) -> list[float]:
-    """Keep an order, with at least a step between neighbours, as near to the wanted places as a sweep gets."""
+    """Keep an order, with at least a step between neighbours, near to the wanted places."""
     step = min(1.0, 2.0 * width / max(1, len(wanted)))
-    found: list[float] = []
+    places: list[float] = []
     for place in wanted:
-        found.append(max(place, found[-1] + step) if found else place)
-    # The sweep pushes to the right; half of what it pushed is given back to all.
-    shift = _middle([place - want for place, want in zip(found, wanted, strict=True)])
-    return [place - shift for place in found]
+        places.append(max(place, places[-1] + step) if places else place)
+    # The loop above pushes places to the right only; moving all back by the mean push centres them on the wanted ones.
+    shift = _middle([place - want for place, want in zip(places, wanted, strict=True)])
+    return [place - shift for place in places]

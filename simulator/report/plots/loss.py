@@ -1,8 +1,8 @@
-"""Loss against steps and against simulated time: what a real training inside the cluster learned, and when.
+"""How did the loss of real trainings fall, by step and by simulated time?
 
 Rule: draws reports' numbers, computes none. Crosses are steps that were skipped, a square is where a training stopped.
-Runs that take the same time have nothing to show against it: the second panel then tells how far each is from the
-first.
+Where all runs take the same time a panel against time would repeat the first; it then shows how far each run's loss is
+from the first run's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Row = tuple[str, Mapping[str, Any]]
 Learned = tuple[str, Mapping[str, Any]]
-# Losses farther apart at the end than this share are worth a word, and lines of their own.
+# Last losses that differ by more than this share are named in the title; closer ones lie on each other in the picture.
 _APART: Final = 0.005
 # Characters of all labels of a row of the legend together.
 _LEGEND: Final = 120
-# Below what float32 tells of a loss: the axis is linear there, so that runs without any difference stand at 0.
+# Smaller than float32 resolves of a loss: the axis is linear below it, so that runs without any difference stand at 0.
 _NOTHING: Final = 1e-8
 
 
@@ -38,8 +38,8 @@ def figure(rows: Sequence[Row]) -> Figure:
     """
     runs = [(label, _numbers(report["learning"])) for label, report in rows]
     with style.applied():
-        drawn = style.new_figure(11.0, 4.6)
-        by_step, beside = drawn.subplots(1, 2, sharey=not _same_times(runs))
+        fig = style.new_figure(11.0, 4.6)
+        by_step, beside = fig.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
         for (label, learning), width in zip(runs, _widths(runs), strict=True):
             _line(by_step, range(len(learning["losses"])), learning, colours[label], width, label)
@@ -57,9 +57,9 @@ def figure(rows: Sequence[Row]) -> Figure:
         else:
             style.time_axis(beside, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
             beside.set_xlabel(f"simulated {beside.get_xlabel()}")
-        _legend(drawn, by_step, runs)
-        style.set_title(drawn, finding(rows))
-    return drawn
+        _legend(fig, by_step, runs)
+        style.set_title(fig, finding(rows))
+    return fig
 
 
 def _step_axis(axes: Axes) -> None:
@@ -69,8 +69,8 @@ def _step_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _legend(drawn: Figure, axes: Axes, runs: Sequence[Learned]) -> None:
-    """Below both panels: the runs, and what marks on their lines say."""
+def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned]) -> None:
+    """Write the runs below both panels, and what the marks on their lines mean."""
     from matplotlib.lines import Line2D
 
     handles, labels = axes.get_legend_handles_labels()
@@ -80,11 +80,11 @@ def _legend(drawn: Figure, axes: Axes, runs: Sequence[Learned]) -> None:
             labels.append(happened)
     longest = max(len(label) for label, _ in runs) + 6
     columns = min(len(runs), max(1, _LEGEND // longest))
-    drawn.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
+    fig.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
 
 
 def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With what JSON has no number for as one that is none."""
+    """A training's numbers, with nan for a loss that is not finite, which JSON writes as null."""
     return {**learning, "losses": [float("nan") if loss is None else loss for loss in learning["losses"]]}
 
 
@@ -98,7 +98,7 @@ def _same_times(runs: Sequence[Learned]) -> bool:
 
 
 def _widths(runs: Sequence[Learned]) -> list[float]:
-    """Runs that learn alike lie on each other: thinner lines above thicker ones show them all."""
+    """Line widths: where losses coincide, thinner lines above thicker ones keep every run visible."""
     last = [learning["losses"][-1] for _, learning in runs if learning["losses"] and not learning["stopped"]]
     alike = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
     more = min(1.6, 6.0 / len(runs)) if alike else 0.0
@@ -109,7 +109,7 @@ def _line(
     axes: Axes, along: Sequence[float], learning: Mapping[str, Any], colour: str, width: float, label: str
 ) -> None:
     losses, skipped = learning["losses"], list(learning["skipped"])
-    # A single step is no line.
+    # A line through a single step would not be seen, so it is a point.
     axes.plot(along, losses, "o" if len(losses) == 1 else "-", color=colour, label=label, linewidth=width)
     axes.plot([along[n] for n in skipped], [losses[n] for n in skipped], "x", color=style.BLACK, markersize=6)
     if learning["stopped"] and losses:
@@ -125,7 +125,7 @@ def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any],
 
 
 def finding(rows: Sequence[Row]) -> str:
-    """Say how far runs lie apart at the end, and which is there first."""
+    """Say how far the runs' losses differ at the end, and which run ends first."""
     known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
     whole = [(label, learning) for label, learning in known if not learning["stopped"]]
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
@@ -163,7 +163,7 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
 
 
 def _at(learning: Mapping[str, Any], time: float) -> float:
-    """The last loss that was known then; the first where there was none yet."""
+    """The loss of the last step that had ended by a time [s]; the first loss before any had."""
     known = sum(end <= time for end in learning["ended_s"])
     return float(learning["losses"][max(0, known - 1)])
 

@@ -1,7 +1,6 @@
-"""Measured against simulated bus bandwidth over size: a panel for each machine.
+"""How near is the simulated bus bandwidth of a machine to the measured one, over array size: a panel for each machine.
 
-Rule: measured as points, simulated as a line, the error at the largest size in the panel's title. Like a map drawn over
-an aerial photograph.
+Rule: measured as points, simulated as a line, the error at the largest size in the panel's title.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ def figure(panels: Sequence[Panel], finding: str) -> Figure:
     rows = -(-len(panels) // _COLUMNS)
     columns = min(_COLUMNS, len(panels))
     with style.applied():
-        drawn = style.new_figure(3.7 * columns, 0.8 + 2.6 * rows)
-        grid = drawn.subplots(rows, columns, squeeze=False)
+        fig = style.new_figure(3.7 * columns, 0.8 + 2.6 * rows)
+        grid = fig.subplots(rows, columns, squeeze=False)
         places = [axes for row in grid for axes in row]
         for axes, panel in zip(places, panels, strict=False):
             _panel(axes, panel)
@@ -69,8 +68,8 @@ def figure(panels: Sequence[Panel], finding: str) -> Figure:
         for row in grid:
             row[0].set_ylabel("bus bandwidth (GB/s)")
         places[0].legend(loc="upper left")
-        style.set_title(drawn, finding)
-    return drawn
+        style.set_title(fig, finding)
+    return fig
 
 
 def _panel(axes: Axes, panel: Panel) -> None:

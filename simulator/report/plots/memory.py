@@ -1,7 +1,6 @@
-"""HBM of one rank over time, by category and against the capacity.
+"""How much HBM does one rank use over time, by category, and how far is that from the capacity?
 
-Rule: memory is a staircase, so areas are steps and nothing is smoothed; the highest moment is never left out. Like the
-water marks on a quay wall: how high, when, and how much more before the street is wet.
+Rule: memory changes in steps, so areas are steps and nothing is smoothed; the peak is never left out.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Beyond these the smallest become one: more layers cannot be told apart.
+# Of more categories than these the smallest become one: more layers cannot be told apart.
 _MOST_CATEGORIES: Final = 8
 REST: Final = "all others"
-# More steps than pixels cannot be seen; each kept one stands for the highest of its bin.
+# More steps than pixels cannot be seen; of each bin the highest is kept.
 _MOST_STEPS: Final = 2000
 # Edges between layers, drawn white, would hide thin layers where more steps than these lie side by side.
 _MOST_EDGES: Final = 300
-# Where the capacity is further away than this, its line would press everything else flat.
+# A capacity more than this many times the peak is not drawn: its line would press everything else flat.
 FARTHEST_LINE: Final = 4.0
 
-# The usual categories look alike in every figure.
+# The usual categories have the same colours in every figure.
 _COLOURS: Final = {
     "parameters": style.BLUE,
     "gradients": style.ORANGE,
@@ -66,16 +65,16 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
     Examples
     --------
     >>> gib = 2**30
-    >>> told = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
-    >>> finding([told], 8 * gib)
+    >>> sample = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
+    >>> finding([sample], 8 * gib)
     'rank 0 peaks at 6 GiB at 500 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free'
     """
     peak = peak_of(samples)
-    told = f"rank {peak.rank} peaks at {format_bytes(peak.nbytes)} at {format_time(peak.time)}"
+    sentence = f"rank {peak.rank} peaks at {format_bytes(peak.nbytes)} at {format_time(peak.time)}"
     if peak.nbytes:
         name, most = max(peak.by_category, key=lambda item: item[1])
-        told += f", {most / peak.nbytes:.0%}".replace("%", " %") + f" of it {name}"
-    return told + distance(peak.nbytes, capacity)
+        sentence += f", {most / peak.nbytes:.0%}".replace("%", " %") + f" of it {name}"
+    return sentence + distance(peak.nbytes, capacity)
 
 
 def distance(nbytes: float, capacity: float) -> str:
@@ -123,8 +122,8 @@ def over_time(
     names, layers, times = _layers(samples, last)
     colour = palette(names)
     with style.applied():
-        figure = style.new_figure(9.0, 4.6)
-        axes = figure.subplots()
+        fig = style.new_figure(9.0, 4.6)
+        axes = fig.subplots()
         bottom = [0.0] * len(times)
         for name in names:
             top = [low + value for low, value in zip(bottom, layers[name], strict=True)]
@@ -143,24 +142,24 @@ def over_time(
         bytes_axis(axes.yaxis, highest, "HBM in use")
         _mark_peak(axes, peak)
         handles, labels = axes.get_legend_handles_labels()
-        held = folded(dict(peak.by_category), names)
-        told = [f"{name}  {format_bytes(held[name])}" if name in held else name for name in labels]
-        axes.legend(handles[::-1], told[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), title="at the peak",
+        peak_bytes = folded(dict(peak.by_category), names)
+        entries = [f"{name}  {format_bytes(peak_bytes[name])}" if name in peak_bytes else name for name in labels]
+        axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), title="at the peak",
                     alignment="left")  # fmt: skip
-        style.set_title(figure, title or finding(samples, capacity))
-    return figure
+        style.set_title(fig, title or finding(samples, capacity))
+    return fig
 
 
 def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dict[str, list[float]], list[float]]:
     """Names from the bottom up, bytes of each at each time, times; the last step is drawn out to the end."""
     kept = _thinned(samples, end)
     kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
-    held = [dict(sample.by_category) for sample in kept]
-    every = sorted({name for by_category in held for name in by_category})
+    by_sample = [dict(sample.by_category) for sample in kept]
+    every = sorted({name for by_category in by_sample for name in by_category})
     at_peak = dict(peak_of(samples).by_category)
-    names = largest(every, {name: max(h.get(name, 0) for h in held) for name in every})
-    shown = [folded(by_category, names) for by_category in held]
-    # What stays lies at the bottom, where its edge is flat; what comes and goes is piled on top.
+    names = largest(every, {name: max(h.get(name, 0) for h in by_sample) for name in every})
+    shown = [folded(by_category, names) for by_category in by_sample]
+    # What stays allocated lies at the bottom, so that its edge is flat; what comes and goes lies on top.
     least = {name: min(h[name] for h in shown) for name in names}
     names.sort(key=lambda name: (name == REST, -least[name], -at_peak.get(name, 0), name))
     return names, {name: [h[name] for h in shown] for name in names}, [sample.time for sample in kept]
@@ -176,7 +175,7 @@ def _thinned(samples: Sequence[MemorySample], end: float) -> list[MemorySample]:
         place = int((sample.time - samples[0].time) / width)
         if place not in highest or sample.nbytes > highest[place].nbytes:
             highest[place] = sample
-    # What is held at the end is told by the last sample, not by the highest of the last bin.
+    # What is held at the end is what the last sample has, not the highest of the last bin.
     last = samples[-1]
     return [*highest.values(), last] if list(highest.values())[-1] is not last else list(highest.values())
 
@@ -188,12 +187,12 @@ def largest(names: Sequence[str], sizes: Mapping[str, float]) -> list[str]:
     return [*sorted(names, key=lambda name: (-sizes[name], name))[: _MOST_CATEGORIES - 1], REST]
 
 
-def folded(held: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+def folded(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """Bytes of each name, of the rest together."""
-    found = {name: held.get(name, 0) for name in names}
-    if REST in found:
-        found[REST] += sum(nbytes for name, nbytes in held.items() if name not in found)
-    return found
+    shown = {name: by_category.get(name, 0) for name in names}
+    if REST in shown:
+        shown[REST] += sum(nbytes for name, nbytes in by_category.items() if name not in shown)
+    return shown
 
 
 def palette(names: Sequence[str]) -> dict[str, str]:
@@ -204,13 +203,16 @@ def palette(names: Sequence[str]) -> dict[str, str]:
     >>> palette(["keys", "parameters"])
     {'parameters': '#0072B2', 'keys': '#E69F00'}
     """
-    found = {name: _COLOURS[name] for name in names if name in _COLOURS}
-    free = [colour for colour in (*style.PALETTE, style.GREY) if colour not in found.values()]
-    return found | dict(zip([name for name in names if name not in found], free, strict=False))
+    usual = {name: _COLOURS[name] for name in names if name in _COLOURS}
+    free = [colour for colour in (*style.PALETTE, style.GREY) if colour not in usual.values()]
+    return usual | dict(zip([name for name in names if name not in usual], free, strict=False))
 
 
 def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:
-    """Draw the capacity where it is near enough, its words away from the peak's; returns what to show up to [B]."""
+    """Draw the capacity where it is near enough, with its label on the side away from the peak's.
+
+    Returns the highest value that the axis must show [B].
+    """
     place = 0.005 if left else 0.995
     side: Literal["left", "right"] = "left" if left else "right"
     if not isfinite(capacity):

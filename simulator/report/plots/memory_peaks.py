@@ -1,7 +1,6 @@
-"""What several runs hold at their highest moments, side by side: a bar a run, by category.
+"""How do the peak memories of several runs compare: a bar a run, by category, against the capacity?
 
-Rule: bars share one axis from 0 and the order of their categories, so equal things lie where they can be compared.
-Like suitcases of the same trip on one scale.
+Rule: bars share one axis from 0 and one order of categories, so that equal parts can be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _WIDE_ENOUGH: Final = 0.07
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What one run holds at its highest moment.
+    """The peak memory of one run.
 
     Attributes
     ----------
@@ -80,8 +79,8 @@ def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
         return f"; all fit into {format_bytes(capacity)}"
     if len(over) == len(peaks):
         return f"; none fits into {format_bytes(capacity)}"
-    told = f"{', '.join(over[:-1])} and {over[-1]} do" if len(over) > 1 else f"{over[0]} does"
-    return f"; {told} not fit into {format_bytes(capacity)}"
+    who = f"{', '.join(over[:-1])} and {over[-1]} do" if len(over) > 1 else f"{over[0]} does"
+    return f"; {who} not fit into {format_bytes(capacity)}"
 
 
 def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
@@ -101,17 +100,17 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
     ValueError
         No runs.
     """
-    told = title or finding(peaks, capacity)
-    held = [dict(peak.by_category) for peak in peaks]
-    most = {name: max(h.get(name, 0) for h in held) for h in held for name in h}
+    headline = title or finding(peaks, capacity)
+    peak_bytes = [dict(peak.by_category) for peak in peaks]
+    most = {name: max(h.get(name, 0) for h in peak_bytes) for h in peak_bytes for name in h}
     names = sorted(largest(sorted(most), most), key=lambda name: (name == REST, -most.get(name, 0), name))
-    bars = [folded(h, names) for h in held]
+    bars = [folded(h, names) for h in peak_bytes]
     most_held = max(peak.nbytes for peak in peaks)
     near = capacity <= FARTHEST_LINE * most_held
     highest = max(most_held, capacity) if near else most_held
     with style.applied():
-        figure = style.new_figure(9.0, 1.7 + 0.5 * len(peaks))
-        axes = figure.subplots()
+        fig = style.new_figure(9.0, 1.7 + 0.5 * len(peaks))
+        axes = fig.subplots()
         axes.set_xlim(0, 1.22 * highest or 1.0)
         bytes_axis(axes.xaxis, highest, "HBM at the peak")
         _bars(axes, bars, names, highest)
@@ -124,9 +123,9 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
         axes.set_ylim(len(peaks) - 0.45, -0.75 if near else -0.55)
         if near:
             _capacity_line(axes, capacity)
-        figure.legend(loc="outside lower left", ncols=min(len(names), 5))
-        style.set_title(figure, told)
-    return figure
+        fig.legend(loc="outside lower left", ncols=min(len(names), 5))
+        style.set_title(fig, headline)
+    return fig
 
 
 def _bars(axes: Axes, bars: Sequence[Mapping[str, int]], names: Sequence[str], highest: float) -> None:

@@ -1,7 +1,7 @@
-"""What a plot's file declares: its name in scenario files, of what it is drawn, what it needs, and its figures.
+"""What does a plot's file declare: its name in scenario files, the kinds of scenario it is of, what it is drawn from?
 
-Rule: three kinds of need, three classes. A plot that needs something else adds a class here, and says in
-`pictures.py` where that comes from.
+Rule: one class for each thing that a plot may be drawn from: all points compared, one point's timeline, a schedule. A
+plot that needs something else adds a class here, and says in `results/pictures.py` where that comes from.
 """
 
 from __future__ import annotations

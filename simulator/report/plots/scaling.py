@@ -1,7 +1,7 @@
-"""Time against workers and against size: what was simulated beside what the closed form says.
+"""How does a collective's time grow with workers and with array size, and where does one algorithm overtake another?
 
-Rule: points are runs, lines are formulas, both axes are logarithmic. Like a race seen from above: the gap between two
-lines is the factor between two algorithms, at any scale.
+Rule: points are simulated runs, lines are closed forms. Both axes are logarithmic, so the distance between two lines is
+the factor between two algorithms, at any scale.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def figures(points: Sequence[ScalingPoint]) -> dict[str, Figure]:
         "time_against_workers" where world sizes differ, "time_against_size" where sizes differ; where neither does,
         the first alone.
     """
-    found: dict[str, Figure] = {}
+    by_name: dict[str, Figure] = {}
     sizes = {point.nbytes for point in points}
     workers = {point.world_size for point in points}
     if len(workers) > 1 or len(sizes) <= 1:
-        found["time_against_workers"] = time_against_workers(points)
+        by_name["time_against_workers"] = time_against_workers(points)
     if len(sizes) > 1:
-        found["time_against_size"] = time_against_size(points)
-    return found
+        by_name["time_against_size"] = time_against_size(points)
+    return by_name
 
 
 def time_against_workers(points: Sequence[ScalingPoint]) -> Figure:
@@ -66,14 +66,14 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
     every = sorted({getattr(point, fixed_name) for point in points})
     shown = spread(every, _MOST_PANELS)
-    met = crossings(points)
+    crossed = crossings(points)
     names = list(dict.fromkeys(point.algorithm for point in points))
     palette = style.colours(names)
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
     with style.applied():
-        figure = style.new_figure(max(6.4, 4.2 * columns), 1.9 + 3.1 * rows)
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        fig = style.new_figure(max(6.4, 4.2 * columns), 1.9 + 3.1 * rows)
+        grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for number, axes in enumerate(grid.flat):
             if number >= len(shown):
                 axes.set_visible(False)
@@ -82,7 +82,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
             here = [point for point in points if getattr(point, fixed_name) == value]
             _panel(axes, here, along, names, palette)
             axes.set_title(_fixed_text(fixed_name, value), loc="left")
-            _mark(axes, [c for c in met if c.along == along and c.fixed == value], len(_both(here)) > 1)
+            _mark(axes, [c for c in crossed if c.along == along and c.fixed == value], len(_both(here)) > 1)
             below = number + columns >= len(shown)
             if below:
                 axes.set_xlabel("workers" if along == "world_size" else "size of the array at one rank")
@@ -91,9 +91,9 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
                 axes.set_ylabel("time of one operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in points}), along)
         note = f" ({len(shown)} of {len(every)} panels shown)" if len(shown) < len(every) else ""
-        style.set_title(figure, headline(points) + note)
-        _legend(figure, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in met))
-    return figure
+        style.set_title(fig, headline(points) + note)
+        _legend(fig, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in crossed))
+    return fig
 
 
 def spread(values: Sequence[Any], most: int) -> list[Any]:
@@ -127,7 +127,7 @@ def _panel(
         if not line:
             continue
         xs = [x for x, _, _ in line]
-        # Where no closed form is exact the runs themselves are joined, thinly, so that the eye can follow.
+        # Where no closed form is exact a thin dotted line joins the runs, so that the eye can follow.
         formula = [(x, predicted) for x, _, predicted in line if predicted is not None]
         if formula:
             axes.plot(*zip(*formula, strict=True), color=palette[name], linewidth=1.6)
@@ -139,18 +139,18 @@ def _panel(
     axes.grid(visible=True, which="major")
 
 
-def _mark(axes: Axes, found: Sequence[Crossing], compared: bool) -> None:
+def _mark(axes: Axes, crossed: Sequence[Crossing], compared: bool) -> None:
     """Mark each crossing; write down where the lead changes, or that nothing crosses."""
-    for crossing in found:
+    for crossing in crossed:
         axes.plot([crossing.at], [crossing.time], linestyle="none", marker="o", markersize=11 if crossing.leads else 8,
                   markerfacecolor="none", markeredgecolor=style.BLACK, markeredgewidth=1.2)  # fmt: skip
-    leads = [crossing for crossing in found if crossing.leads]
+    leads = [crossing for crossing in crossed if crossing.leads]
     lines = [f"{crossing.after} leads from {crossing.place()}" for crossing in leads[:2]]
     if len(leads) > 2:
         lines.append(f"and {len(leads) - 2} more times")
-    if not leads and found:
+    if not leads and crossed:
         lines.append("the lead does not change")
-    if compared and not found:
+    if compared and not crossed:
         lines.append("no crossing")
     if lines:
         axes.text(0.03, 0.97, "\n".join(lines), transform=axes.transAxes, ha="left", va="top", fontsize=8.5,
@@ -172,7 +172,7 @@ def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
 
 
 def _legend(
-    figure: Figure, points: Sequence[ScalingPoint], names: Sequence[str], palette: dict[str, str], *, crossed: bool
+    fig: Figure, points: Sequence[ScalingPoint], names: Sequence[str], palette: dict[str, str], *, crossed: bool
 ) -> None:
     from matplotlib.lines import Line2D
 
@@ -188,8 +188,8 @@ def _legend(
     if crossed:
         handles.append(Line2D([], [], color=style.BLACK, marker="o", markersize=9, markerfacecolor="none",
                               linestyle="none", label="circle: crossing"))  # fmt: skip
-    room = max(2, int(figure.get_figwidth() / 1.9))
-    figure.legend(handles=handles, loc="outside lower left", ncols=min(room, len(handles)))
+    room = max(2, int(fig.get_figwidth() / 1.9))
+    fig.legend(handles=handles, loc="outside lower left", ncols=min(room, len(handles)))
 
 
 def _of_collectives(compared: Comparison) -> dict[str, Figure]:

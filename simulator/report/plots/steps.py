@@ -1,6 +1,6 @@
-"""A collective step by step: after each round, whose parts every rank holds of every chunk.
+"""How does a collective work, step by step: after each round, which ranks' parts does every rank hold of every chunk?
 
-Rule: a schedule is replayed, nothing is timed. Like the pages of a flip book: turn them and watch the sums gather.
+Rule: a schedule is replayed without a clock, one panel a round, like the pages of a flip book.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def figure(schedule: Schedule) -> Figure:
     across = max(1, min(len(panels), int(_WIDEST / (width + 0.5))))
     down = -(-len(panels) // across)
     with style.applied():
-        drawn = style.new_figure(max(6.4, 0.4 + across * (width + 0.5)), 1.3 + down * (height + 0.75))
-        grid = drawn.subplots(down, across, squeeze=False)
+        fig = style.new_figure(max(6.4, 0.4 + across * (width + 0.5)), 1.3 + down * (height + 0.75))
+        grid = fig.subplots(down, across, squeeze=False)
         for place, axes in enumerate(grid.flat):
             step = panels[place] if place < len(panels) else None
             if step is None:
@@ -90,13 +90,13 @@ def figure(schedule: Schedule) -> Figure:
                 continue
             _frame(axes, step, schedule, first=place % across == 0, lowest=place + across >= len(panels))
             (_name_cells if named else _colour_cells)(axes, step, schedule)
-        style.set_title(drawn, finding(schedule))
-        drawn.supxlabel(_key(schedule, named=named), x=0.01, ha="left", fontsize=9.0)
-    return drawn
+        style.set_title(fig, finding(schedule))
+        fig.supxlabel(_key(schedule, named=named), x=0.01, ha="left", fontsize=9.0)
+    return fig
 
 
 def finding(schedule: Schedule) -> str:
-    """Say how many steps and transfers a schedule takes to keep its promise."""
+    """Say what a schedule achieves, and after how many steps and transfers."""
     lengths = [len(played) for played in schedule.rounds()]
     steps = f"{len(lengths)} step" + ("s" if len(lengths) != 1 else "")
     return (
@@ -197,7 +197,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
     full = "+".join(map(str, ranks))
     if len(full) <= letters:
         return full
-    # Neighbours on the ring of ranks: exactly one of them has nobody before it.
+    # Ranks that follow each other on the ring: exactly one of them has no predecessor among them.
     heads = [rank for rank in ranks if not origins >> ((rank - 1) % world_size) & 1]
     if len(heads) == 1:
         return f"{heads[0]}…{(heads[0] + len(ranks) - 1) % world_size}"
@@ -228,8 +228,8 @@ def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
 
 
 def _from(schedule: Schedule, senders: Sequence[int]) -> str:
-    told = ",".join(_name(schedule, sender) for sender in senders)
-    return told if len(told) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
+    names = ",".join(_name(schedule, sender) for sender in senders)
+    return names if len(names) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
 
 
 def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
@@ -244,7 +244,7 @@ def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
     fresh = np.zeros(counts.shape, bool)
     for place in step.senders:
         fresh[place] = True
-    # At least half strength: one cell of many must still be found.
+    # At least half strength: one written cell among many must still be seen.
     colours[fresh] = colormaps["Oranges"](0.45 + 0.45 * shades[fresh])
     axes.imshow(colours, aspect="auto", interpolation="nearest")
 
@@ -275,8 +275,8 @@ def _name(schedule: Schedule, participant: int) -> str:
 
 def _key(schedule: Schedule, *, named: bool) -> str:
     if named:
-        told = "cell: ranks whose parts are in it; bold: what the rank must end with; "
-        return told + "shaded: written in this step, ← from whom"
+        cell = "cell: ranks whose parts are in it; bold: what the rank must end with; "
+        return cell + "shaded: written in this step, ← from whom"
     return (
         f"darker: parts of more ranks (white: none, darkest: all {schedule.world_size}); orange: written in this step"
         if schedule.operation in ("all_reduce", "reduce_scatter", "reduce")

@@ -1,7 +1,7 @@
-"""How every figure looks, and how it is written to disk.
+"""How does every figure look (colours, fonts, axes), and how is it written to disk as PNG and SVG?
 
 Rule: figures are made with matplotlib's objects, never with pyplot, so nothing global is left behind; equal figures
-give equal bytes. Like a house style for letters: same paper, same pen, whoever writes.
+give equal bytes.
 """
 
 from __future__ import annotations
@@ -143,16 +143,16 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     {'backward': '#E69F00'}
     """
     wanted = list(dict.fromkeys(names))
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for name in wanted:
         colour = _PREFERRED.get(name)
-        if colour is not None and colour not in found.values():
-            found[name] = colour
+        if colour is not None and colour not in chosen.values():
+            chosen[name] = colour
     shades = (shade for paleness in (0.0, 0.45, 0.7) for shade in (_paler(c, paleness) for c in PALETTE))
-    free = [shade for shade in shades if shade not in found.values()]
-    rest = [name for name in wanted if name not in found]
-    found.update((name, free[i % len(free)]) for i, name in enumerate(rest))
-    return {name: found[name] for name in wanted}
+    free = [shade for shade in shades if shade not in chosen.values()]
+    rest = [name for name in wanted if name not in chosen]
+    chosen.update((name, free[i % len(free)]) for i, name in enumerate(rest))
+    return {name: chosen[name] for name in wanted}
 
 
 def _paler(colour: str, paleness: float) -> str:

@@ -1,7 +1,6 @@
-"""Who did what when: one lane for each rank and stream, as a profiler shows it.
+"""Which kernels and collectives ran when, on which rank: one lane for each rank and stream, as a profiler shows it.
 
-Rule: only what the Timeline holds is drawn; work shorter than a pixel is merged with its neighbours, not dropped. Like
-a staff of music: one line an instrument, the bars across all of them.
+Rule: only what the timeline holds is drawn; work shorter than a pixel is merged with its neighbours, not dropped.
 """
 
 from __future__ import annotations
@@ -72,14 +71,14 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
     kinds = _kinds(lanes)
     palette = style.colours(kinds)
     with style.applied():
-        drawn = style.new_figure(_WIDTH, 1.9 + 0.3 * max(3, len(lanes)))
-        axes = drawn.subplots()
+        fig = style.new_figure(_WIDTH, 1.9 + 0.3 * max(3, len(lanes)))
+        axes = fig.subplots()
         _draw(axes, lanes, palette, timeline.end)
         _label(axes, lanes, shown)
         style.time_axis(axes, timeline.end)
-        style.set_title(drawn, finding(timeline))
-        _legend(drawn, palette, note)
-    return drawn
+        style.set_title(fig, finding(timeline))
+        _legend(fig, palette, note)
+    return fig
 
 
 def finding(timeline: Timeline) -> str:
@@ -101,13 +100,13 @@ def finding(timeline: Timeline) -> str:
     compute, computed = _union(kernels), _union([s for s in spans if not _communicates(s)])
     busy = _union(spans)
     shares = (compute / total, (busy - computed) / total, 1.0 - busy / total, (computed - compute) / total)
-    told = [f"{abs(share):.0%}".replace("%", " %") for share in shares]
+    percents = [f"{abs(share):.0%}".replace("%", " %") for share in shares]
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
     if compute == 0.0:
-        return f"{who}: {told[1]} communication, {told[2]} idle"
-    host = f"{told[3]} the host's update, " if computed > compute else ""
-    return f"{who}: {told[0]} compute, {host}{told[1]} communication that nothing hides, {told[2]} idle"
+        return f"{who}: {percents[1]} communication, {percents[2]} idle"
+    host = f"{percents[3]} the host's update, " if computed > compute else ""
+    return f"{who}: {percents[0]} compute, {host}{percents[1]} communication that nothing hides, {percents[2]} idle"
 
 
 def _communicates(span: Span) -> bool:
@@ -148,16 +147,16 @@ def _chosen(by_rank: dict[int, list[Span]], *, extra: bool) -> tuple[list[int], 
     evenly = {ranks[i * len(ranks) // most] for i in range(most)}
     if slowest not in evenly:
         evenly = set(sorted(evenly)[: most - 1]) | {slowest}
-    told = f"the first, the one that ends last (rank {slowest}), others evenly chosen"
-    return sorted(evenly), f"{len(evenly)} of {len(ranks)} ranks: {told}"
+    choice = f"the first, the one that ends last (rank {slowest}), others evenly chosen"
+    return sorted(evenly), f"{len(evenly)} of {len(ranks)} ranks: {choice}"
 
 
 def _lanes(spans: Sequence[Span], end: float) -> list[_Lane]:
-    found: list[_Lane] = []
+    lanes: list[_Lane] = []
     for stream, group in groupby(spans, lambda s: s.stream):
         bars = [_Bar(s.start, s.end, s.kind, s.name) for s in group]
-        found.append(_Lane(spans[0].rank, stream, merge(bars, end / _PIXELS)))
-    return found
+        lanes.append(_Lane(spans[0].rank, stream, merge(bars, end / _PIXELS)))
+    return lanes
 
 
 def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
@@ -207,11 +206,11 @@ def _with_transfers(
             rows = np.flatnonzero(log.transfers.src == participant)
             times = zip(log.enter[rows].tolist(), log.end[rows].tolist(), strict=True)
             sends[rank] += [_Bar(start, end, "transfer", "") for start, end in times]
-    found: list[_Lane] = []
+    with_sends: list[_Lane] = []
     for rank in shown:
-        found += [lane for lane in lanes if lane.rank == rank]
-        found.append(_Lane(rank, "sends", merge(sends[rank], timeline.end / _PIXELS)))
-    return found
+        with_sends += [lane for lane in lanes if lane.rank == rank]
+        with_sends.append(_Lane(rank, "sends", merge(sends[rank], timeline.end / _PIXELS)))
+    return with_sends
 
 
 def _kinds(lanes: Sequence[_Lane]) -> list[str]:
@@ -254,11 +253,11 @@ def _label(axes: Axes, lanes: Sequence[_Lane], shown: Sequence[int]) -> None:
             axes.axhline(row - 0.5, color=style.GREY, linewidth=0.5)
 
 
-def _legend(drawn: Figure, palette: dict[str, str], note: str) -> None:
+def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=kind) for kind, colour in palette.items()]
-    drawn.legend(handles=handles, loc="outside lower left", ncols=min(8, len(handles)), title=note or None,
+    fig.legend(handles=handles, loc="outside lower left", ncols=min(8, len(handles)), title=note or None,
                   alignment="left")  # fmt: skip
 
 

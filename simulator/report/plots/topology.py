@@ -1,7 +1,7 @@
-"""A cluster as a picture: what stands where, and how fat the links are.
+"""What does a cluster look like: its GPUs, switches, cards and hosts, and the bandwidth of the links between them?
 
-Rule: the same graph that is routed is drawn; two directions of one cable are one line. Like a map of pipes: thick ones
-carry more.
+Rule: the graph that is drawn is the one that is routed; both directions of a cable are one line, thicker for more
+bandwidth.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def figure(cluster: Cluster) -> Figure:
     kinds = {vertex: str(part.nodes[vertex]["kind"]) for vertex in part}
     at = places(graph, kinds, [vertex for vertex in cluster.ranks if vertex in chosen] + _unused(cluster, kinds))
     with style.applied():
-        drawn = style.new_figure(*_size(at))
-        axes = drawn.subplots()
+        fig = style.new_figure(*_size(at))
+        axes = fig.subplots()
         classes = _edges(axes, cluster, at, list(graph.edges))
         _vertices(axes, cluster, kinds, at)
         axes.set_axis_off()
@@ -66,9 +66,9 @@ def figure(cluster: Cluster) -> Figure:
         if not _tiered(at):
             axes.set_aspect("equal")
             axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
-        style.set_title(drawn, finding(cluster))
-        _legend(drawn, Counter(kinds.values()), classes, _left_out(cluster, len(chosen), nodes))
-    return drawn
+        style.set_title(fig, finding(cluster))
+        _legend(fig, Counter(kinds.values()), classes, _left_out(cluster, len(chosen), nodes))
+    return fig
 
 
 def finding(cluster: Cluster) -> str:
@@ -79,12 +79,12 @@ def finding(cluster: Cluster) -> str:
         parts[0] += f" in {len(cluster.nodes)} nodes"
     rates = sorted({float(facts["bandwidth"]) for _, _, facts in cluster.graph.edges(data=True)})
     if not rates:
-        told = "no links"
+        links = "no links"
     elif len(rates) == 1:
-        told = f"every link {format_bandwidth(rates[0])} each way"
+        links = f"every link {format_bandwidth(rates[0])} each way"
     else:
-        told = f"links of {format_bandwidth(rates[0])} to {format_bandwidth(rates[-1])} each way"
-    return f"{cluster.name}: {', '.join(parts)}; {told}"
+        links = f"links of {format_bandwidth(rates[0])} to {format_bandwidth(rates[-1])} each way"
+    return f"{cluster.name}: {', '.join(parts)}; {links}"
 
 
 def _counted(count: int, kind: str) -> str:
@@ -124,7 +124,7 @@ def _edges(
     palette = [style.GREY] if len(order) == 1 else [colour for colour in style.PALETTE if colour != style.YELLOW]
     looks = {c: palette[i % len(palette)] for i, c in enumerate(order)}
     for c in order:
-        lines = [_way(at[a], at[b], tiered) for a, b in edges if classes[a, b] == c]
+        lines = [_path_between(at[a], at[b], tiered) for a, b in edges if classes[a, b] == c]
         axes.add_collection(LineCollection(lines, colors=looks[c], linewidths=_width(c, order), zorder=1))
     if len(edges) <= _LABELLED_EDGES_UP_TO:
         for number, ((a, b), c) in enumerate(classes.items()):
@@ -136,7 +136,7 @@ def _edges(
     return {c: looks[c] for c in order[:_MOST_CLASSES]}
 
 
-def _way(a: Place, b: Place, tiered: bool) -> list[Place]:
+def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
     """A straight line; within a tier an arc, so that it does not run through those between."""
     (x0, y0), (x1, y1) = sorted((a, b))
     if not tiered or y0 != y1 or x1 - x0 <= 1.0:
@@ -205,13 +205,13 @@ def _left_out(cluster: Cluster, drawn: int, nodes: int) -> str:
     return f"{drawn} of {total} vertices are drawn: the first {nodes} of {len(cluster.nodes)} nodes and what joins them"
 
 
-def _legend(drawn: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str) -> None:
+def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str) -> None:
     from matplotlib.lines import Line2D
 
     handles = []
     for kind in sorted(counts, key=_rank_of_kind):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
-        told = "GPU (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
+        name = "GPU (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
         handles.append(
             Line2D(
                 [],
@@ -220,7 +220,7 @@ def _legend(drawn: Figure, counts: Mapping[str, int], classes: Mapping[_Class, s
                 marker=marker,
                 color=colour,
                 markersize=9,
-                label=told,
+                label=name,
                 markeredgecolor="#404040",
                 markeredgewidth=0.6,
             )
@@ -229,5 +229,5 @@ def _legend(drawn: Figure, counts: Mapping[str, int], classes: Mapping[_Class, s
     for c, colour in classes.items():
         label = f"{c[3]}: {_rate(c)}, {format_time(c[2]) if c[2] else '0 s'}"
         handles.append(Line2D([], [], color=colour, linewidth=_width(c, order), label=label))
-    columns = max(1, min(len(handles), int(drawn.get_figwidth() / 2.6)))
-    drawn.legend(handles=handles, loc="outside lower left", ncols=columns, title=note or None, alignment="left")
+    columns = max(1, min(len(handles), int(fig.get_figwidth() / 2.6)))
+    fig.legend(handles=handles, loc="outside lower left", ncols=columns, title=note or None, alignment="left")

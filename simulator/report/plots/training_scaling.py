@@ -1,4 +1,4 @@
-"""Tokens per second and MFU against GPUs, with the line that perfect scaling would take.
+"""How does a training step scale: tokens per second and MFU against GPUs, with the line of perfect scaling?
 
 Rule: draws reports' numbers, computes only the ideal line.
 """
@@ -28,8 +28,8 @@ def figure(rows: Sequence[Row]) -> Figure:
     for row in sorted(rows, key=lambda row: row[1]):
         lines.setdefault(row[0], []).append(row)
     with style.applied():
-        drawn = style.new_figure(11.0, 4.6)
-        speed, use = drawn.subplots(1, 2)
+        fig = style.new_figure(11.0, 4.6)
+        speed, use = fig.subplots(1, 2)
         colours = style.colours(lines)
         for name, points in lines.items():
             gpus = [point[1] for point in points]
@@ -48,9 +48,9 @@ def figure(rows: Sequence[Row]) -> Figure:
         speed.set_ylabel("tokens per second")
         use.set_ylabel("MFU (%)")
         use.set_ylim(0, 115 * max(row[3] for row in rows))
-        drawn.legend(loc="outside lower left", ncols=4, frameon=False)
-        style.set_title(drawn, finding(rows))
-    return drawn
+        fig.legend(loc="outside lower left", ncols=4, frameon=False)
+        style.set_title(fig, finding(rows))
+    return fig
 
 
 def finding(rows: Sequence[Row]) -> str:

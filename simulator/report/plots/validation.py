@@ -1,7 +1,6 @@
-"""Simulated over measured tokens/s of training runs: a point a run, a colour a group.
+"""How far are simulated training runs from measured ones: the ratio of their tokens/s, a point a run, a colour a group.
 
-Rule: every run is drawn, the worst too; the line is agreement, the band ten per cent to either side. Like a target with
-all shots left in.
+Rule: every run is drawn, the worst too; the line is agreement, the band ten per cent to either side.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
     if not any(group.measured for group in groups):
         raise ValueError("no run to draw; give at least one group with a run")
     with style.applied():
-        drawn = style.new_figure(8.4, 4.4)
-        axes = drawn.subplots()
+        fig = style.new_figure(8.4, 4.4)
+        axes = fig.subplots()
         axes.axhspan(1.0 - _BAND, 1.0 + _BAND, color=style.PALE, zorder=0)
         axes.axhline(1.0, color=style.BLACK, linewidth=0.8)
         for i, group in enumerate(groups):
@@ -72,5 +71,5 @@ def figure(groups: Sequence[Group], finding: str) -> Figure:
         axes.set_xlabel("measured tokens/s of one GPU")
         axes.set_ylabel("simulated / measured")
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
-        style.set_title(drawn, finding)
-    return drawn
+        style.set_title(fig, finding)
+    return fig

@@ -1,7 +1,6 @@
-"""Measured times from a CSV file, whatever its columns are called.
+"""How are measured sizes and times read from a CSV file, whatever its columns are called?
 
-Rule: a column's name says what it is, and its ending in which unit; nothing is guessed from the numbers. Like reading
-labels on jars.
+Rule: a column's name says what it is, and its ending in which unit; nothing is guessed from the numbers.
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ def parse_csv(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     Raises
     ------
     ScenarioError
-        A column or a value is missing or wrong: one line a fault, with the line's number.
+        A column or a value is missing or wrong: one message line for each fault, with its line's number.
     """
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not is_remark(line)]
     if not lines:
         raise ScenarioError(f"{source}: the file is empty; must have a header with a size and a time column")
     names = [_plain(name) for name in _split(lines[0][1])]
     size, time = _column(names, _SIZE, _OUT), _column(names, _TIME, _OUT)
-    for found, what, table in ((size, "size", _SIZE), (time, "time", _TIME)):
-        if found is None:
+    for column, what, table in ((size, "size", _SIZE), (time, "time", _TIME)):
+        if column is None:
             raise ScenarioError(
                 f"{source}:{lines[0][0]}: got columns {', '.join(names)}; must have a {what}: one of {', '.join(table)}"
             )

@@ -1,4 +1,4 @@
-"""A measured sweep's file: a log of nccl-tests or a CSV file, whichever it is."""
+"""How is a file with a measured sweep read, be it a log of nccl-tests or a CSV file?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The table of nccl-tests: written as its programs print it, and read back from their logs or from a CSV file.
+"""How is the table of nccl-tests written, as its programs print it, and read back from their logs?
 
-Rule: text on one side, SI records on the other: times in seconds and bandwidths in B/s in here, microseconds and
-GB/s (10^9 B/s) only in the text. Like a form that two offices share.
+Rule: records hold seconds and B/s, the text microseconds and GB/s (10^9 B/s).
 
 The columns are those of github.com/NVIDIA/nccl-tests (doc/PERFORMANCE.md): `algbw` is size / time, `busbw` is algbw
 times the operation's factor, `size` is the whole array.
@@ -204,7 +203,7 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
 def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:
     redop, numbers = ("none", rest) if not rest or _is_number(rest[0]) else (rest[0], rest[1:])
     root = -1
-    # Three or four figures, once or twice; one more in front is the root.
+    # Three or four figures (time, algbw, busbw, #wrong), once or twice; one more in front of them is the root.
     if len(numbers) in (5, 7, 9) or (len(numbers) == 4 and "." in numbers[3] and "e" not in numbers[3]):
         root, numbers = _whole(numbers[0], "root"), numbers[1:]
     if len(numbers) not in (3, 4, 6, 8):
@@ -237,7 +236,7 @@ def _parse_timing(columns: Sequence[str]) -> Timing | None:
     wrong = columns[3] if len(columns) > 3 else "N/A"
     if wrong not in ("-", "N/A") and not _is_number(wrong):
         raise ValueError(f"#wrong: got {wrong!r}; must be a whole number or N/A")
-    # Old versions have the largest error there, which is no count.
+    # Old versions of nccl-tests print the largest error there, which is no count.
     return Timing(time / 1e6, algbw * 1e9, busbw * 1e9, count_of(wrong))
 
 

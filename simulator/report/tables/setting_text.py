@@ -1,6 +1,7 @@
-"""A setting's value in words, for tables and legends.
+"""How is a setting's value written in tables and legends?
 
-Rule: what a mapping is called by its kind (`strategy`, `rule`, `what`) needs no key; yes and no are told by the key.
+Rule: the kind of a mapping (its `strategy`, `rule` or `what`) stands first, without its key; of yes and no only the key
+is written, with "not" before it for no.
 """
 
 from __future__ import annotations

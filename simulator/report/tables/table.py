@@ -1,6 +1,6 @@
-"""Tables for people: one row a point.
+"""Which table does a run print: a row for each point, and the columns that fit into the window?
 
-Rule: turns outcomes into rows of text; printing is the command line's business.
+Rule: turns reports into rows of text; printing is the command line's business.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _LEARNING: Final = (
     _Column("seen by", 1, lambda r: _seen(r["learning"]["seen"]), left=True),
     *_TRAINING[-2:],
 )
-# Axes whose values are words rather than numbers.
+# Axes whose values are words rather than numbers, so that they are aligned to the left.
 _WORDS: Final = ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
-# What rich puts round a cell: a space on each side and a line.
+# Characters that rich puts round a cell: a space on each side and a line.
 _FRAME: Final = 3
 
 
@@ -86,10 +86,7 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
     shown = _fitting(columns, cells, width - taken - 1)
     table = Table(title=title, title_justify="left", header_style="bold")
     for axis, name in zip(axes, names, strict=True):
-        left = axis.endswith(
-            ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
-        )
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
+        table.add_column(name, justify="left" if axis.endswith(_WORDS) else "right", overflow="fold")
     for column in shown:
         table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
     before: list[str] = []
@@ -102,7 +99,7 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
 
 
 def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
-    """Those of what was played: a collective, a step, or real training; where all failed, as axes are called."""
+    """Columns for what was played: a collective, a step, or real training; the axes decide where every point failed."""
     if not any("step_time_s" in report for report in reports):
         return _TRAINING if not reports and training else _COLLECTIVE
     learned = reports and all(report["learning"] for report in reports)
@@ -122,12 +119,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _seen(seen: Mapping[str, int]) -> str:
-    """Checks that told, with the step in which they did."""
+    """Checks that found something wrong, with the step in which they did."""
     return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
 
 
 def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[_Column]:
-    """The columns that fit into so many characters; the time always stays."""
+    """The columns that fit into so many characters; the first of them, the time, always stays."""
     shown = list(columns)
     widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in shown}
     while len(shown) > 1 and sum(widths[column.heading] for column in shown) > room:
@@ -145,9 +142,9 @@ def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:
     return cells
 
 
-def _or_dash(value: Any, told: Callable[[Any], str]) -> str:
-    return "-" if value is None else told(value)
+def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
+    return "-" if value is None else text(value)
 
 
-def _busiest(held: Row) -> str:
-    return f"{held['link']} {held['busy_fraction']:.0%}"
+def _busiest(link: Row) -> str:
+    return f"{link['link']} {link['busy_fraction']:.0%}"

@@ -1,7 +1,7 @@
-"""One trace a rank, in the Kineto format: for Perfetto (ui.perfetto.dev) and Holistic Trace Analysis.
+"""How is a timeline written as Kineto traces, one a rank, for Perfetto (ui.perfetto.dev) and Holistic Trace Analysis?
 
-Rule: the spans of a Timeline, renamed into the words that those tools look for; no time is changed beyond rounding to
-nanoseconds. Like a translation with footnotes: our own names stay in `args`.
+Rule: spans get the names that those tools look for, our own names stay in `args`, and no time is changed beyond
+rounding to nanoseconds.
 
 What the readers need, and where each was found:
 
@@ -32,13 +32,13 @@ Event = dict[str, Any]
 
 # PyTorch's own numbers: compute on stream 7 by default, NCCL from 20 on; only their being above 0 matters.
 _FIRST_STREAM: Final = {"compute": 7, "copy to host": 14, "copy to device": 15}
-# What CUDA calls the two ways.
+# What CUDA calls the two directions.
 _COPIES: Final = {"copy to host": "DtoH", "copy to device": "HtoD"}
 _OTHER_STREAMS: Final = 20
 # Processes of the launching CPU threads, far above those of GPUs, which have their rank's number.
 _CPU: Final = 1_000_000
-# A launch costs nothing here. It is put a microsecond ahead, because queue analyses sort by time, and at equal times a
-# kernel might come before its launch; before 1 us it lies at 0.
+# A launch takes no time in the simulation. It is put a microsecond before its kernel, because queue analyses sort by
+# time, and at equal times a kernel might come before its launch; kernels before 1 us are launched at 0.
 _LAUNCH_LEAD: Final = 1_000  # [ns]
 
 
@@ -60,7 +60,7 @@ def write(
     folder : path
         Made where it does not exist.
     ranks : iterable of int, optional
-        Whose; all that have spans where it is left out.
+        Whose traces; all that have spans where it is left out.
     steps : sequence of float
         When each training step began [s]; one step from 0 where it is left out.
 
@@ -100,7 +100,7 @@ def trace(
     world_size: int,
     steps: Sequence[float] = (),
 ) -> Event:
-    """Make the trace of one rank as plain data.
+    """Build the trace of one rank as plain data.
 
     Parameters
     ----------
@@ -144,8 +144,8 @@ def _groups(collectives: Mapping[str, Collective], world_size: int) -> dict[tupl
     """Process groups by their ranks, named "0", "1", ... as PyTorch does; "0" is the world."""
     everybody = tuple(range(world_size))
     communicate = (c.group for c in collectives.values() if not c.schedule.operation.startswith("copy"))
-    found = dict.fromkeys([everybody, *communicate])
-    return {group: str(number) for number, group in enumerate(found)}
+    distinct = dict.fromkeys([everybody, *communicate])
+    return {group: str(number) for number, group in enumerate(distinct)}
 
 
 def _group_config(name: str, group: tuple[int, ...]) -> Event:
@@ -199,7 +199,7 @@ def _work(
 def _described(
     span: Span, collectives: Mapping[str, Collective], groups: Mapping[tuple[int, ...], str], rank: int
 ) -> tuple[str, str, Event]:
-    """Name, category and facts of a span, in the tools' words."""
+    """Name, category and arguments of a span, as the tools expect them."""
     collective = collectives.get(span.name)
     if collective is not None and not collective.schedule.operation.startswith("copy"):
         args = collective_args(collective, groups[collective.group], rank)
@@ -213,12 +213,12 @@ def _described(
 def _steps(rank: int, end: float, steps: Sequence[float]) -> list[Event]:
     borders = [*sorted(steps or (0.0,)), end]
     where = {"pid": _CPU + rank, "tid": _CPU + rank}
-    found: list[Event] = []
+    events: list[Event] = []
     for number, (start, stop) in enumerate(pairwise(borders)):
-        # One nanosecond more than the last end: what ends with the step still belongs to it.
+        # The last step ends a nanosecond later than its last operation, so that this one still lies inside it.
         begin, last = _nanoseconds(start), _nanoseconds(stop) + (number == len(borders) - 2)
-        found.append(_complete("user_annotation", f"ProfilerStep#{number}", where, begin, last, {}))
-    return found
+        events.append(_complete("user_annotation", f"ProfilerStep#{number}", where, begin, last, {}))
+    return events
 
 
 def _complete(category: str, name: str, where: Event, start: int, end: int, args: Event) -> Event:
@@ -235,8 +235,8 @@ def _memory(timeline: Timeline, rank: int) -> list[Event]:
 
 
 def _names(rank: int, streams: Mapping[str, int]) -> list[Event]:
-    """Who the processes and tracks are."""
-    found = [
+    """What the processes and tracks are called."""
+    events = [
         _meta("process_name", _CPU + rank, 0, {"name": "simulated host"}),
         _meta("process_labels", _CPU + rank, 0, {"labels": "CPU"}),
         _meta("process_sort_index", _CPU + rank, 0, {"sort_index": rank}),
@@ -246,9 +246,9 @@ def _names(rank: int, streams: Mapping[str, int]) -> list[Event]:
         _meta("thread_name", _CPU + rank, _CPU + rank, {"name": "launches"}),
     ]
     for name, number in streams.items():
-        found.append(_meta("thread_name", rank, number, {"name": f"stream {number} {name}"}))
-        found.append(_meta("thread_sort_index", rank, number, {"sort_index": number}))
-    return found
+        events.append(_meta("thread_name", rank, number, {"name": f"stream {number} {name}"}))
+        events.append(_meta("thread_sort_index", rank, number, {"sort_index": number}))
+    return events
 
 
 def _meta(name: str, pid: int, tid: int, args: Event) -> Event:

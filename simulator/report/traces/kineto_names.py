@@ -1,6 +1,6 @@
-"""A collective in NCCL's and PyTorch's words, as their traces spell it.
+"""What do NCCL and PyTorch call a collective in their traces: its kernel, its dtype, its arguments?
 
-Rule: names only. Like a phrase book.
+Rule: names only; nothing is timed here.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ _TORCH_DTYPE: Final = {
     "uint8": "Byte",
 }  # fmt: skip
 # PyTorch shortens longer lists of ranks in the same way.
-_MOST_RANKS_TOLD: Final = 30
+_MOST_RANKS_WRITTEN: Final = 30
 
 
 def kernel_name(collective: Collective) -> str:
     """Name the GPU kernel that NCCL would run.
 
-    NCCL knows rings and trees; whatever else is simulated gets the ring's name, and its own in `args`. The protocol is
-    not simulated; LL is what the names of NCCL's generic kernels end with.
+    NCCL has kernels for rings and trees; every other algorithm gets the ring's name, and its own in `args`. The
+    protocol is not simulated; LL is what the names of NCCL's generic kernels end with.
     """
     operation = collective.schedule.operation
     function = _FUNCTION.get(operation)
     if function is None:
         return "ncclDevKernel_SendRecv"
-    way = "TREE" if collective.schedule.algorithm in _TREES else "RING"
+    shape = "TREE" if collective.schedule.algorithm in _TREES else "RING"
     if operation not in _REDUCING:
-        return f"ncclDevKernel_{function}_{way}_LL"
+        return f"ncclDevKernel_{function}_{shape}_LL"
     reduction = _REDUCTION.get(collective.reduction, "Sum")
     dtype = _NCCL_DTYPE.get(collective.dtype, collective.dtype)
-    return f"ncclDevKernel_{function}_{reduction}_{dtype}_{way}_LL"
+    return f"ncclDevKernel_{function}_{reduction}_{dtype}_{shape}_LL"
 
 
 def collective_args(collective: Collective, group_name: str, rank: int) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def collective_args(collective: Collective, group_name: str, rank: int) -> dict[
         "Group size": len(collective.group),
         "dtype": _TORCH_DTYPE.get(collective.dtype, collective.dtype),
         "Process Group Name": group_name,
-        "Process Group Ranks": _ranks_told(collective.group),
+        "Process Group Ranks": _ranks_text(collective.group),
         "algorithm": schedule.algorithm,
         "bytes": collective.nbytes,
     }
 
 
 def _elements(collective: Collective, rank: int) -> tuple[int, int]:
-    """Elements that a rank brings and takes home."""
+    """Elements that a rank puts in, and those that it gets out."""
     whole, operation = collective.elements, collective.schedule.operation
     if rank not in collective.group:
         return 0, 0
@@ -99,7 +99,7 @@ def _elements(collective: Collective, rank: int) -> tuple[int, int]:
     }.get(operation, (whole, whole))
 
 
-def _ranks_told(group: tuple[int, ...]) -> str:
-    if len(group) <= _MOST_RANKS_TOLD:
+def _ranks_text(group: tuple[int, ...]) -> str:
+    if len(group) <= _MOST_RANKS_WRITTEN:
         return str(list(group))
-    return "[" + ", ".join(map(str, group[:_MOST_RANKS_TOLD])) + ", ...]"
+    return "[" + ", ".join(map(str, group[:_MOST_RANKS_WRITTEN])) + ", ...]"

@@ -1,7 +1,6 @@
-"""One rank's memory as PyTorch's memory snapshot, for pytorch.org/memory_viz and torch.cuda._memory_viz.
+"""How does one rank's memory become a PyTorch memory snapshot, for pytorch.org/memory_viz and torch.cuda._memory_viz?
 
-Rule: the allocator's own log, renamed into the words that those tools look for; what the log does not hold is not made
-up. Like handing a cash book to somebody else's accountant.
+Rule: the allocator's own log, with the names that those tools look for; nothing is added that the log does not hold.
 
 What the readers need, and where each was found (torch/cuda/_memory_viz.py, torch/utils/viz/MemoryViz.js):
 
@@ -106,13 +105,13 @@ def snapshot(events: Iterable[AllocatorEvent], *, until: float | None = None) ->
 def reserved(events: Iterable[AllocatorEvent]) -> tuple[tuple[float, int], ...]:
     """What an allocator holds from the device, each time that it changes: from when on [s], how much [B]."""
     signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-    found: list[tuple[float, int]] = []
+    changes: list[tuple[float, int]] = []
     total = 0
     for event in events:
         if event.action in signs:
             total += signs[event.action] * event.size
-            found.append((event.time, total))
-    return tuple(found)
+            changes.append((event.time, total))
+    return tuple(changes)
 
 
 def _entries(event: AllocatorEvent) -> Iterator[dict[str, Any]]:
@@ -159,7 +158,17 @@ class _Run:
 
 @dataclass(slots=True)
 class _State:
-    """What the events up to now have left."""
+    """The allocations and segments that the events so far have left.
+
+    Attributes
+    ----------
+    held : dict of address to AllocatorEvent
+        The event that allocated each block that is in use.
+    runs : list of _Run
+        By address.
+    expandable : bool
+        Whether any segment was mapped into an address range that can grow.
+    """
 
     held: dict[int, AllocatorEvent] = field(default_factory=dict)
     runs: list[_Run] = field(default_factory=list)
@@ -195,7 +204,7 @@ class _State:
             self._join(place - 1)
 
     def _join(self, place: int) -> None:
-        """Make one of two runs that touch, where both can grow."""
+        """Merge two neighbouring runs that touch, where both can grow."""
         first, second = self.runs[place : place + 2]
         alike = (first.stream, first.kind, first.expandable) == (second.stream, second.kind, second.expandable)
         if alike and first.end == second.address:
@@ -215,34 +224,35 @@ class _State:
 
     def segments(self) -> list[dict[str, Any]]:
         """Segments by address, each filled with blocks."""
-        held = sorted(self.held)
-        return [
-            _segment(run, [self.held[a] for a in held[bisect_left(held, run.address) : bisect_left(held, run.end)]])
-            for run in self.runs
-        ]
+        addresses = sorted(self.held)
+        segments = []
+        for run in self.runs:
+            within = addresses[bisect_left(addresses, run.address) : bisect_left(addresses, run.end)]
+            segments.append(_segment(run, [self.held[address] for address in within]))
+        return segments
 
 
-def _segment(run: _Run, held: list[AllocatorEvent]) -> dict[str, Any]:
-    taken = sum(_block_size(event) for event in held)
+def _segment(run: _Run, allocations: list[AllocatorEvent]) -> dict[str, Any]:
+    taken = sum(_block_size(event) for event in allocations)
     return {
         "device": 0,
         "address": run.address,
         "total_size": run.size,
         "allocated_size": taken,
         "active_size": taken,
-        "requested_size": sum(event.size for event in held),
+        "requested_size": sum(event.size for event in allocations),
         "stream": run.stream,
         "segment_type": run.kind,
         "segment_pool_id": (0, 0),
         "is_expandable": run.expandable,
         "frames": _frames(f"{run.kind} pool", ""),
-        "blocks": list(_blocks(run, held)),
+        "blocks": list(_blocks(run, allocations)),
     }
 
 
-def _blocks(run: _Run, held: list[AllocatorEvent]) -> Iterator[dict[str, Any]]:
+def _blocks(run: _Run, allocations: list[AllocatorEvent]) -> Iterator[dict[str, Any]]:
     address = run.address
-    for event in held:
+    for event in allocations:
         if event.address > address:
             yield _free_block(address, event.address)
         size = _block_size(event)
