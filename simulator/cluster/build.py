@@ -1,7 +1,7 @@
-"""From the name of a topology to a Cluster, or only to its facts.
+"""Builds the cluster that a topology describes for a number of ranks, or reads its limits without building it.
 
-Rule: the first ranks take the first GPUs unless a placement says otherwise; what was asked for and cannot be is a
-ScenarioError that says what can. Like seating guests: the plan is fixed, the guest list is not.
+Rule: the first ranks take the first GPUs unless a placement says otherwise. A request that the topology cannot meet is
+a ScenarioError that says what it can give.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import Graph, of_kind
 from simulator.cluster.graph_file import load_graph
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.routing import Router
-from simulator.cluster.shape import Shape
 from simulator.cluster.topology_file import Topology, load_topology
 from simulator.errors import ScenarioError, UnknownNameError
 
@@ -27,7 +27,7 @@ _MOST_SUGGESTIONS: Final = 2000  # names among which a misspelt link is looked f
 
 @dataclass(frozen=True, slots=True)
 class TopologyFacts:
-    """What can be known of a topology without building it.
+    """What is known of a topology without building it: its limits, its name and its GPU.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class TopologyFacts:
     gpu : str or None
         The GPU that it has by default ("inline" for one that the file describes).
     one_route : bool
-        Whether it is known to have one shortest way at most between any two.
+        Whether it is known to have one shortest route at most between any two.
     """
 
     name: str
@@ -75,17 +75,17 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
     >>> facts("dgx_a100").node_size
     8
     """
-    read = load_topology(topology, base)
-    shape = _shape(read, None if read.graph is None else load_graph(read.graph))
-    gpu = "inline" if isinstance(read.gpu, Mapping) else read.gpu
+    file = load_topology(topology, base)
+    limits = _limits(file, None if file.graph is None else load_graph(file.graph))
+    gpu = "inline" if isinstance(file.gpu, Mapping) else file.gpu
     return TopologyFacts(
-        name=read.name,
-        max_ranks=shape.max_ranks,
-        own_servers=shape.own_servers,
-        in_switch_reduction=shape.in_switch_reduction,
-        node_size=shape.node_size,
+        name=file.name,
+        max_ranks=limits.max_ranks,
+        own_servers=limits.own_servers,
+        in_switch_reduction=limits.in_switch_reduction,
+        node_size=limits.node_size,
         gpu=gpu,
-        one_route=shape.one_route,
+        one_route=limits.one_route,
     )
 
 
@@ -138,29 +138,29 @@ def build(
     >>> build("star_100g", 2).route("gpu0", "gpu1").latency
     1e-05
     """
-    read = load_topology(topology, base)
+    file = load_topology(topology, base)
     places = _placed(world_size, placement)
-    graph = _graph(read, max(places) + 1, servers)
+    graph = _graph(file, max(places) + 1, servers)
     _slow_down(graph, link_factors or {})
     ranks, nodes = _seats(graph, places)
-    if gpu is None and read.gpu is None:
-        raise ScenarioError(f"topology {read.name!r} names no GPU; give cluster.gpu, such as a100_sxm_80gb")
-    kind = load_gpu(gpu, base) if gpu is not None else load_gpu(read.gpu or "", read.folder)
-    seed = read.ecmp_seed if ecmp_seed is None else ecmp_seed
+    if gpu is None and file.gpu is None:
+        raise ScenarioError(f"topology {file.name!r} names no GPU; give cluster.gpu, such as a100_sxm_80gb")
+    kind = load_gpu(gpu, base) if gpu is not None else load_gpu(file.gpu or "", file.folder)
+    seed = file.ecmp_seed if ecmp_seed is None else ecmp_seed
     used = [number for number, _ in nodes]
     reducing = graph.graph.get("reducing_switches") or ()
     hosts = graph.graph.get("hosts") or ()
     return Cluster(
-        name=read.name,
+        name=file.name,
         graph=graph,
-        router=Router(graph, read.name, ecmp_seed=seed),
+        router=Router(graph, file.name, ecmp_seed=seed),
         gpus=(kind,) * world_size,
         ranks=ranks,
         servers=tuple(of_kind(graph, "server")[:servers]),
         speeds=_speeds(world_size, stragglers or {}),
         nodes=tuple(members for _, members in nodes),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
-        collectives=_measured(read, one_node=len(nodes) == 1),
+        collectives=_measured(file, one_node=len(nodes) == 1),
         hosts=tuple(hosts[place] for place in places) if hosts else (),
     )
 
@@ -177,11 +177,11 @@ def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]
     return places
 
 
-def _shape(read: Topology, graph: Graph | None) -> Shape:
+def _limits(file: Topology, graph: Graph | None) -> TopologyLimits:
     if graph is None:
-        return builders.find(read.builder or "").limits(**read.options)
+        return builders.find(file.builder or "").limits(**file.options)
     sizes = {len(node) for node in graph.graph.get("nodes", ())}
-    return Shape(
+    return TopologyLimits(
         max_ranks=len(of_kind(graph, "gpu")),
         own_servers=bool(of_kind(graph, "server")),
         node_size=sizes.pop() if len(sizes) == 1 else None,
@@ -189,23 +189,23 @@ def _shape(read: Topology, graph: Graph | None) -> Shape:
     )
 
 
-def _graph(read: Topology, gpus: int, servers: int) -> Graph:
+def _graph(file: Topology, gpus: int, servers: int) -> Graph:
     """Build or load the graph, once it is known that it has room."""
-    loaded = None if read.graph is None else load_graph(read.graph)
-    shape = _shape(read, loaded)
-    if shape.max_ranks is not None and gpus > shape.max_ranks:
-        raise ScenarioError(f"topology {read.name!r}: got {gpus} ranks; has {shape.max_ranks} GPUs; take fewer ranks")
-    if servers and not shape.own_servers:
-        raise ScenarioError(f"topology {read.name!r}: got {servers} servers; has no port for them; put them on workers")
+    loaded = None if file.graph is None else load_graph(file.graph)
+    limits = _limits(file, loaded)
+    if limits.max_ranks is not None and gpus > limits.max_ranks:
+        raise ScenarioError(f"topology {file.name!r}: got {gpus} ranks; has {limits.max_ranks} GPUs; take fewer ranks")
+    if servers and not limits.own_servers:
+        raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has no port for them; put them on workers")
     if loaded is not None:
         have = len(of_kind(loaded, "server"))
         if servers > have:
-            raise ScenarioError(f"topology {read.name!r}: got {servers} servers; has {have} vertices of kind 'server'")
+            raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has {have} vertices of kind 'server'")
         return loaded
     try:
-        return builders.find(read.builder or "").build(read.options, gpus, servers)
+        return builders.find(file.builder or "").build(file.options, gpus, servers)
     except ValueError as error:
-        raise ScenarioError(read.document.fault(("options",), str(error)).told(read.document.source)) from error
+        raise ScenarioError(file.document.fault(("options",), str(error)).told(file.document.source)) from error
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
@@ -245,6 +245,6 @@ def _similar(graph: Graph, src: str, dst: str) -> list[str]:
     return (near or [f"{a}->{b}" for a, b in graph.edges])[:_MOST_SUGGESTIONS]
 
 
-def _measured(read: Topology, *, one_node: bool) -> dict[str, MachineCollective]:
-    chosen = {name: both.one_node if one_node else both.nodes for name, both in read.collectives.items()}
+def _measured(file: Topology, *, one_node: bool) -> dict[str, MachineCollective]:
+    chosen = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
     return {name: measured for name, measured in chosen.items() if measured is not None}

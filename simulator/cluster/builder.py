@@ -1,6 +1,6 @@
-"""Builders by name, and the options that each takes.
+"""Which topology builders there are, and which options each takes.
 
-Rule: the folder's listing is the menu, and a builder's own signature is the schema of its options.
+Rule: the files in `builders/` are the builders, and the signature of a builder's function is the schema of its options.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from simulator.cluster import builders
 from simulator.cluster.graph import Graph
-from simulator.cluster.shape import Shape
+from simulator.cluster.limits import TopologyLimits
 from simulator.errors import UnknownNameError
 
-# Given by `build`, not by the topology file.
-_GIVEN: Final = ("world_size", "servers")
+# Parameters that `build` passes; they are no options of a topology file.
+_PASSED_BY_BUILD: Final = ("world_size", "servers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class Builder:
     function : callable
         Returns the graph.
     limits : callable
-        Returns the Shape, from the same options.
+        Returns the TopologyLimits, from the same options.
     options : type of pydantic.BaseModel
         What a topology file may say under `options`.
     """
 
     name: str
     function: Callable[..., Graph]
-    limits: Callable[..., Shape]
+    limits: Callable[..., TopologyLimits]
     options: type[BaseModel]
 
     def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
-        """Call the function with what it takes."""
-        takes = inspect.signature(self.function).parameters
-        given = {"world_size": world_size, "servers": servers}
-        return self.function(**options, **{name: given[name] for name in _GIVEN if name in takes})
+        """Call the function with the options, and with the ranks and servers if it has such parameters."""
+        parameters = inspect.signature(self.function).parameters
+        passed = {"world_size": world_size, "servers": servers}
+        return self.function(**options, **{name: passed[name] for name in _PASSED_BY_BUILD if name in parameters})
 
 
 def names() -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def _options(name: str, function: Callable[..., Graph]) -> type[BaseModel]:
     fields = {
         parameter.name: (hints[parameter.name], ... if parameter.default is parameter.empty else parameter.default)
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.name not in _GIVEN
+        if parameter.name not in _PASSED_BY_BUILD
     }
     config = ConfigDict(extra="forbid", strict=True)
     return cast("type[BaseModel]", cast(Any, create_model)(f"{name}_options", __config__=config, **fields))

@@ -1,6 +1,6 @@
-"""A Cluster: GPUs placed on a graph of links, ready to be routed. A record.
+"""What a cluster is: GPUs with ranks, links between them, and how well it runs collectives. Records.
 
-Rule: vertices and directed links are numbered once; names are for people. Like a street map with house numbers.
+Rule: the router numbers vertices and directed links once, and the engines use those numbers; names are for people.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A figure of the catalog: a value, the source that printed it, and whether it is sure.
+"""How a figure stands in a catalog file: a value with a unit, the source that printed it, and whether it is sure.
 
-Rule: a bare value is short for a figure without source. Like a label on a jar: what is in it, and who filled it.
+Rule: a bare value is short for a figure without source.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _sensible(value: float) -> float:
 
 
 class Number(Figure):
-    """A number without a unit of ours, from 0 on."""
+    """A number whose unit is not read, 0 or more."""
 
     value: Annotated[float, Field(allow_inf_nan=False), AfterValidator(_sensible)]
 
 
 class Positive(Number):
-    """The same, more than 0."""
+    """A number whose unit is not read, more than 0."""
 
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
 
@@ -94,11 +94,11 @@ class Open(Figure):
 
 def figures(file: BaseModel) -> list[tuple[str, Any]]:
     """List every figure of a file under its dotted key."""
-    found: list[tuple[str, Any]] = []
+    by_key: list[tuple[str, Any]] = []
     for key in type(file).model_fields:
-        held = getattr(file, key)
-        if isinstance(held, Figure):
-            found.append((key, held))
-        elif isinstance(held, dict):
-            found += [(f"{key}.{inner}", figure) for inner, figure in held.items()]
-    return found
+        value = getattr(file, key)
+        if isinstance(value, Figure):
+            by_key.append((key, value))
+        elif isinstance(value, dict):
+            by_key += [(f"{key}.{inner}", figure) for inner, figure in value.items()]
+    return by_key

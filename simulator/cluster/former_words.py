@@ -1,6 +1,6 @@
-"""Words that topology files used before: "box" for what the field calls a node. Files that use them are read as ever.
+"""Reads topology files that say "box" for node, as they did before.
 
-Rule: renamed before anything is checked, keys and their places alike, so that nobody else knows them.
+Rule: keys and their places are renamed before anything is checked, so that no other file knows the former words.
 """
 
 from __future__ import annotations

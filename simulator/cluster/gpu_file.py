@@ -1,7 +1,6 @@
-"""GPUs from files: catalog/gpus/NAME.yaml, a path, or a mapping.
+"""How a GPU is read: from catalog/gpus/NAME.yaml, a path, or a mapping.
 
-Rule: every figure stands with the source that printed it, and says so if it is not sure. A bare value is short for a
-figure without source.
+Rule: every figure stands with the source that printed it, and is marked if it is not sure (see `figure`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
 
 
 class _Best(Rate):
-    """[FLOP/s], and the m, n and k at which it was found."""
+    """[FLOP/s], and the m, n and k of the matmul that reached it."""
 
     shape: tuple[int, int, int] = (8192, 8192, 8192)
 
@@ -144,7 +143,7 @@ def _record(name: str, file: _GpuFile) -> Gpu:
 
 
 def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -> dict[str, Any]:
-    found = dict(figures(file))
+    by_key = dict(figures(file))
     facts: dict[str, Any] = {
         "product": file.product,
         "vector_flops": vector,
@@ -152,8 +151,8 @@ def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -
         "best_matmul_flops": {name: figure.value for name, figure in file.best_matmul_flops.items()},
         "best_matmul": {name: (best.shape, best.value) for name, best in file.best_matmul_flops.items()},
         "constants": {name: figure.value for name, figure in file.constants.items()},
-        "sources": {key: figure.source for key, figure in found.items()},
-        "unsure": tuple(key for key, figure in found.items() if not figure.sure),
+        "sources": {key: figure.source for key, figure in by_key.items()},
+        "unsure": tuple(key for key, figure in by_key.items() if not figure.sure),
     }
     for key in ("scale_up_links", "clock", "l2_bytes", "shared_memory_per_sm", "power", "stream_bandwidth"):
         figure = getattr(file, key)

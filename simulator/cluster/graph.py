@@ -1,7 +1,7 @@
-"""The graph that every builder returns, and the three ways to add to it.
+"""How a topology is written as a graph: vertices, cables, and functions that add them.
 
-Rule: a cable is two directed links, each with its own bandwidth and latency; a vertex says what it is and whether
-others' traffic may pass through it. Like a road map in which each lane is drawn.
+Rule: a cable is two directed links, each with its own bandwidth and latency; a vertex has a kind, and says whether
+traffic of others may pass through it.
 """
 
 from __future__ import annotations

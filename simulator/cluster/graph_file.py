@@ -1,6 +1,6 @@
-"""Graphs from other programs: networkx's node-link JSON, and GraphML.
+"""How a topology is read from a graph of another program: networkx's node-link JSON, or GraphML.
 
-Rule: vertices say their `kind`, edges their `bandwidth` and `latency` as text with a unit or as SI numbers; an
+Rule: vertices have a `kind`, edges a `bandwidth` and `latency` as text with a unit or as an SI number; an
 undirected edge is a link in each direction. Two attributes are optional: `node`, the same for all GPUs of a node, and
 `reduces`, true for a switch of a node that can add.
 """
@@ -20,8 +20,8 @@ from simulator.errors import ScenarioError, one_of
 
 _KINDS: Final = ("gpu", "host", "nic", "server", "switch")
 _ENDS: Final = ("gpu", "server")
-# Size of a file whose faults are told with their lines [B].
-_MOST_PLACED: Final = 2**18
+# Largest file that is read a second time for the lines and columns of its faults [B].
+_MOST_READ_TWICE: Final = 2**18
 
 
 def load_graph(path: Path) -> Graph:
@@ -45,13 +45,16 @@ def load_graph(path: Path) -> Graph:
     document = _from_graphml(path) if path.suffix == ".graphml" else _from_json(path)
     graph, faults = _graph(document)
     if faults:
-        _told(path, document, faults)
+        _refuse(path, document, faults)
     return graph
 
 
-def _told(path: Path, document: Document, faults: list[Fault]) -> None:
-    """Refuse, with lines and columns where the text has them; reading them takes 5 s a MiB, so only now and of few."""
-    placed = document if path.suffix == ".graphml" or path.stat().st_size > _MOST_PLACED else load(path)
+def _refuse(path: Path, document: Document, faults: list[Fault]) -> None:
+    """Raise the faults, with lines and columns where the file is JSON and small.
+
+    A parser that keeps lines and columns takes 5 s a MiB, so it reads only files that have faults.
+    """
+    placed = document if path.suffix == ".graphml" or path.stat().st_size > _MOST_READ_TWICE else load(path)
     placed.refuse([placed.fault(fault.key, fault.message) for fault in faults])
 
 
@@ -64,10 +67,10 @@ def _from_graphml(path: Path) -> Document:
 
     text = BytesIO(read_bytes(path))
     try:
-        read = nx.node_link_data(nx.read_graphml(text), edges="edges")
-    except Exception as error:  # the parsers below raise a dozen kinds
+        node_link = nx.node_link_data(nx.read_graphml(text), edges="edges")
+    except Exception as error:  # networkx and its XML parser raise a dozen kinds
         raise ScenarioError(f"{path}: not GraphML that can be read: {' '.join(str(error).split())}") from error
-    return Document(str(path), read)
+    return Document(str(path), node_link)
 
 
 def _graph(document: Document) -> tuple[Graph, list[Fault]]:
@@ -85,7 +88,7 @@ def _graph(document: Document) -> tuple[Graph, list[Fault]]:
         _add_edge(graph, document, (where, i), edge, both, faults)
     if not faults and not of_kind(graph, "gpu"):
         faults.append(document.fault(("nodes",), "has no vertex of kind 'gpu'"))
-    _say_nodes(graph)
+    _group_by_node(graph)
     return graph, faults
 
 
@@ -143,8 +146,8 @@ def _quantity(
         return 1.0
 
 
-def _say_nodes(graph: Graph) -> None:
-    """Collect nodes and their reducing switches from the vertices, where all GPUs name a node."""
+def _group_by_node(graph: Graph) -> None:
+    """Note which GPUs share a node, and which switches can add, if every GPU names its node."""
     nodes: dict[str, list[str]] = {}
     reducing: dict[str, str] = {}
     for name, facts in graph.nodes(data=True):

@@ -1,7 +1,7 @@
-"""Links from files: catalog/links/NAME.yaml, a path, or a mapping.
+"""How fast a kind of link is (NVLink, InfiniBand, PCIe): read from catalog/links/NAME.yaml, a path, or a mapping.
 
 Rule: what the wire can carry and what software gets out of it are two figures. Topologies take the first; what is lost
-belongs to the machine and its collectives.
+is a property of the machine and its collectives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.cluster.validation import checked
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkSpec:
     """One kind of link.
 
     Attributes
@@ -50,7 +50,7 @@ class _LinkFile(Strict):
     further: dict[str, Open] = Field(default_factory=dict)
 
 
-def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) -> Link:
+def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) -> LinkSpec:
     """Read a link.
 
     Parameters
@@ -72,13 +72,13 @@ def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) ->
     """
     name, document = opened("link", link, base)
     file = checked(_LinkFile, document)
-    found = figures(file)
+    by_key = figures(file)
     facts = {
         "product": file.product,
         "further": {key: figure.value for key, figure in file.further.items()},
-        "sources": {key: figure.source for key, figure in found},
-        "unsure": tuple(key for key, figure in found if not figure.sure),
+        "sources": {key: figure.source for key, figure in by_key},
+        "unsure": tuple(key for key, figure in by_key if not figure.sure),
     }
     effective = None if file.effective is None else file.effective.value
     latency = None if file.latency is None else file.latency.value
-    return Link(name, file.bandwidth.value, effective, latency, facts)
+    return LinkSpec(name, file.bandwidth.value, effective, latency, facts)

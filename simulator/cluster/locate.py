@@ -1,7 +1,6 @@
-"""Where a named file lies: shipped, beside the file that names it, or in the working directory.
+"""Where a named topology, GPU, link or model lies: shipped, beside the file that names it, or in the working directory.
 
-Rule: a shipped name wins, then the folder of the file that names it. Like asking for a book: on the shelf first, then
-next door.
+Rule: a shipped name wins, then the folder of the file that names it.
 """
 
 from __future__ import annotations

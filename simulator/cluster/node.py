@@ -1,7 +1,7 @@
-"""The inside of one node: GPUs, what joins them, PCIe, sockets and network cards.
+"""What is inside a node, and how it is joined: GPUs, NVSwitch or mesh, PCIe, sockets and network cards.
 
-Rule: GPUs never forward; each reaches its network card by its own PCIe port, and other GPUs by the fastest thing that
-the node has. Like a house: rooms (GPUs) with doors to one hall (NVSwitch), and each with a way to the street.
+Rule: GPUs never forward traffic; each reaches its network card by its own PCIe port, and other GPUs by the fastest
+links that the node has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex
 
-Inside = Literal["nvswitch", "full_mesh", "pcie"]
+NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Node:
     hosts : int
         Processor sockets, each joined to every other.
     pcie_switches : int
-        As many as GPUs: each GPU has one to itself. Fewer: their GPUs share the way up to the host. 0 (inside pcie
+        As many as GPUs: each GPU has one to itself. Fewer: their GPUs share the link up to the host. 0 (inside pcie
         only): GPUs hang on the sockets.
     pcie_bandwidth, pcie_latency : float
         Of a PCIe slot [B/s], [s].
@@ -40,7 +40,7 @@ class Node:
     """
 
     gpus: int
-    inside: Inside
+    inside: NodeInterconnect
     link_bandwidth: float
     link_latency: float
     hosts: int
@@ -125,9 +125,9 @@ def _add_tree(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
 def _add_ports(graph: Graph, node: Node, number: int, cards: list[str]) -> None:
     """Give each GPU a PCIe port of its own, to its card and to its socket.
 
-    A switch that several GPUs share is drawn as one port for each and a trunk to the socket: so a GPU takes its own
-    card, as the software does, and GPUs never prefer PCIe over their own links, while traffic to the host still
-    shares the trunk.
+    A switch that several GPUs share becomes one port vertex for each GPU and a trunk to the socket. With a single
+    vertex, two GPUs at it would be as near by PCIe as by NVSwitch, and a GPU as near to its neighbour's network card as
+    to its own; routes are shortest by hops and could take either. Traffic to the host still shares the trunk.
     """
     hosts = host_names(node, number)
     shared = node.pcie_switches < node.gpus

@@ -1,7 +1,6 @@
-"""Quantities as types: text with a unit in a file, an SI number in a function.
+"""Types of a builder's options and of catalog figures: text with a unit in a file, an SI number in a function.
 
-Rule: a parameter that is annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python. Like a turnstile: text
-on one side, numbers on the other.
+Rule: a parameter that is annotated `Bandwidth` is "12.5 GB/s" in YAML and 12.5e9 in Python.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _one_or_more(value: Any) -> float | list[float]:
 
 
 def _text(example: str) -> WithJsonSchema:
-    """What an editor is told of a quantity: text with a unit."""
+    """JSON schema of a quantity, for editors: text with a unit."""
     return WithJsonSchema({"type": "string", "examples": [example]})
 
 
@@ -68,7 +67,7 @@ FlopRate = Annotated[float, BeforeValidator(_reader("flop_rate", positive=True))
 """[FLOP/s]; "312 TFLOP/s" in a file."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_PARTS)]
-"""At least one."""
+"""Of a machine's parts; at least one."""
 
-Number = Annotated[int, Field(ge=0, le=MOST_PARTS)]
-"""None or more."""
+CountOrZero = Annotated[int, Field(ge=0, le=MOST_PARTS)]
+"""Of a machine's parts, such as network cards; 0 or more."""

@@ -1,14 +1,13 @@
-"""Routes through a cluster: which links a transfer crosses.
+"""Which links a route uses: routing between two vertices of a cluster.
 
 Rule: a route is a shortest path by hops that passes only through vertices that forward; where several are as short,
-the destination's number decides, so the same pair always takes the same way. Like a sorting office: the last digits of
-the address choose the van.
+the destination's number decides, so the same pair always takes the same route.
 
-At a fork of c ways, sorted by vertex number, destination i takes way i mod c; what is left, i // c, decides at the next
-fork (were it i again, the second fork of a fat tree would always go the way of the first). i counts the destination
-among the vertices of its kind, so that consecutive GPUs spread; where a leaf's GPUs are not consecutive, as on rails,
-the vertices say a `position` that counts leaf by leaf. In a fat tree this is D-mod-k routing [1]_: shift permutations
-share no link.
+At a fork with c next hops on shortest paths, sorted by vertex number, destination i takes next hop i mod c; the
+quotient i // c decides at the next fork (were it i again, the second fork of a fat tree would always choose as the
+first did, and half of its links would stay idle). i counts the destination among the vertices of its kind, so that
+consecutive GPUs spread; where a leaf's GPUs are not consecutive, as on rails, the vertices have a `position` that
+counts leaf by leaf. In a fat tree this is D-mod-k routing [1]_: shift permutations share no link.
 
 References
 ----------
@@ -34,7 +33,7 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way from one vertex to another.
+    """The links from one vertex to another.
 
     Attributes
     ----------
@@ -62,7 +61,7 @@ class Router:
     name : str
         For errors.
     ecmp_seed : int, optional
-        Choose among equally short ways by a hash of (seed, source, destination, fork) and not by the rule above.
+        Choose among equally short routes by a hash of (seed, source, destination, fork) and not by the rule above.
 
     Attributes
     ----------
@@ -135,7 +134,7 @@ class Router:
         return self._links[self.index[src]][self.index[dst]]
 
     def route(self, src: str, dst: str) -> Route:
-        """Find the way from one vertex to another; the answer is kept.
+        """Find the route from one vertex to another; the answer is kept.
 
         Parameters
         ----------
@@ -161,7 +160,7 @@ class Router:
     def _find(self, src: int, dst: int) -> Route:
         if src == dst:
             return Route((), 0.0, float("inf"))
-        path = (dst,) if dst in self._links[src] else self._walk(src, dst, self._corridor(src, dst))
+        path = (dst,) if dst in self._links[src] else self._choose(src, dst, self._shortest_paths(src, dst))
         links, here = [], src
         for vertex in path:
             links.append(self._links[here][vertex])
@@ -169,10 +168,12 @@ class Router:
         latency = fsum([self.latency[link] for link in links])
         return Route(tuple(links), latency, min([self.bandwidth[link] for link in links]))
 
-    def _corridor(self, src: int, dst: int) -> list[set[int]]:
-        """Search from both ends, always on the narrower side, and return the vertices that lie on shortest paths.
+    def _shortest_paths(self, src: int, dst: int) -> list[set[int]]:
+        """The vertices between source and destination that lie on any shortest path, hop by hop.
 
-        Position i of the list holds those i + 1 hops from the source, up to one hop before the destination.
+        Position i of the list holds those i + 1 hops from the source, up to one hop before the destination. The search
+        goes on from both ends in turn, on the side whose last level has fewer vertices: from one end it would visit
+        every GPU below a core switch.
         """
         ahead, behind = [{src}], [{dst}, self._backward[dst]]
         seen_ahead, seen_behind = {src}, {dst} | behind[1]
@@ -195,16 +196,17 @@ class Router:
             kept.append({vertex for vertex in level if not self._forward[vertex].isdisjoint(later)})
         return kept[::-1]
 
-    def _walk(self, src: int, dst: int, corridor: list[set[int]]) -> list[int]:
+    def _choose(self, src: int, dst: int, levels: list[set[int]]) -> list[int]:
+        """Choose one of the shortest paths by the rule of this module, or by the hash."""
         rest, here, path = self._ordinal[dst], src, []
-        for level in corridor:
-            ways = self._forward[here] & level
-            if len(ways) == 1:
-                (here,) = ways
+        for level in levels:
+            next_hops = self._forward[here] & level
+            if len(next_hops) == 1:
+                (here,) = next_hops
             else:
-                way = rest if self._seed is None else _mixed((self._seed, src, dst, here))
-                rest //= len(ways)
-                here = sorted(ways)[way % len(ways)]
+                number = rest if self._seed is None else _mixed((self._seed, src, dst, here))
+                rest //= len(next_hops)
+                here = sorted(next_hops)[number % len(next_hops)]
             path.append(here)
         path.append(dst)
         return path
@@ -212,10 +214,10 @@ class Router:
 
 def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[int]:
     """Go one hop on from a level of the search."""
-    found = set[int]().union(*[neighbours[vertex] for vertex in level])
-    found -= seen
-    seen |= found
-    return found
+    reached = set[int]().union(*[neighbours[vertex] for vertex in level])
+    reached -= seen
+    seen |= reached
+    return reached
 
 
 def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
-"""Topologies from files: topologies/NAME.yaml, a path, or a mapping with the same keys.
+"""How a topology file is read and checked: topologies/NAME.yaml, a path, or a mapping with the same keys.
 
-Rule: read and checked here, all faults at once; nothing is built. Like a building application: complete before the
-first stone.
+Rule: all faults are raised at once; nothing is built here.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class _Collective(Strict):
     rate_cap: Bandwidth = float("inf")
     cross_rate_cap: Bandwidth = float("inf")
     half_size: Size = 0.0
-    # Fitted ones lie between 0.2 and 1; at 10 the slowing ends at a step, and of (1e30 B / 1 B)^10 floats know.
+    # Fitted ones lie between 0.2 and 1; 10 is nearly a step already, and (1e30 B / 1 B)^10 still fits into a float.
     exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1.0
     chunks: Count | None = None
     source: str = ""
@@ -181,14 +180,15 @@ def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
         return {}, [document.fault(("builder",), str(error).removeprefix("builder: "))]
     if "options" not in data:
         document = Document(document.source, {**data, "options": {}}, values=document.values)
-    found, faults = check(builder.options, document, ("options",))
-    if found is None:
+    model, faults = check(builder.options, document, ("options",))
+    if model is None:
         return {}, faults
-    return dict(found), _too_large(document, builder.limits(**dict(found)).max_ranks)
+    options = dict(model)
+    return options, _too_large(document, builder.limits(**options).max_ranks)
 
 
 def _too_large(document: Document, ranks: int | None) -> list[Fault]:
     if ranks is None or ranks <= MOST_PARTS:
         return []
-    told = f"make a machine of {ranks if ranks < 10**18 else 'over 10^18'} GPUs; must be at most {MOST_PARTS}"
-    return [document.fault(("options",), told)]
+    message = f"make a machine of {ranks if ranks < 10**18 else 'over 10^18'} GPUs; must be at most {MOST_PARTS}"
+    return [document.fault(("options",), message)]

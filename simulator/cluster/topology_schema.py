@@ -1,4 +1,4 @@
-"""The JSON schema of a topology file: its keys, and under `options` those of the builder that it names.
+"""The JSON schema of a topology file, for editors: its keys, and under `options` those of the builder that it names.
 
 Rule: nothing is listed twice: keys come from the file's model, options and their descriptions from each builder's own
 signature and docstring.
@@ -25,19 +25,19 @@ def schema() -> dict[str, Any]:
     >>> sorted(schema()["properties"])
     ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
     """
-    made = TopologyFile.model_json_schema()
-    made["properties"]["builder"] = {"enum": list(builders.names()), "description": "What draws the graph."}
-    made["properties"]["gpu"]["examples"] = list(registry.names("gpu"))
-    made["oneOf"] = [{"required": ["builder"]}, {"required": ["graph"]}]
-    made["allOf"] = [_of_builder(name) for name in builders.names()]
-    return {"$schema": _DIALECT, "title": "Topology of the cluster simulator", **_untitled(made)}
+    document = TopologyFile.model_json_schema()
+    document["properties"]["builder"] = {"enum": list(builders.names()), "description": "What draws the graph."}
+    document["properties"]["gpu"]["examples"] = list(registry.names("gpu"))
+    document["oneOf"] = [{"required": ["builder"]}, {"required": ["graph"]}]
+    document["allOf"] = [_of_builder(name) for name in builders.names()]
+    return {"$schema": _DIALECT, "title": "Topology of the cluster simulator", **_untitled(document)}
 
 
 def options(name: str) -> dict[str, dict[str, Any]]:
     """Schema of each option of a builder, with its description from the docstring."""
-    found: dict[str, dict[str, Any]] = builders.find(name).options.model_json_schema()["properties"]
+    properties: dict[str, dict[str, Any]] = builders.find(name).options.model_json_schema()["properties"]
     described = descriptions(name)
-    return {option: {**_untitled(facts), "description": described[option]} for option, facts in found.items()}
+    return {option: {**_untitled(facts), "description": described[option]} for option, facts in properties.items()}
 
 
 def descriptions(name: str) -> dict[str, str]:
@@ -65,10 +65,10 @@ def _of_builder(name: str) -> dict[str, Any]:
     return {"if": named, "then": then}
 
 
-def _untitled(made: Any) -> Any:
+def _untitled(node: Any) -> Any:
     """Drop generated titles."""
-    if isinstance(made, list):
-        return [_untitled(item) for item in made]
-    if not isinstance(made, dict):
-        return made
-    return {key: _untitled(value) for key, value in made.items() if not (key == "title" and isinstance(value, str))}
+    if isinstance(node, list):
+        return [_untitled(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: _untitled(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}

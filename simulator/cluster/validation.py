@@ -1,6 +1,6 @@
-"""What a strict model finds wrong in a file, as faults with line, column and a hint.
+"""Checks catalog and topology files against their pydantic models; each error becomes a fault with line and column.
 
-Rule: every fault is told, each in one line: what was got, what is allowed.
+Rule: every fault is reported, each in one line: the value, what is allowed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check(model: type[M], document: Document, at: Key = ()) -> tuple[M | None, l
     try:
         return model.model_validate(dict(data)), []
     except ValidationError as error:
-        return None, [_fault(model, document, at, dict(found)) for found in error.errors()]
+        return None, [_fault(model, document, at, dict(detail)) for detail in error.errors()]
 
 
 def checked(model: type[M], document: Document) -> M:
@@ -73,25 +73,25 @@ def checked(model: type[M], document: Document) -> M:
     ScenarioError
         One line for each fault.
     """
-    found, faults = check(model, document)
+    file, faults = check(model, document)
     document.refuse(faults)
-    return cast(M, found)
+    return cast(M, file)
 
 
-def _fault(model: type[BaseModel], document: Document, at: Key, found: Mapping[str, Any]) -> Fault:
-    inner = tuple(step for step in found["loc"] if step != "[key]")
+def _fault(model: type[BaseModel], document: Document, at: Key, detail: Mapping[str, Any]) -> Fault:
+    inner = tuple(step for step in detail["loc"] if step != "[key]")
     key = (*at, *inner)
-    kind = str(found["type"])
+    kind = str(detail["type"])
     if kind == "extra_forbidden":
         return document.fault(key, f"unknown key; {one_of(_keys_at(model, inner[:-1]), inner[-1])}", of_key=True)
     if kind == "missing":
         return document.fault(key, "is missing; give it")
-    message = _message(kind, found)
-    return document.fault(key, message, of_key="[key]" in found["loc"])
+    message = _message(kind, detail)
+    return document.fault(key, message, of_key="[key]" in detail["loc"])
 
 
-def _message(kind: str, found: Mapping[str, Any]) -> str:
-    got, context = found["input"], found.get("ctx", {})
+def _message(kind: str, detail: Mapping[str, Any]) -> str:
+    got, context = detail["input"], detail.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
@@ -99,7 +99,7 @@ def _message(kind: str, found: Mapping[str, Any]) -> str:
     if kind in _BOUND:
         word, name = _BOUND[kind]
         return f"got {got!r}; must be {word} {context[name]}"
-    return f"got {got!r}; {_WANTED.get(kind, str(found['msg']).lower())}"
+    return f"got {got!r}; {_WANTED.get(kind, str(detail['msg']).lower())}"
 
 
 def _keys_at(model: Any, steps: Key) -> list[str]:

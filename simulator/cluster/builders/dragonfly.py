@@ -13,8 +13,8 @@ from __future__ import annotations
 from itertools import combinations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
-from simulator.cluster.shape import Shape
 
 
 def dragonfly(
@@ -81,6 +81,6 @@ def _end(here: int, there: int, groups: int, routers: int, global_links: int) ->
     return here * routers + (there - here - 1) % groups // global_links
 
 
-def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> Shape:
+def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> TopologyLimits:
     """Its GPUs are hosts x routers x groups."""
-    return Shape(max_ranks=hosts * routers * (routers * global_links + 1 if groups is None else groups))
+    return TopologyLimits(max_ranks=hosts * routers * (routers * global_links + 1 if groups is None else groups))

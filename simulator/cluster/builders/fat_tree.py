@@ -15,8 +15,8 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
-from simulator.cluster.shape import Shape
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
@@ -97,6 +97,6 @@ def _ports(hosts: int) -> int:
     return k
 
 
-def limits(*, k: int | None = None, **_: object) -> Shape:
+def limits(*, k: int | None = None, **_: object) -> TopologyLimits:
     """It grows with the world size unless k is given."""
-    return Shape(max_ranks=None if k is None else k**3 // 4, own_servers=True)
+    return TopologyLimits(max_ranks=None if k is None else k**3 // 4, own_servers=True)

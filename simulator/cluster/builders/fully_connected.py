@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import combinations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Seconds
-from simulator.cluster.shape import Shape
 
 
 def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) -> Graph:
@@ -41,6 +41,6 @@ def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) 
     return graph
 
 
-def limits(**_: object) -> Shape:
+def limits(**_: object) -> TopologyLimits:
     """It grows with the world size, and every two have a cable."""
-    return Shape(one_route=True)
+    return TopologyLimits(one_route=True)

@@ -7,11 +7,13 @@ one wheel apart.
 from __future__ import annotations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.quantity import Bandwidth, Number, Seconds
-from simulator.cluster.shape import Shape
+from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.quantity import Bandwidth, CountOrZero, Seconds
 
 
-def hypercube(world_size: int, *, dimensions: Number | None = None, bandwidth: Bandwidth, latency: Seconds) -> Graph:
+def hypercube(
+    world_size: int, *, dimensions: CountOrZero | None = None, bandwidth: Bandwidth, latency: Seconds
+) -> Graph:
     """Join 2^d GPUs, each with d others.
 
     Parameters
@@ -49,6 +51,6 @@ def hypercube(world_size: int, *, dimensions: Number | None = None, bandwidth: B
     return graph
 
 
-def limits(*, dimensions: int | None = None, **_: object) -> Shape:
+def limits(*, dimensions: int | None = None, **_: object) -> TopologyLimits:
     """It grows with the world size unless its dimensions are given."""
-    return Shape(max_ranks=None if dimensions is None else 2**dimensions)
+    return TopologyLimits(max_ranks=None if dimensions is None else 2**dimensions)

@@ -1,7 +1,7 @@
-"""Nodes of several GPUs, as many as the ranks need, joined by a network.
+"""Builds DGX-like clusters: nodes of several GPUs, as many as the ranks need, joined by a scale-out network.
 
-Rule: inside a node the fast links, outside the network cards; one node has no network. Like terraced houses along one
-street.
+Rule: GPUs of a node reach each other by NVLink, xGMI or PCIe (cluster/node.py), other nodes through network cards
+(cluster/scale_out.py); a single node has no network.
 """
 
 from __future__ import annotations
@@ -10,33 +10,35 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.cluster.fabric import Fabric, Wiring, add_fabric
 from simulator.cluster.graph import Graph, add_vertex, empty, require
-from simulator.cluster.node import Inside, Node, add_node, gpu_names, host_names, switch_name
-from simulator.cluster.quantity import Bandwidth, Count, Number, Seconds
-from simulator.cluster.shape import Shape
+from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.node import Node, NodeInterconnect, add_node, gpu_names, host_names, switch_name
+from simulator.cluster.quantity import Bandwidth, Count, CountOrZero, Seconds
+from simulator.cluster.scale_out import FabricKind, ScaleOutFabric, add_fabric
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
 
+# One parameter an option of the topology file, for `builder.py` makes the schema of the options out of this signature;
+# a record for some of them would nest the keys of every file.
 def nodes(
     world_size: int,
     *,
     gpus: Count,
-    inside: Inside,
+    inside: NodeInterconnect,
     link_bandwidth: Bandwidth | None = None,
     link_latency: Seconds = 0.0,
     in_switch_reduction: bool = False,
     hosts: Count = 2,
-    pcie_switches: Number | None = None,
+    pcie_switches: CountOrZero | None = None,
     pcie_bandwidth: Bandwidth,
     pcie_latency: Seconds,
     socket_bandwidth: Bandwidth | None = None,
     socket_latency: Seconds = 0.0,
-    nics: Number = 0,
+    nics: CountOrZero = 0,
     nic_bandwidth: Bandwidth | None = None,
     nic_latency: Seconds = 0.0,
-    fabric: Wiring = "rail",
+    fabric: FabricKind = "rail",
     nodes_per_leaf: Count = 32,
     spines: Count | None = None,
     spine_latency: Seconds = 0.0,
@@ -91,6 +93,7 @@ def nodes(
     """
     count = -(-world_size // gpus)
     slots = (0 if inside == "pcie" else gpus) if pcie_switches is None else pcie_switches
+    # A single node without servers has nothing to reach, so it gets no network cards.
     outside = count > 1 or servers > 0
     require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
     require(nodes is None or count <= nodes, f"got world_size {world_size}; {nodes} nodes of {gpus} have room for less")
@@ -102,17 +105,18 @@ def nodes(
     )  # fmt: skip
     _check(node, in_switch_reduction=in_switch_reduction)
     graph = empty()
+    # All GPUs first, so that GPU i is vertex i of the router.
     for number in range(count):
         for name in gpu_names(node, number):
             add_vertex(graph, name, "gpu", forwards=False)
     for number in range(count):
         add_node(graph, node, number, nics=outside)
     if outside:
-        network = Fabric(
+        network = ScaleOutFabric(
             fabric, nodes_per_leaf, nic_bandwidth or 0.0, nic_latency, spine_latency, spines, oversubscription
         )
         add_fabric(graph, network, node, count, servers)
-    _say_nodes(graph, node, count, in_switch_reduction=in_switch_reduction)
+    _note_nodes(graph, node, count, in_switch_reduction=in_switch_reduction)
     return graph
 
 
@@ -124,12 +128,14 @@ def _check(node: Node, *, in_switch_reduction: bool) -> None:
     require(slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}")
     require(tree or slots >= 1, f"got pcie_switches 0; inside {node.inside} needs at least 1")
     require(nics <= gpus, f"got nics {nics}; must be at most gpus {gpus}: join the cards of one GPU to one faster card")
-    # A second card at one switch would be chosen by the route's rule and not by the GPU that it is nearest to.
+    # With two cards at one switch, routing would choose between them by the destination's number, and GPU i would not
+    # keep to its own card.
     places = slots or node.hosts
     require(not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places}, one a switch")
 
 
-def _say_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
+def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
+    """Note as graph attributes which GPUs share a node, each GPU's socket, and the switches that can add."""
     graph.graph["nodes"] = tuple(tuple(gpu_names(node, number)) for number in range(count))
     graph.graph["hosts"] = tuple(
         host_names(node, number)[i * node.hosts // node.gpus] for number in range(count) for i in range(node.gpus)
@@ -141,14 +147,14 @@ def limits(
     *,
     gpus: int,
     in_switch_reduction: bool = False,
-    fabric: Wiring = "rail",
+    fabric: FabricKind = "rail",
     nics: int = 0,
     nodes: int | None = None,
     **_: object,
-) -> Shape:
+) -> TopologyLimits:
     """It grows with the world size where there are cards and no limit is given."""
     most = 1 if nics == 0 else nodes
-    return Shape(
+    return TopologyLimits(
         max_ranks=None if most is None else most * gpus,
         own_servers=fabric == "leaf_spine" and nics > 0,
         node_size=gpus,

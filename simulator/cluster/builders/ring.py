@@ -6,8 +6,8 @@ Rule: a GPU passes on what is not for it. Like people at a round table handing a
 from __future__ import annotations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidths, Seconds
-from simulator.cluster.shape import Shape
 
 
 def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
@@ -41,6 +41,6 @@ def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
     return graph
 
 
-def limits(**_: object) -> Shape:
+def limits(**_: object) -> TopologyLimits:
     """It grows with the world size."""
-    return Shape()
+    return TopologyLimits()

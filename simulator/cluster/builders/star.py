@@ -6,8 +6,8 @@ Rule: every GPU and every server has a cable of its own to the switch, and nothi
 from __future__ import annotations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidths, Seconds
-from simulator.cluster.shape import Shape
 
 
 def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: int = 0) -> Graph:
@@ -45,6 +45,6 @@ def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: i
     return graph
 
 
-def limits(**_: object) -> Shape:
+def limits(**_: object) -> TopologyLimits:
     """It grows with the world size, servers find a port, and all go through the one switch."""
-    return Shape(own_servers=True, one_route=True)
+    return TopologyLimits(own_servers=True, one_route=True)

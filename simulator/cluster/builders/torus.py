@@ -14,8 +14,8 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
-from simulator.cluster.shape import Shape
 
 Lengths = Annotated[Sequence[Count], Field(min_length=1)]
 
@@ -56,6 +56,6 @@ def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
     return graph
 
 
-def limits(*, shape: Sequence[int], **_: object) -> Shape:
+def limits(*, shape: Sequence[int], **_: object) -> TopologyLimits:
     """Its GPUs are the product of its lengths."""
-    return Shape(max_ranks=prod(shape))
+    return TopologyLimits(max_ranks=prod(shape))

@@ -1,8 +1,8 @@
-"""The network between nodes: leaf switches, and spines above them.
+"""How nodes are joined by a scale-out network: leaf switches, and spines above them.
 
 Rule: every network card has one cable to a leaf, every leaf one bundle of cables to each spine. In a rail fabric card
-i of every node of a pod hangs on leaf i of the pod, so that equal cards are one switch apart; in a leaf-spine fabric
-all cards of a node hang on the same leaf. Like trains: platforms by destination, or all platforms of one station.
+i of every node of a pod hangs on leaf i of the pod, so that cards of the same number are one switch apart; in a
+leaf-spine fabric all cards of a node hang on the same leaf.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, Literal
 from simulator.cluster.graph import Graph, add_cable, add_vertex
 from simulator.cluster.node import Node, gpu_names, nic_names
 
-Wiring = Literal["rail", "leaf_spine"]
+FabricKind = Literal["rail", "leaf_spine"]
 
 # A 64-port leaf has 32 ports upwards: NVIDIA DGX SuperPOD H100 reference architecture, network fabrics.
 _MOST_SPINES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
-    """One kind of network.
+class ScaleOutFabric:
+    """A network of leaves and spines between nodes, whatever their number.
 
     Attributes
     ----------
-    wiring : {"rail", "leaf_spine"}
+    kind : {"rail", "leaf_spine"}
     nodes_per_leaf : int
         Nodes of a pod (rail), or nodes at a leaf.
     nic_bandwidth, nic_latency : float
@@ -38,7 +38,7 @@ class Fabric:
         Bandwidth of a leaf's full set of cables down over its bandwidth up.
     """
 
-    wiring: Wiring
+    kind: FabricKind
     nodes_per_leaf: int
     nic_bandwidth: float
     nic_latency: float
@@ -47,46 +47,50 @@ class Fabric:
     oversubscription: float
 
 
-def add_fabric(graph: Graph, fabric: Fabric, node: Node, nodes: int, servers: int) -> None:
+def add_fabric(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int, servers: int) -> None:
     """Join nodes, and servers with a card of their own, by leaves and spines.
 
     Parameters
     ----------
     graph : Graph
         Has the nodes' network cards.
-    fabric : Fabric
+    fabric : ScaleOutFabric
     node : Node
     nodes, servers : int
         How many there are. Servers take the leaves in turn.
     """
     pods = -(-nodes // fabric.nodes_per_leaf)
-    width = node.nics if fabric.wiring == "rail" else 1
+    width = node.nics if fabric.kind == "rail" else 1
     leaves = [add_vertex(graph, f"leaf{i}", "switch", forwards=True) for i in range(pods * width)]
     for number in range(nodes):
         pod = number // fabric.nodes_per_leaf
         for i, card in enumerate(nic_names(node, number)):
             add_cable(graph, card, leaves[pod * width + i % width], fabric.nic_bandwidth, fabric.nic_latency)
-    if fabric.wiring == "rail":
-        _count_by_leaf(graph, fabric, node, nodes)
+    if fabric.kind == "rail":
+        _number_gpus_by_leaf(graph, fabric, node, nodes)
     for i in range(servers):
         server = add_vertex(graph, f"server{i}", "server", forwards=False)
         add_cable(graph, server, leaves[i % len(leaves)], fabric.nic_bandwidth, fabric.nic_latency)
     _add_spines(graph, fabric, leaves, cards=fabric.nodes_per_leaf * node.nics // width)
 
 
-def _count_by_leaf(graph: Graph, fabric: Fabric, node: Node, nodes: int) -> None:
-    """Say each GPU's position leaf by leaf: what a leaf's GPUs receive then comes down from all spines alike."""
-    share = -(-node.gpus // node.nics)
+def _number_gpus_by_leaf(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int) -> None:
+    """Give each GPU a `position` that counts leaf by leaf, by which routing chooses the spine.
+
+    Consecutive GPUs of a rail fabric hang on different leaves. If routing counted GPUs in their usual order, all GPUs
+    of one leaf could receive through the same few spines; counted leaf by leaf, they receive through all alike.
+    """
+    share = -(-node.gpus // node.nics)  # GPUs of a card, at most
     for number in range(nodes):
         pod, place = divmod(number, fabric.nodes_per_leaf)
         for i, gpu in enumerate(gpu_names(node, number)):
             card = i * node.nics // node.gpus
-            first = -(-card * node.gpus // node.nics)
+            first = -(-card * node.gpus // node.nics)  # the first GPU of the node that uses this card
             leaf = pod * node.nics + card
             graph.nodes[gpu]["position"] = (leaf * fabric.nodes_per_leaf + place) * share + i - first
 
 
-def _add_spines(graph: Graph, fabric: Fabric, leaves: list[str], cards: int) -> None:
+def _add_spines(graph: Graph, fabric: ScaleOutFabric, leaves: list[str], cards: int) -> None:
     if len(leaves) == 1:
         return
     count = fabric.spines or min(_MOST_SPINES, 1 << ((len(leaves) + 1) // 2 - 1).bit_length())

@@ -1,6 +1,6 @@
-"""What is known of a topology before it is built. A record.
+"""How many GPUs and servers a topology has room for, known before its graph is built. A record.
 
-Rule: found from the options alone, so that a check of a scenario never builds a graph.
+Rule: computed from the options alone, so that a check of a scenario never builds a graph.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Limits of a topology.
+class TopologyLimits:
+    """What a topology can give.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Shape:
     in_switch_reduction : bool
         Whether the switch of a node can add.
     one_route : bool
-        Whether there is one shortest way at most between any two, however many ranks there are.
+        Whether there is one shortest route at most between any two, however many ranks there are.
     """
 
     max_ranks: int | None = None
