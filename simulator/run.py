@@ -16,8 +16,8 @@ from simulator.playing.collective import play_collective
 from simulator.playing.played import Played
 from simulator.playing.scenario_cluster import build_cluster
 from simulator.playing.training import play_step
+from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_making import to_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

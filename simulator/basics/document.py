@@ -44,7 +44,7 @@ class Fault:
     column: int | None = None
     source: str | None = None
 
-    def told(self, source: str) -> str:
+    def as_line(self, source: str) -> str:
         """Say it in one line, the place first."""
         named = self.source or source
         place = named if self.line is None else f"{named}:{self.line}:{self.column}"
@@ -96,13 +96,13 @@ class Document:
 
     def refuse(self, faults: Iterable[Fault]) -> None:
         """Raise one ScenarioError that tells all faults, in the file's order; do nothing where there are none."""
-        if lines := self.told(faults):
+        if lines := self.lines(faults):
             raise ScenarioError(in_lines(lines))
 
-    def told(self, faults: Iterable[Fault]) -> tuple[str, ...]:
+    def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
         """Say all faults, one line each, in the file's order."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
-        return tuple(fault.told(self.source) for fault in ordered)
+        return tuple(fault.as_line(self.source) for fault in ordered)
 
 
 def at(data: Any, key: Key) -> Any:

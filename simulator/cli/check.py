@@ -13,10 +13,10 @@ from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER
 from simulator.model.parameters import total
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import build_cluster
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_making import to_step
 from simulator.step.plan import StepPlan, plan_step
 
 # Measured with benchmarks/events.py on 2 cores, rounded up: each point about 10 ms beside its transfers; payload about

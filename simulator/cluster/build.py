@@ -205,7 +205,7 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
     try:
         return builders.find(file.builder or "").build(file.options, gpus, servers)
     except ValueError as error:
-        raise ScenarioError(file.document.fault(("options",), str(error)).told(file.document.source)) from error
+        raise ScenarioError(file.document.fault(("options",), str(error)).as_line(file.document.source)) from error
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:

@@ -15,7 +15,7 @@ from simulator.basics import dtypes, registry
 from simulator.basics.document import Document, Fault, Key
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import AnySpeed, Memory, Number, Positive, Rate, Speed, Strict, Whole, figures
-from simulator.cluster.locate import opened
+from simulator.cluster.locate import read_named
 from simulator.cluster.validation import check
 from simulator.errors import ScenarioError, UnknownNameError
 
@@ -92,7 +92,7 @@ def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> G
     >>> load_gpu("a100_sxm_80gb").peak_flops["bfloat16"]
     312000000000000.0
     """
-    return _gpu(*opened("gpu", gpu, base))
+    return _gpu(*read_named("gpu", gpu, base))
 
 
 def _gpu(name: str, document: Document) -> Gpu:

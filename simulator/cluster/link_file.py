@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from simulator.cluster.figure import Open, Speed, Strict, Time, figures
-from simulator.cluster.locate import opened
+from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
 
 
@@ -70,7 +70,7 @@ def load_link(link: str | Path | Mapping[str, Any], base: Path | None = None) ->
     >>> load_link("infiniband_ndr").bandwidth
     50000000000.0
     """
-    name, document = opened("link", link, base)
+    name, document = read_named("link", link, base)
     file = checked(_LinkFile, document)
     by_key = figures(file)
     facts = {

@@ -13,7 +13,7 @@ from simulator.basics import registry
 from simulator.basics.document import Document, load
 
 
-def opened(
+def read_named(
     kind: registry.Kind, thing: str | Path | Mapping[str, Any], base: Path | None = None
 ) -> tuple[str, Document]:
     """Read what is written out, or named: its name, and its text with places.

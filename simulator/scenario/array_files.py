@@ -1,7 +1,6 @@
-"""Arrays in a user's file: what the file says of them is looked at before any number is read.
+"""How an array is read safely from a user's .npy file: the header is checked before any number is read.
 
-Rule: nothing is unpickled, and memory is taken only for what a header says and the caller has agreed to. Like a customs
-office: papers first, then the crate.
+Rule: nothing is unpickled, and no more memory is taken than the header says and the caller allows.
 
 References
 ----------
@@ -32,14 +31,14 @@ from simulator.errors import ScenarioError
 _LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _NO_ARRAY: Final = "is no array that numpy can read; write it with numpy.save"
-# A header is a Python literal, so a strange one fails in whatever way Python's own parser does.
+# A header is a Python literal, so a damaged one raises whatever Python's own parser raises.
 _UNREADABLE: Final = (ValueError, TypeError, SyntaxError, TokenError, KeyError, RecursionError, MemoryError)
 # What zipfile raises for a damaged or encrypted archive.
 _BROKEN: Final = (EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredArray:
     """An array in a file, of which only the header has been read.
 
     Attributes
@@ -82,7 +81,7 @@ class Stored:
         return np.frombuffer(data, self.dtype).reshape(self.shape, order="F" if self.fortran else "C")
 
 
-def stored(stream: IO[bytes]) -> Stored:
+def read_header(stream: IO[bytes]) -> StoredArray:
     """Read the header of an array [1]_.
 
     Raises
@@ -90,8 +89,8 @@ def stored(stream: IO[bytes]) -> Stored:
     ValueError
         There is none.
     """
-    begun = stream.read(_LONGEST_HEADER)
-    head = BytesIO(begun)
+    beginning = stream.read(_LONGEST_HEADER)
+    head = BytesIO(beginning)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
@@ -100,16 +99,16 @@ def stored(stream: IO[bytes]) -> Stored:
         raise ValueError(_NO_ARRAY) from error
     if any(n < 0 for n in shape):
         raise ValueError(_NO_ARRAY)
-    return Stored(shape, dtype, fortran, begun[head.tell() :], stream)
+    return StoredArray(shape, dtype, fortran, beginning[head.tell() :], stream)
 
 
 @contextmanager
-def opened(given: str, base: Path | None, most: int) -> Iterator[IO[bytes]]:
-    """Open a file that a scenario names; whatever goes wrong with it is told in one line.
+def open_array_file(name: str, base: Path | None, most: int) -> Iterator[IO[bytes]]:
+    """Open a file that a scenario names; whatever goes wrong with it becomes one line.
 
     Parameters
     ----------
-    given : str
+    name : str
         The path as the user wrote it.
     base : Path or None
         Folder from which a relative path is read.
@@ -119,22 +118,22 @@ def opened(given: str, base: Path | None, most: int) -> Iterator[IO[bytes]]:
     Raises
     ------
     ScenarioError
-        No such file, no file at all, too large a one, or what is done with it raises ValueError or finds it broken.
+        No such file, no file at all, too large a one, or the caller raises ValueError or finds it broken.
     """
-    path = Path(given) if base is None else base / given
+    path = Path(name) if base is None else base / name
     try:
         if path.exists() and not path.is_file():
-            raise ValueError("is no file")  # a pipe would be waited for, and a device need not end
+            raise ValueError("is no file")  # reading a pipe waits for its writer, and a device may never end
         with path.open("rb") as stream:
             size = path.stat().st_size
             if size > most:
                 raise ValueError(f"has {size:,} bytes; what is to be read from it takes {most:,} at most")
             yield stream
     except FileNotFoundError:
-        raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
+        raise ScenarioError(f"{name}: there is no such file; a path starts from the scenario's folder") from None
     except OSError as error:
-        raise ScenarioError(f"{given}: cannot be read: {error.strerror or error}") from None
+        raise ScenarioError(f"{name}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise ScenarioError(f"{given}: {error}") from None
+        raise ScenarioError(f"{name}: {error}") from None
     except _BROKEN as error:
-        raise ScenarioError(f"{given}: is broken: {str(error) or 'it ends too early'}") from None
+        raise ScenarioError(f"{name}: is broken: {str(error) or 'it ends too early'}") from None

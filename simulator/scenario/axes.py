@@ -1,7 +1,7 @@
-"""Axes: what `compare` and `sweep` may hold, and the combinations that they multiply out to.
+"""Which values `compare` and `sweep` may hold, and which points a sweep has: all combinations of the axes.
 
 Rule: compare is outermost, keys go in the file's order, the last key runs fastest. An option that only some algorithms
-(or optimizers) listen to belongs, where those are compared, to the points of those that do.
+(or optimizers) read is left out of the points of the others, where algorithms (or optimizers) are compared.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from simulator.basics.document import Document, Fault, Key
-from simulator.scenario import wording
-from simulator.scenario.collective_rules import OPTIONS, takers
-from simulator.scenario.numbers_rules import OPTIONS as OF_OPTIMIZERS
+from simulator.scenario import error_messages
+from simulator.scenario.collective_rules import OPTIONS, algorithms_with
+from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.reading import shown
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import adapter, axis_keys
-from simulator.scenario.training_shape import opened
+from simulator.scenario.training_shape import without_short_form
 
 KINDS: Final = ("compare", "sweep")
-# Each point is played and reported; a slip that multiplies out to more would only be noticed after days.
+# Each point is played and reported; more would take days, so a mistyped axis is refused at once.
 MOST_POINTS: Final = 10_000
 _ALGORITHM: Final = "collective.algorithm"
 _OPTIMIZER: Final = "training.optimizer"
@@ -38,11 +38,11 @@ def faults(document: Document) -> Iterator[Fault]:
             yield from _overlap(document, place, key, other)
         if key in axis_keys() and isinstance(values, list):
             yield from _values(document, place, key, values)
-            yield from _of_another_kind(document, place, key)
+            yield from _of_other_kind(document, place, key)
     points = math.prod(len(values) for _, _, values in axes if isinstance(values, list))
     if points > MOST_POINTS:
-        told = f"the axes multiply out to {points} points; at most {MOST_POINTS}; shorten a list"
-        yield document.fault((axes[-1][0],), told, of_key=True)
+        message = f"the axes multiply out to {points} points; at most {MOST_POINTS}; shorten a list"
+        yield document.fault((axes[-1][0],), message, of_key=True)
 
 
 def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ def _overlap(document: Document, place: Key, key: str, other: str) -> Iterator[F
         yield document.fault(place, f"overlaps with {other}, which is an axis too; keep one", of_key=True)
 
 
-def _of_another_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
+def _of_other_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
     """An axis below `training` in a scenario of a collective, or the other way round."""
     kind = key.partition(".")[0]
     if kind in PLAYED and kind not in document.data:
@@ -77,7 +77,7 @@ def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iter
         try:
             value = adapter(key).validate_python(written)
         except ValidationError as error:
-            yield from wording.faults(error, document, at, tuple(key.split(".")))
+            yield from error_messages.faults(error, document, at, tuple(key.split(".")))
             continue
         # False equals 0 in Python, but not in a file: the type belongs to the value.
         if (type(value), value) in seen:
@@ -99,50 +99,50 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
 
 
 def applied(data: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Data of one point: the settings in their places, no axes, no options that its own choices do not listen to."""
+    """Data of one point: with the settings, without axes, without options that its own choices do not read."""
     axes = {**_axes(data, "compare"), **_axes(data, "sweep")}
     point = {key: value for key, value in data.items() if key not in KINDS}
     for key, value in settings.items():
         place(point, tuple(key.split(".")), value)
     for choice, keys, able in (
-        (_ALGORITHM, [f"collective.{option}" for option in OPTIONS], takers),
-        (_OPTIMIZER, [f"training.learning.{option}" for option in OF_OPTIMIZERS], OF_OPTIMIZERS.__getitem__),
+        (_ALGORITHM, [f"collective.{option}" for option in OPTIONS], algorithms_with),
+        (_OPTIMIZER, [f"training.learning.{option}" for option in OPTIMIZER_OPTIONS], OPTIMIZER_OPTIONS.__getitem__),
     ):
         for key in keys if choice in settings else ():
-            if _there(point, key) and _elsewhere(key, able(key.rpartition(".")[2]), choice, settings, axes):
+            if _is_set(point, key) and _is_for_another_value(key, able(key.rpartition(".")[2]), choice, settings, axes):
                 _remove(point, key)
     return point
 
 
-def _there(point: Mapping[str, Any], key: str) -> bool:
+def _is_set(data: Mapping[str, Any], key: str) -> bool:
     """Whether something stands under a dotted key."""
-    found: Any = point
+    value: Any = data
     for step in key.split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found is not None
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value is not None
 
 
 def _remove(point: dict[str, Any], key: str) -> None:
-    """Remove a dotted key that is there; mappings on the way are copied, so that nobody else sees it."""
-    *way, last = key.split(".")
-    for step in way:
+    """Remove a dotted key that is there; mappings on the way are copied, so that other points keep it."""
+    *parents, last = key.split(".")
+    for step in parents:
         point[step] = dict(point[step])
         point = point[step]
     del point[last]
 
 
-def _elsewhere(
+def _is_for_another_value(
     key: str, able: Sequence[str], choice: str, settings: Mapping[str, Any], axes: Mapping[str, Any]
 ) -> bool:
-    """Whether an option is not for what was chosen, but for another value of that axis, and no axis itself."""
+    """Whether this point's choice does not read the option, another value of that axis does, and it is no axis."""
     swept = any(axis == key or axis.startswith(f"{key}.") for axis in axes)
     return not swept and settings[choice] not in able and any(other in able for other in axes[choice])
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    """Put a value under a key path; mappings on the way are copied, so that nobody else sees it."""
+    """Put a value under a key path; mappings on the way are copied, so that other points stay as they are."""
     for depth, step in enumerate(key[:-1], 1):
-        inner = opened(key[:depth], data.get(step))
+        inner = without_short_form(key[:depth], data.get(step))
         if inner is not None and not isinstance(inner, dict):
             return
         data[step] = dict(inner or {})

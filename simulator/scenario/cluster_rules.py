@@ -1,6 +1,6 @@
 """Rules between keys of `cluster`, and between them and what is known of the topology.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is told at once.
+Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from simulator.basics import registry
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario.conflict import Conflict, repeated
-from simulator.scenario.remembered import remembered
+from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-AskFacts = Callable[[Any], "TopologyFacts"]
+FactsReader = Callable[[Any], "TopologyFacts"]
 
 
 @cache
@@ -30,18 +30,18 @@ def _shipped(topology: str) -> TopologyFacts:
     return facts(topology)
 
 
-def facts_of(base: Path) -> AskFacts:
-    """Make the question "what is known of this topology?", which reads each topology's file once."""
+def facts_reader(base: Path) -> FactsReader:
+    """Make the function that returns what is known of a topology; it reads each topology's file once."""
     from simulator.cluster.build import facts
 
-    read = remembered(lambda topology: facts(topology, base))
+    read_once = memoized(lambda topology: facts(topology, base))
 
-    def ask(topology: Any) -> TopologyFacts:
+    def read_facts(topology: Any) -> TopologyFacts:
         if isinstance(topology, str) and topology in registry.names("topology"):
             return _shipped(topology)
-        return read(topology)
+        return read_once(topology)
 
-    return ask
+    return read_facts
 
 
 def conflicts(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iterator[Conflict]:
@@ -52,7 +52,7 @@ def conflicts(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) ->
 
 
 def unusable(error: ScenarioError, name: str) -> Iterator[Conflict]:
-    """Tell at `cluster.topology` or `cluster.gpu` why what it names cannot be used."""
+    """Report at `cluster.topology` or `cluster.gpu` why what it names cannot be used."""
     text = str(error).removeprefix(f"{error.kind}: ") if isinstance(error, UnknownNameError) else str(error)
     for line in text.splitlines():
         yield Conflict(("cluster", name), line, (f"cluster.{name}",))
@@ -63,8 +63,8 @@ def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Iter
 
     if cluster.gpu is None:
         if facts is not None and facts.gpu is None:
-            told = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
-            yield Conflict(("cluster", "gpu"), told, ("cluster.gpu", "cluster.topology"))
+            message = f"topology {facts.name} names no GPU; write for example 'gpu: a100_sxm_80gb'"
+            yield Conflict(("cluster", "gpu"), message, ("cluster.gpu", "cluster.topology"))
         return
     if isinstance(cluster.gpu, str) and cluster.gpu in registry.names("gpu"):
         return

@@ -1,6 +1,6 @@
 """Rules between keys of `collective`.
 
-Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is told at once.
+Rule: one generator a topic, each a few lines; all of them run, so that every fault of a file is reported at once.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from simulator.scenario.shape import ClusterShape, CollectiveShape
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-# Keys that only some algorithms listen to, and the word by which an algorithm file says so.
+# Keys that only some algorithms read, and the word in `options` of an algorithm file that says so.
 OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "nodes"}
 
 
-def takers(option: str) -> tuple[str, ...]:
-    """Algorithms that listen to one of OPTIONS."""
+def algorithms_with(option: str) -> tuple[str, ...]:
+    """Algorithms that read one of OPTIONS."""
     from simulator.collectives import catalog
 
     able = tuple(name for name in catalog.names() if OPTIONS[option] in catalog.find(name).options)
-    # What reduces in switches has the nodes that the machine has; nobody can choose their size.
+    # An algorithm that reduces in switches uses the nodes that the machine has, so their size cannot be chosen.
     return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
 
 
@@ -41,18 +41,18 @@ def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFact
     ranks = cluster.world_size if shape.group is None else len(shape.group)
     group = list(_group(shape, cluster.world_size))
     yield from group
-    yield from _pair(shape)
+    yield from _algorithm(shape)
     yield from _options(shape)
-    yield from _sizes(shape)
-    yield from _arithmetic(shape)
+    yield from _size(shape)
+    yield from _reduction(shape)
     if not group:
-        # How many ranks there are is not known while the group is wrong; what follows from it would be noise.
+        # While the group is wrong the number of ranks is unknown, and rules about it would report faults that are none.
         yield from _root(shape, ranks)
         yield from _rank_order(shape, ranks)
         yield from _servers(shape, ranks, facts)
         yield from _group_size(shape, ranks)
         if facts is not None:
-            yield from _nodes(shape, cluster, facts)
+            yield from _algorithm_on_nodes(shape, cluster, facts)
     yield from _tensors(shape)
 
 
@@ -82,7 +82,7 @@ def _group(shape: CollectiveShape, world_size: int) -> Iterator[Conflict]:
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
-def _pair(shape: CollectiveShape) -> Iterator[Conflict]:
+def _algorithm(shape: CollectiveShape) -> Iterator[Conflict]:
     from simulator.collectives import catalog
 
     if shape.algorithm == "auto" or shape.operation in catalog.operations(shape.algorithm):
@@ -97,7 +97,7 @@ def _pair(shape: CollectiveShape) -> Iterator[Conflict]:
 
 def _options(shape: CollectiveShape) -> Iterator[Conflict]:
     for option in OPTIONS:
-        if getattr(shape, option) is None or shape.algorithm in (able := takers(option)):
+        if getattr(shape, option) is None or shape.algorithm in (able := algorithms_with(option)):
             continue
         listeners = " and ".join(able) if len(able) < 3 else ", ".join(able[:-1]) + f" and {able[-1]}"
         yield _conflict(
@@ -105,7 +105,7 @@ def _options(shape: CollectiveShape) -> Iterator[Conflict]:
         )
 
 
-def _sizes(shape: CollectiveShape) -> Iterator[Conflict]:
+def _size(shape: CollectiveShape) -> Iterator[Conflict]:
     if shape.size is None and shape.tensors is None:
         yield Conflict(
             ("collective", "size"),
@@ -122,7 +122,7 @@ def _sizes(shape: CollectiveShape) -> Iterator[Conflict]:
             yield _conflict("tensors", f"got {nbytes} B; {rule}", "dtype", at=i)
 
 
-def _arithmetic(shape: CollectiveShape) -> Iterator[Conflict]:
+def _reduction(shape: CollectiveShape) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import REDUCING
 
     dtype, reduces = dtypes.find(shape.dtype), shape.operation in REDUCING
@@ -155,25 +155,25 @@ def _root(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
 
 
 def _rank_order(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
-    if shape.algorithm not in takers("rank_order"):
+    if shape.algorithm not in algorithms_with("rank_order"):
         return
     if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
         missing = sorted(set(range(ranks)) - set(shape.rank_order))[:4]
         hint = f"; missing: {', '.join(map(str, missing))}" if missing else ""
         rule = f"must hold each place in the group, 0 .. {ranks - 1}, once"
-        told = f"got {len(shape.rank_order)} entries; {rule}{hint}"
-        yield _conflict("rank_order", told, "group", "cluster.world_size")
+        message = f"got {len(shape.rank_order)} entries; {rule}{hint}"
+        yield _conflict("rank_order", message, "group", "cluster.world_size")
 
 
 def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) -> Iterator[Conflict]:
-    if shape.algorithm not in takers("servers"):
+    if shape.algorithm not in algorithms_with("servers"):
         return
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
     if on == "own" and facts is not None and not facts.own_servers:
-        told = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
+        message = f"topology {facts.name} has no place for servers of their own; write 'servers: {{on: workers}}'"
         yield Conflict(
             ("collective", "algorithm") if shape.servers is None else ("collective", "servers", "on"),
-            told,
+            message,
             ("collective.algorithm", "collective.servers", "cluster.topology"),
         )
     if on == "workers" and count > ranks:
@@ -187,30 +187,32 @@ def _servers(shape: CollectiveShape, ranks: int, facts: TopologyFacts | None) ->
 def _group_size(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
     from simulator.collectives import catalog
 
-    if shape.algorithm not in takers("group_size"):
+    if shape.algorithm not in algorithms_with("group_size"):
         return
     if shape.group_size is not None and ranks % shape.group_size:
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
-        told = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
-        yield _conflict("group_size", told, "group", "cluster.world_size")
+        message = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
+        yield _conflict("group_size", message, "group", "cluster.world_size")
     if shape.operation in catalog.find(shape.algorithm).whole and shape.chunks not in (None, 1):
-        told = f"got {shape.chunks}; {shape.algorithm} {shape.operation} is not cut into pieces; remove it"
-        yield _conflict("chunks", told, "operation", "algorithm", of_key=True)
+        message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} is not cut into pieces; remove it"
+        yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 
 
-def _nodes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
+def _algorithm_on_nodes(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts) -> Iterator[Conflict]:
     name, node_size, ranks = shape.algorithm, facts.node_size, cluster.world_size
     if _in_switch(name) and not facts.in_switch_reduction:
-        told = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
-        yield _conflict("algorithm", told, "cluster.topology")
-    elif _in_switch(name) or (name in takers("group_size") and shape.group_size is None):
+        message = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
+        yield _conflict("algorithm", message, "cluster.topology")
+    elif _in_switch(name) or (name in algorithms_with("group_size") and shape.group_size is None):
         if node_size is None:
-            told = f"topology {facts.name} has no nodes of one size; say how many ranks make one: 'group_size: 4'"
-            yield _conflict("algorithm", f"got {name!r}; {told}", "group_size", "cluster.topology")
+            message = f"topology {facts.name} has no nodes of one size; say how many ranks make one: 'group_size: 4'"
+            yield _conflict("algorithm", f"got {name!r}; {message}", "group_size", "cluster.topology")
         elif shape.group is None and cluster.placement is None and ranks > node_size and ranks % node_size:
             near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
-            told = f"got {name!r} on {ranks} ranks, but a node has {node_size} and all must be full; take {near} ranks"
-            yield _conflict("algorithm", told, "group_size", "group", "cluster")
+            message = (
+                f"got {name!r} on {ranks} ranks, but a node has {node_size} and all must be full; take {near} ranks"
+            )
+            yield _conflict("algorithm", message, "group_size", "group", "cluster")
 
 
 def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
@@ -218,8 +220,8 @@ def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
         mixed = shape.fusion.buckets is not None and (shape.fusion.buffer, shape.fusion.cycle) != (None, None)
         empty = (shape.fusion.buffer, shape.fusion.cycle, shape.fusion.buckets) == (None, None, None)
         if mixed or empty:
-            told = "got a buffer and buckets" if mixed else "got neither a buffer nor buckets"
-            yield _conflict("fusion", f"{told}; write either {{buffer: 64 MiB, cycle: 1 ms}} or {{buckets: 25 MiB}}")
+            message = "got a buffer and buckets" if mixed else "got neither a buffer nor buckets"
+            yield _conflict("fusion", f"{message}; write either {{buffer: 64 MiB, cycle: 1 ms}} or {{buckets: 25 MiB}}")
         if shape.tensors is None:
             yield _conflict(
                 "fusion", "only with tensors; write for example 'tensors: [4 MiB, 1 MiB]'", "tensors", of_key=True
@@ -229,8 +231,8 @@ def _tensors(shape: CollectiveShape) -> Iterator[Conflict]:
     if not shape.tensors:
         yield _conflict("tensors", "got an empty list; write for example [4 MiB, 1 MiB]")
     if shape.operation != "all_reduce":
-        told = f"only for all_reduce, but the operation is {shape.operation}; give a size"
-        yield _conflict("tensors", told, "operation", of_key=True)
+        message = f"only for all_reduce, but the operation is {shape.operation}; give a size"
+        yield _conflict("tensors", message, "operation", of_key=True)
     elif shape.tensors and shape.size not in (None, sum(shape.tensors)):
-        told = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; leave the size out"
-        yield _conflict("size", told, "tensors")
+        message = f"got {shape.size} B, but the tensors add up to {sum(shape.tensors)} B; leave the size out"
+        yield _conflict("size", message, "tensors")

@@ -1,7 +1,7 @@
-"""A rule between keys that is broken.
+"""What a rule between keys reports when it is broken.
 
-Rule: a rule looks at shapes, which are valid key by key, and names the key at which the fault is told and all keys that
-it looked at; so a fault in a swept combination can be told at the right axis.
+Rule: a rule looks at shapes, which are valid key by key. It names the key at which the fault is reported and all keys
+that it looked at, so that a fault of one combination of a sweep can be reported at the axis that causes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Conflict:
     Attributes
     ----------
     key : tuple
-        Where it is told.
+        Where it is reported.
     message : str
     involved : tuple of str
         Dotted keys that the rule looked at; with another value of one of them it could hold.

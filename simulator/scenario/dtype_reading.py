@@ -1,4 +1,4 @@
-"""Readers of dtypes in a training step: what is stored, and what matmuls take in.
+"""Which dtypes `training.precision` may name: those that are stored, and those of a matmul's inputs.
 
 Rule: as in reading.py.
 """
@@ -15,7 +15,7 @@ _STATES: Final = ("float64", "float32", "float16", "bfloat16")
 _MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2")
 
 
-def stored_dtype(*more: str | None) -> reading.Read:
+def stored_dtype(*more: str | None) -> reading.ValueReader:
     """Read the dtype of something that is stored or sent; `more` are other words that may stand here."""
 
     def reader(value: Any) -> str | None:
@@ -26,10 +26,10 @@ def stored_dtype(*more: str | None) -> reading.Read:
             raise ValueError(f"got {value!r}, in which only matmuls run; write it at training.precision.matmul")
         raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
 
-    return reading.Read(reader, lambda: {"enum": [*_STATES, *more]})
+    return reading.ValueReader(reader, lambda: {"enum": [*_STATES, *more]})
 
 
-def matmul_dtype() -> reading.Read:
+def matmul_dtype() -> reading.ValueReader:
     """Read the dtype of a matmul's inputs; "auto" follows another key."""
 
     def reader(value: Any) -> str:
@@ -37,16 +37,16 @@ def matmul_dtype() -> reading.Read:
             return value
         raise ValueError(f"got {reading.shown(value)}; {_one_dtype((*_MATMULS, 'auto'), value)}")
 
-    return reading.Read(reader, lambda: {"enum": [*_MATMULS, "auto"]})
+    return reading.ValueReader(reader, lambda: {"enum": [*_MATMULS, "auto"]})
 
 
 def _one_dtype(allowed: tuple[str, ...], value: Any) -> str:
-    """Say which dtypes are allowed; short names such as bf16 are known, and told in full."""
-    told = one_of(allowed, value if isinstance(value, str) else "")
+    """Say which dtypes are allowed; a short name such as bf16 is answered with the full one."""
+    menu = one_of(allowed, value if isinstance(value, str) else "")
     try:
         dtypes.find(str(value))
     except UnknownNameError as error:
         meant = str(error).rpartition("; did you mean ")[2].strip("'?")
         if meant in allowed:
-            return f"{told.partition('; did you mean')[0]}; did you mean {meant!r}?"
-    return told
+            return f"{menu.partition('; did you mean')[0]}; did you mean {meant!r}?"
+    return menu

@@ -1,4 +1,4 @@
-"""What keys of several shapes have in common: the mapping itself, counts, ranks.
+"""Types of fields that several mappings of a scenario file share: the strict mapping itself, counts, ranks.
 
 Rule: nothing here knows a key's name.
 """
@@ -38,7 +38,7 @@ class LeftOut:
         return handler.generate_schema(self.shape)
 
 
-# A million ranks is ten times the largest machine in operation; beyond it a slip of the keyboard is likelier.
+# A million ranks is ten times the largest machine in operation; a larger number is rather a typing error.
 _MOST_RANKS: Final = 1_000_000
 Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
 Count = Annotated[int, reading.whole(1, _MOST_RANKS)]

@@ -1,6 +1,6 @@
-"""Which checkpointing policy holds for which layer, as it may be written: a name, every so many, lists.
+"""How `activation_checkpointing` may be written: a policy's name, {every: k}, or lists of layers.
 
-Rule: as in reading.py; the forms of one key, since there are many of them.
+Rule: as in reading.py; this key has a file of its own since it has many forms.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _by_layer(value: dict[str, Any]) -> Checkpointing:
     return tuple((name, tuple(layers)) for name, layers in named.items()) or "none"
 
 
-def checkpointing() -> reading.Read:
+def checkpointing() -> reading.ValueReader:
     """Read a policy's name, {every: k}, policies with their layers, or a list of layers."""
     policy = reading.choice(POLICIES, _OTHER_POLICIES)
 
@@ -70,4 +70,4 @@ def checkpointing() -> reading.Read:
         "minProperties": 1,
         "additionalProperties": False,
     }
-    return reading.Read(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, policies, layers]})
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, policies, layers]})

@@ -1,6 +1,6 @@
-"""What real training begins with and learns from, where the user brings it as arrays: parameters, batches.
+"""Reads the initial parameters (.npz) and the batches of tokens (.npy) that a user gives to real training.
 
-Rule: names and shapes are PyTorch's, as `simulator.numerics.gpt` has them; a file holds them all and nothing else.
+Rule: names and shapes are PyTorch's, as `simulator.numerics.gpt` has them; a file holds all of them and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
-from simulator.scenario.array_files import Stored, opened, stored
+from simulator.scenario.array_files import StoredArray, open_array_file, read_header
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 
 _FLOATS: Final = ("float16", "float32", "float64")
-# What an archive has beside an array's numbers [B]: numpy's header (128 B) and ZIP's, with room for longer ones.
+# Bytes of an archive beside the numbers of one array [B]: numpy's header (128 B) and ZIP's, with room for longer ones.
 _BESIDE: Final = 1024
-# numpy.savez and numpy.savez_compressed write these; other methods take memory as a file tells them to.
+# numpy.savez and numpy.savez_compressed write these; other methods take as much memory as a file demands.
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Batches are held as a whole: as many bytes as a quarter of a small machine's memory has.
+# Batches are held in memory as a whole; 1 GiB is a quarter of a small machine's memory [B].
 _MOST_BATCHES: Final = 2**30
 
 
@@ -40,12 +40,12 @@ def parameter_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
     return {name: shape for unit in gpt.units for name, shape in gpt.shapes(unit).items()}
 
 
-def read_initial(given: str, base: Path | None, shapes: Shapes) -> dict[str, Array]:
-    """Parameters from an .npz archive, in the dtype in which they stand there.
+def read_initial(path: str, base: Path | None, shapes: Shapes) -> dict[str, Array]:
+    """Read parameters from an .npz archive, in the dtype that they have there.
 
     Parameters
     ----------
-    given : str
+    path : str
         Its path.
     base : Path or None
         Folder from which a relative path is read.
@@ -62,30 +62,30 @@ def read_initial(given: str, base: Path | None, shapes: Shapes) -> dict[str, Arr
         No such archive, names missing or too many, other shapes, no finite float16, float32 or float64.
     """
     most = sum(8 * math.prod(shape) + _BESIDE for shape in shapes.values()) + _BESIDE
-    with opened(given, base, most) as stream:
+    with open_array_file(path, base, most) as stream:
         if not zipfile.is_zipfile(stream):
             raise ValueError("is no .npz archive; write it with numpy.savez")
         with zipfile.ZipFile(stream) as archive:
             _refuse_other_members(archive, shapes)
-            found = {}
+            parameters = {}
             for name, shape in shapes.items():
                 with archive.open(f"{name}.npy") as member:
-                    found[name] = _parameter(name, shape, member)
-            return found
+                    parameters[name] = _parameter(name, shape, member)
+            return parameters
 
 
 def _refuse_other_members(archive: zipfile.ZipFile, shapes: Shapes) -> None:
-    there = Counter(entry.filename for entry in archive.infolist())
+    counts = Counter(entry.filename for entry in archive.infolist())
     wanted = {f"{name}.npy": name for name in shapes}
     if any(entry.compress_type not in _METHODS for entry in archive.infolist()):
         raise ValueError("is compressed as numpy does not; write it with numpy.savez")
-    missing = [name for entry, name in wanted.items() if entry not in there]
-    unknown = [entry.removesuffix(".npy") for entry in there if entry not in wanted]
-    twice = [name for entry, name in wanted.items() if there[entry] > 1]
+    missing = [name for entry, name in wanted.items() if entry not in counts]
+    unknown = [entry.removesuffix(".npy") for entry in counts if entry not in wanted]
+    twice = [name for entry, name in wanted.items() if counts[entry] > 1]
     faults = ((missing, "lacks"), (unknown, "has what the model has not:"), (twice, "has twice"))
-    told = "; ".join(f"{what} {_some(names)}" for names, what in faults if names)
-    if told:
-        raise ValueError(f"{told}; names and shapes are those of a run's parameters.npz")
+    message = "; ".join(f"{what} {_some(names)}" for names, what in faults if names)
+    if message:
+        raise ValueError(f"{message}; names and shapes are those of a run's parameters.npz")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -95,25 +95,25 @@ def _some(names: Iterable[str]) -> str:
 
 def _parameter(name: str, shape: tuple[int, ...], member: IO[bytes]) -> Array:
     try:
-        there = stored(member)
-        if there.dtype.name not in _FLOATS:
-            raise ValueError(f"holds {there.kind}; must be {', '.join(_FLOATS[:-1])} or {_FLOATS[-1]}")
-        if there.shape != shape:
-            raise ValueError(f"has shape {there.shape}; must be {shape}")
-        found = there.read()
-        if not np.isfinite(found).all():
+        array = read_header(member)
+        if array.dtype.name not in _FLOATS:
+            raise ValueError(f"holds {array.kind}; must be {', '.join(_FLOATS[:-1])} or {_FLOATS[-1]}")
+        if array.shape != shape:
+            raise ValueError(f"has shape {array.shape}; must be {shape}")
+        values = array.read()
+        if not np.isfinite(values).all():
             raise ValueError("holds what is no finite number")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    return found
+    return values
 
 
-def read_batches(given: str, base: Path | None, shape: tuple[int, int, int], vocabulary: int) -> Array:
-    """Tokens of all steps from an .npy file.
+def read_batches(path: str, base: Path | None, shape: tuple[int, int, int], vocabulary: int) -> Array:
+    """Read the tokens of all steps from an .npy file.
 
     Parameters
     ----------
-    given : str
+    path : str
         Its path.
     base : Path or None
         Folder from which a relative path is read.
@@ -130,22 +130,22 @@ def read_batches(given: str, base: Path | None, shape: tuple[int, int, int], voc
     ScenarioError
         No such file, another shape, too few steps, no whole numbers, or some outside the vocabulary.
     """
-    with opened(given, base, _MOST_BATCHES) as stream:
-        there = stored(stream)
-        _refuse_other_shape(there, shape)
-        if there.dtype.kind not in "iu":
-            raise ValueError(f"holds {there.kind}; must be whole numbers")
-        found = there.read()[: shape[0]]
-        least, most = int(found.min()), int(found.max())
+    with open_array_file(path, base, _MOST_BATCHES) as stream:
+        array = read_header(stream)
+        _refuse_other_shape(array, shape)
+        if array.dtype.kind not in "iu":
+            raise ValueError(f"holds {array.kind}; must be whole numbers")
+        tokens = array.read()[: shape[0]]
+        least, most = int(tokens.min()), int(tokens.max())
         if least < 0 or most >= vocabulary:
             raise ValueError(f"has token {least if least < 0 else most}; the vocabulary is 0 .. {vocabulary - 1}")
-        return found
+        return tokens
 
 
-def _refuse_other_shape(there: Stored, shape: tuple[int, int, int]) -> None:
+def _refuse_other_shape(array: StoredArray, shape: tuple[int, int, int]) -> None:
     steps, *rest = shape
-    if len(there.shape) != len(shape) or list(there.shape[1:]) != rest:
-        told = f"(steps, {rest[0]}, {rest[1]}): steps, sequences of all ranks, seq_len + 1"
-        raise ValueError(f"has shape {there.shape}; must be {told}")
-    if there.shape[0] < steps:
-        raise ValueError(f"has {there.shape[0]} steps; the training takes {steps}")
+    if len(array.shape) != len(shape) or list(array.shape[1:]) != rest:
+        wanted = f"(steps, {rest[0]}, {rest[1]}): steps, sequences of all ranks, seq_len + 1"
+        raise ValueError(f"has shape {array.shape}; must be {wanted}")
+    if array.shape[0] < steps:
+        raise ValueError(f"has {array.shape[0]} steps; the training takes {steps}")

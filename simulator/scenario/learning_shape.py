@@ -1,4 +1,4 @@
-"""The shape of what `training` says about real training: the loss's scale, what is learned and how, what goes wrong.
+"""Which keys `training` has for real training: loss_scaling, learning (data, rate, optimizer), and injected faults.
 
 Rule: as in training_shape.py.
 """
@@ -30,7 +30,7 @@ _YES_NO: Final = reading.choice((True, False))
 _MOST: Final = 1e6
 
 
-def yes_no_or_probability() -> reading.Read:
+def yes_no_or_probability() -> reading.ValueReader:
     """Read yes, no, or a probability."""
     share = reading.number(positive=False, most=0.99)
 
@@ -41,10 +41,10 @@ def yes_no_or_probability() -> reading.Read:
             return float(share.reader(value))
         raise ValueError(f"got {reading.shown(value)}; must be true, false, or a probability such as {DROPOUT}")
 
-    return reading.Read(reader, lambda: {"anyOf": [{"type": "boolean"}, share.schema()]})
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, share.schema()]})
 
 
-def _tokens() -> reading.Read:
+def _tokens() -> reading.ValueReader:
     """Read the path of a text or an array, or token numbers written out."""
 
     def reader(value: Any) -> str | tuple[int, ...]:
@@ -55,14 +55,14 @@ def _tokens() -> reading.Read:
             if not wrong:
                 return tuple(value)
             raise ValueError(f"got {reading.shown(wrong[0])} in a list; must be token numbers, whole and from 0 on")
-        told = "must be the path of a text or of a .npy file, or a list of token numbers"
-        raise ValueError(f"got {reading.shown(value)}; {told}")
+        rule = "must be the path of a text or of a .npy file, or a list of token numbers"
+        raise ValueError(f"got {reading.shown(value)}; {rule}")
 
     numbers = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-    return reading.Read(reader, lambda: {"anyOf": [{"type": "string", "minLength": 1}, numbers]})
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "string", "minLength": 1}, numbers]})
 
 
-def _betas() -> reading.Read:
+def _betas() -> reading.ValueReader:
     """Read two numbers from 0 on and below 1."""
 
     def reader(value: Any) -> tuple[float, float]:
@@ -72,10 +72,10 @@ def _betas() -> reading.Read:
         return float(plain[0]), float(plain[1])
 
     share = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-    return reading.Read(reader, lambda: {"type": "array", "items": share, "minItems": 2, "maxItems": 2})
+    return reading.ValueReader(reader, lambda: {"type": "array", "items": share, "minItems": 2, "maxItems": 2})
 
 
-def _path(suffix: str) -> reading.Read:
+def _path(suffix: str) -> reading.ValueReader:
     """Read the path of a file of one kind."""
 
     def reader(value: Any) -> str:
@@ -83,7 +83,7 @@ def _path(suffix: str) -> reading.Read:
             return value
         raise ValueError(f"got {reading.shown(value)}; must be the path of a file whose name ends in {suffix}")
 
-    return reading.Read(reader, lambda: {"type": "string", "pattern": rf"\{suffix}$"})
+    return reading.ValueReader(reader, lambda: {"type": "string", "pattern": rf"\{suffix}$"})
 
 
 class LossScalingShape(Shape):

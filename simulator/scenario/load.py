@@ -1,6 +1,7 @@
-"""Load a scenario: a shipped name, a path or a dict in, a frozen and valid Scenario out.
+"""Reads and checks a scenario: a shipped name, a path or a dict in, a frozen and valid Scenario out.
 
-Rule: every fault of a file is told at once, one line each, in the file's order; nothing but ScenarioError comes out.
+Rule: all faults of a file are reported at once, one line each, in the file's order; a bad file raises nothing but
+ScenarioError.
 """
 
 from __future__ import annotations
@@ -12,31 +13,35 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
-from simulator.basics import document, registry, yaml_dialect
+from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key
+from simulator.basics.document import load as load_document
 from simulator.errors import ScenarioError
 from simulator.scenario import (
     axes,
+    build_records,
     cluster_rules,
     collective_rules,
-    making,
+    error_messages,
     overrides,
     training_rules,
-    wording,
 )
 from simulator.scenario.conflict import Conflict
-from simulator.scenario.mending import Mended, mended
+from simulator.scenario.partial import PartialScenario, without_faults
 from simulator.scenario.reading import shown
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
 from simulator.scenario.shape import KINDS, ScenarioShape, adapter
-from simulator.scenario.unused import Unused
+from simulator.scenario.unused_keys import UnusedKeys
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-_MOST_COMBINATIONS_TOLD: Final = 20
+# Faults between keys after which no further points are checked: a sweep mostly repeats the same one.
+_MOST_CONFLICTS: Final = 20
+# Levels of nested data from Python; a dict may contain itself.
 _DEEPEST: Final = 40
+# Letters of an axis' value in a message.
 _LONGEST: Final = 60
 
 
@@ -71,32 +76,38 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
         return parse_scenario(Document("<dict>", _plain(source, ())), Path(), overrides)
     path = registry.find("scenario", str(source))
     shipped = str(source) in registry.names("scenario")
-    read = document.load(path, source=_near(path) if shipped else str(source), keep_faults=True)
-    return parse_scenario(read, path.parent, overrides)
+    document = load_document(path, source=_near(path) if shipped else str(source), keep_faults=True)
+    return parse_scenario(document, path.parent, overrides)
 
 
 def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario:
-    """Check data from Python that stands for a file: `source` is how it is told, relative paths start from `base`."""
+    """Check data from Python that stands for a file: `source` names it in faults, relative paths start from `base`."""
     return parse_scenario(Document(source, _plain(data, ())), base)
 
 
-def parse_scenario(read: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
+def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
     """Check a document that was read; `base` is the folder that relative paths start from."""
-    read, done = overrides.apply(read, wanted or {})
-    if not isinstance(read.data, dict):
-        told = f"got {shown(read.data)}; must be a mapping, such as '{wording.example(())}'"
-        read.refuse([read.fault((), told)])
-    shape, found = _shape(read)
-    unused = Unused()
-    valid = Mended(read.data, shape) if shape is not None and not found else mended(read.data, (f.key for f in found))
-    found += _kind(read)
-    if valid is not None:
-        found += _conflicts(read, valid, base, unused)
-    of_text = {fault.key for fault in read.faults}
-    read.refuse(overrides.renamed([*read.faults, *(fault for fault in found if fault.key not in of_text)], done))
-    sound = cast(ScenarioShape, shape)
-    warnings = read.told(overrides.renamed(_in_vain(read, sound, unused), done))
-    return replace(making.scenario(sound, read.question, read.source, base), warnings=warnings)
+    document, applied = overrides.apply(document, wanted or {})
+    if not isinstance(document.data, dict):
+        message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"
+        document.refuse([document.fault((), message)])
+    shape, faults = _shape(document)
+    unused = UnusedKeys()
+    if shape is not None and not faults:
+        partial: PartialScenario | None = PartialScenario(document.data, shape)
+    else:
+        partial = without_faults(document.data, (fault.key for fault in faults))
+    faults += _kind(document)
+    if partial is not None:
+        faults += _conflicts(document, partial, base, unused)
+    # A key that stands twice is reported by the text alone: which of its two values is meant nobody knows.
+    of_text = {fault.key for fault in document.faults}
+    document.refuse(
+        overrides.renamed([*document.faults, *(fault for fault in faults if fault.key not in of_text)], applied)
+    )
+    sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
+    warnings = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
+    return replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
@@ -109,11 +120,12 @@ def points(scenario: Scenario) -> tuple[Point, ...]:
     (54, 'ring')
     """
     data = resolved(scenario)
-    found = []
+    point_list = []
     for settings in axes.combinations(scenario.compare, scenario.sweep):
         shape = ScenarioShape.model_validate(axes.applied(data, settings))
-        found.append(Point(settings, making.scenario(shape, scenario.question, scenario.source, scenario.base)))
-    return tuple(found)
+        record = build_records.scenario(shape, scenario.question, scenario.source, scenario.base)
+        point_list.append(Point(settings, record))
+    return tuple(point_list)
 
 
 def check_name(name: str) -> None:
@@ -121,108 +133,114 @@ def check_name(name: str) -> None:
     try:
         adapter("name").validate_python(name)
     except ValidationError as error:
-        read = Document("name", name)
-        read.refuse(wording.faults(error, read))
+        document = Document("name", name)
+        document.refuse(error_messages.faults(error, document))
 
 
-def _shape(read: Document) -> tuple[ScenarioShape | None, list[Fault]]:
-    """What each key says by itself, and all that is wrong with it; None where that cannot be read."""
-    found: list[Fault] = []
+def _shape(document: Document) -> tuple[ScenarioShape | None, list[Fault]]:
+    """Check each key by itself: the shape, or None if a key is wrong, and all faults of keys and of axes."""
+    faults: list[Fault] = []
     shape: ScenarioShape | None = None
     try:
-        shape = ScenarioShape.model_validate(read.data)
+        shape = ScenarioShape.model_validate(document.data)
     except ValidationError as error:
-        found += wording.faults(error, read)
-    found += axes.faults(read)
-    return shape, found
+        faults += error_messages.faults(error, document)
+    faults += axes.faults(document)
+    return shape, faults
 
 
-def _kind(read: Document) -> Iterator[Fault]:
+def _kind(document: Document) -> Iterator[Fault]:
     """A scenario is of a collective or of a training step, never of both."""
-    there = [kind for kind in KINDS if kind in read.data]
-    if len(there) == 2:
-        told = "stands beside collective, but a scenario plays one of the two; remove one"
-        yield read.fault(("training",), told, of_key=True)
-    elif not there:
-        told = f"missing; write for example '{wording.example(('collective',))}' or '{wording.example(('training',))}'"
-        yield read.fault(("collective",), told, of_key=True)
+    kinds = [kind for kind in KINDS if kind in document.data]
+    if len(kinds) == 2:
+        message = "stands beside collective, but a scenario plays one of the two; remove one"
+        yield document.fault(("training",), message, of_key=True)
+    elif not kinds:
+        collective, training = error_messages.example(("collective",)), error_messages.example(("training",))
+        message = f"missing; write for example '{collective}' or '{training}'"
+        yield document.fault(("collective",), message, of_key=True)
 
 
-def _in_vain(read: Document, shape: ScenarioShape, unused: Unused) -> Iterator[Fault]:
-    """Each key without effect, told where it stands: at itself, or at the axis that brings it."""
+def _warnings(document: Document, shape: ScenarioShape, unused: UnusedKeys) -> Iterator[Fault]:
+    """Each key without effect, as a fault at the key, or at the axis that sets it."""
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
-    for key, why in unused.told().items():
+    for key, why in unused.reasons_by_key().items():
         dotted = ".".join(map(str, key))
         axis = next((axis for axis in axis_of if f"{dotted}.".startswith(f"{axis}.")), None)
-        told = f"changes no number here: {why}"
+        message = f"changes no number here: {why}"
         if axis is None:
-            yield read.fault(key, told, of_key=True)
+            yield document.fault(key, message, of_key=True)
         else:
-            yield read.fault((axis_of[axis], axis), told if axis == dotted else f"{dotted} {told}", of_key=True)
+            yield document.fault(
+                (axis_of[axis], axis), message if axis == dotted else f"{dotted} {message}", of_key=True
+            )
 
 
-def _conflicts(read: Document, valid: Mended, base: Path, unused: Unused) -> Iterator[Fault]:
-    shape, ask, ask_training = valid.shape, cluster_rules.facts_of(base), training_rules.asks_of(base)
-    told: dict[Fault, None] = {}
+def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
+    """Check the rules between keys for every point of the sweep, and collect which keys have an effect in it."""
+    shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
+    faults: dict[Fault, None] = {}
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
-            point = ScenarioShape.model_validate(axes.applied(valid.data, settings)) if settings else shape
-        except ValidationError:  # an axis below what is not there, which is told as missing
+            point = ScenarioShape.model_validate(axes.applied(partial.data, settings)) if settings else shape
+        except ValidationError:  # an axis below a mapping that is missing, which is a fault by itself
             continue
-        for conflict in _broken(point, ask, ask_training, base):
-            if not valid.doubts(conflict):
-                told[_told(read, shape, conflict, settings)] = None
-        unused.look_at(point, _facts(ask, point))
-        if len(told) >= _MOST_COMBINATIONS_TOLD:
+        for conflict in _broken(point, read_facts, files, base):
+            if not partial.doubts(conflict):
+                faults[_located(document, shape, conflict, settings)] = None
+        unused.add_point(point, _facts(read_facts, point))
+        if len(faults) >= _MOST_CONFLICTS:
             break
-    yield from told
+    yield from faults
 
 
-def _facts(ask: cluster_rules.AskFacts, shape: ScenarioShape) -> TopologyFacts | None:
+def _facts(read_facts: cluster_rules.FactsReader, shape: ScenarioShape) -> TopologyFacts | None:
     try:
-        return ask(shape.cluster.topology)
+        return read_facts(shape.cluster.topology)
     except ScenarioError:
         return None
 
 
 def _broken(
-    shape: ScenarioShape, ask: cluster_rules.AskFacts, ask_training: training_rules.Asks, base: Path
+    shape: ScenarioShape, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
 ) -> Iterator[Conflict]:
     facts = None
     try:
-        facts = ask(shape.cluster.topology)
+        facts = read_facts(shape.cluster.topology)
     except ScenarioError as error:
         yield from cluster_rules.unusable(error, "topology")
     yield from cluster_rules.conflicts(shape.cluster, facts, base)
     if shape.collective is not None:
         yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
     if shape.training is not None:
-        yield from training_rules.conflicts(shape.training, shape.cluster, facts, ask_training, base)
-    drawn = making.plots_of(shape.kind)
+        yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
+    possible = build_records.plots_of(shape.kind)
     for i, plot in enumerate(shape.plots):
-        if plot not in drawn:
+        if plot not in possible:
             yield Conflict(
-                ("plots", i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(drawn)}", ("plots",)
+                ("plots", i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
             )
 
 
-def _told(read: Document, shape: ScenarioShape, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
-    """Tell a conflict at its own key, or at the axis without which it would not be."""
+def _located(document: Document, shape: ScenarioShape, conflict: Conflict, settings: Mapping[str, Any]) -> Fault:
+    """Report a conflict at its own key, or at the last axis that sets a key which the rule looked at."""
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
     involved = [
         a for a in settings if any(f"{a}.".startswith(f"{i}.") or i.startswith(f"{a}.") for i in conflict.involved)
     ]
     if not involved:
-        # What is not in the text (a default, or a key that is missing) is told at the key around it.
-        return read.fault(conflict.key, conflict.message, of_key=conflict.of_key or conflict.key not in read.values)
+        # A key that is not in the text (a default, or missing) is reported at the mapping around it.
+        return document.fault(
+            conflict.key, conflict.message, of_key=conflict.of_key or conflict.key not in document.values
+        )
     last = involved[-1]
     if conflict.involved == (last,) and conflict.key == tuple(last.split(".")):
-        at = read.data[axis_of[last]][last].index(settings[last])
-        return read.fault((axis_of[last], last, at), conflict.message)
+        at = document.data[axis_of[last]][last].index(settings[last])
+        return document.fault((axis_of[last], last, at), conflict.message)
     chosen = ", ".join(f"{a} {_brief(settings[a])}" for a in involved)
     dotted = ".".join(map(str, conflict.key))
     where: Key = (axis_of[last], last)
-    return read.fault(where, f"with {chosen}: {dotted}: {conflict.message}", of_key=True)
+    return document.fault(where, f"with {chosen}: {dotted}: {conflict.message}", of_key=True)
 
 
 def _brief(value: Any) -> str:
@@ -240,7 +258,7 @@ def _near(path: Path) -> str:
 
 
 def _plain(value: Any, key: Key) -> Any:
-    """Copy data from Python as plain data, so that nobody can change a scenario from behind."""
+    """Copy data from Python as plain data, so that later changes of the caller's dict do not change the scenario."""
     if len(key) > _DEEPEST:
         raise ScenarioError(f"<dict>: {'.'.join(map(str, key[:3]))}: nested too deeply")
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""The files that a point's scenario names: topology, graph, GPU, model, framework, what is learned.
+"""Which files a scenario names: topology, graph, GPU, model, framework, training data.
 
-Rule: only finds them, by the rules by which they are read; what they say is the business of those who read them.
+Rule: finds them by the same rules by which they are read later, and reads only the names of further files in them.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class NamedFiles:
         ScenarioError
             A name of nothing, or a topology file that cannot be read.
         OSError
-            The same of a file that went away.
+            A file was removed meanwhile.
         """
-        return tuple(self._found(scenario))
+        return tuple(self._files(scenario))
 
-    def _found(self, scenario: Scenario) -> Iterator[NamedFile]:
+    def _files(self, scenario: Scenario) -> Iterator[NamedFile]:
         cluster, training, base = scenario.cluster, scenario.training, scenario.base
         graph, gpu, folder = self._topology(cluster.topology, base)
         if isinstance(cluster.topology, str):
@@ -109,7 +109,7 @@ def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
     ScenarioError
         As `NamedFiles.of`.
     """
-    found: dict[str, list[str]] = {}
+    digests: dict[str, list[str]] = {}
     for named in files_of(scenarios):
         # What is named but not there is never read: text of a model that does not learn.
         found.setdefault(named.written, []).append(digest_of(named.path) if registry.is_file(named.path) else "")
@@ -119,12 +119,12 @@ def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
 def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
     """The files of many scenarios, which mostly name the same; each once."""
     files, asked = NamedFiles(), set()
-    found: dict[NamedFile, None] = {}
+    distinct: dict[NamedFile, None] = {}
     for scenario in scenarios:
         cluster, training = scenario.cluster, scenario.training
         names = (training.model, training.framework, training.learning.files) if training else ()
         question = repr((cluster.topology, cluster.gpu, names))
         if question not in asked:
             asked.add(question)
-            found |= dict.fromkeys(files.of(scenario))
-    return list(found)
+            distinct |= dict.fromkeys(files.of(scenario))
+    return list(distinct)

@@ -1,7 +1,7 @@
-"""Overrides: `--set KEY=VALUE`, put into the data before anything is checked.
+"""What `--set KEY=VALUE` changes in a scenario, before anything is checked.
 
-Rule: VALUE is read as YAML; what is set wins over the file, also over an axis of the same key; a fault in it is told
-with the option instead of a line.
+Rule: VALUE is read as YAML; what is set wins over the file, also over an axis of the same key. A fault in it names the
+option instead of a line of the file.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.basics import document
-from simulator.basics.document import Document, Fault
+from simulator.basics.document import Document, Fault, parse
 from simulator.errors import ScenarioError, in_lines, one_of
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
@@ -35,7 +34,7 @@ def _path(key: str) -> tuple[str, ...] | None:
     return None
 
 
-def apply(read: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...]]:
+def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...]]:
     """Put overrides into a document.
 
     Raises
@@ -43,38 +42,38 @@ def apply(read: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Ov
     ScenarioError
         A key that nothing reads, or a value that is not YAML; one line each.
     """
-    if not isinstance(read.data, dict):
-        return read, ()
-    data = dict(read.data)
-    done: list[Override] = []
-    wrong: list[str] = []
+    if not isinstance(document.data, dict):
+        return document, ()
+    data = dict(document.data)
+    applied: list[Override] = []
+    faults: list[str] = []
     for key, text in wanted.items():
         option = f"--set {key}={text}"
         path = _path(key)
         if path is None:
             known = (*axis_keys(), *KINDS, "name", "question", "plots")
-            wrong.append(f"{option}: unknown key; {one_of(known, key)}")
+            faults.append(f"{option}: unknown key; {one_of(known, key)}")
             continue
-        other = _other_kind(read.data, path)
+        other = _other_kind(document.data, path)
         if other is not None:
-            told = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
-            wrong.append(f"{option}: {told}")
+            message = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
+            faults.append(f"{option}: {message}")
             continue
         try:
-            value = document.parse(text, option).data if text.strip() else None
+            value = parse(text, option).data if text.strip() else None
         except ScenarioError as error:
-            wrong += str(error).splitlines()
+            faults += str(error).splitlines()
             continue
         _drop_axis(data, key)
         place(data, path, value)
-        done.append(Override(path, option))
-    if wrong:
-        raise ScenarioError(in_lines(wrong))
-    return replace(read, data=data), tuple(done)
+        applied.append(Override(path, option))
+    if faults:
+        raise ScenarioError(in_lines(faults))
+    return replace(document, data=data), tuple(applied)
 
 
 def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
-    """What the scenario is of, where a key is below what it is not of."""
+    """What the scenario plays, if a key belongs to the other of KINDS (collective, training); else None."""
     if path[0] not in PLAYED or path[0] in data:
         return None
     return next((kind for kind in PLAYED if kind in data), None)
@@ -89,10 +88,10 @@ def _drop_axis(data: dict[str, Any], key: str) -> None:
             }
 
 
-def renamed(faults: Iterable[Fault], done: tuple[Override, ...]) -> Iterator[Fault]:
-    """Tell the faults of what was set with the option that set it; its line in the file says nothing."""
+def renamed(faults: Iterable[Fault], overrides: tuple[Override, ...]) -> Iterator[Fault]:
+    """Let faults of what was set name the option that set it instead of a line of the file."""
     for fault in faults:
-        source = next((o for o in reversed(done) if fault.key[: len(o.key)] == o.key), None)
+        source = next((o for o in reversed(overrides) if fault.key[: len(o.key)] == o.key), None)
         if source is None:
             yield fault
             continue

@@ -1,7 +1,4 @@
-"""Whether real arrays move in a collective.
-
-Rule: knows sizes alone.
-"""
+"""Whether a collective moves real arrays (`payload: auto` decides by size)."""
 
 from __future__ import annotations
 

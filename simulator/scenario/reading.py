@@ -1,7 +1,8 @@
-"""Readers: one written value in, one typed value out, or a ValueError that says what was got and what is allowed.
+"""How one value of a scenario file is read and checked: whole numbers, sizes, durations, rates, names, choices.
 
-Rule: a reader sees one value and nothing around it; rules between keys are in rules.py. Every reader also knows its
-JSON schema, so that an editor refuses what the reader refuses.
+Rule: a reader gets one written value and returns a typed one, or raises ValueError with the value and what is allowed.
+It sees nothing around the value; rules between keys are in *_rules.py. Every reader also has a JSON schema, so that an
+editor refuses what the reader refuses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NUMBER: Final = r"\s*\+?([0-9]+(_[0-9]+)*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ValueReader:
     """Attach a reader to a field of a shape.
 
     Attributes
@@ -32,7 +33,7 @@ class Read:
     reader : function (written) -> value
         Raises ValueError with the whole message.
     schema : function () -> JSON schema
-        Asked late, since the names that exist are found in folders.
+        Called late, since names that are allowed come from listing folders.
     """
 
     reader: Callable[[Any], Any]
@@ -69,7 +70,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + "..." + text[-1]
 
 
-def whole(least: int, most: int | None = None) -> Read:
+def whole(least: int, most: int | None = None) -> ValueReader:
     """Read a whole number within bounds; 8.0 and '8' are not whole numbers."""
 
     def reader(value: Any) -> int:
@@ -86,13 +87,14 @@ def whole(least: int, most: int | None = None) -> Read:
         return value
 
     bounds = {"minimum": least} | ({} if most is None else {"maximum": most})
-    return Read(reader, lambda: {"type": "integer", **bounds})
+    return ValueReader(reader, lambda: {"type": "integer", **bounds})
 
 
-def number(*, positive: bool, most: float) -> Read:
+def number(*, positive: bool, most: float) -> ValueReader:
     """Read a plain number above 0 (or from 0 on), without a unit.
 
-    What must not be 0 is divided by, and must not be so near 0 that nothing can be; units refuse it likewise.
+    A positive number is divided by somewhere, so it must not be so near 0 that the quotient overflows; quantities
+    with a unit have the same bound.
     """
 
     def reader(value: Any) -> float:
@@ -107,10 +109,10 @@ def number(*, positive: bool, most: float) -> Read:
         return float(value)
 
     lower = {"minimum": units.LEAST if positive else 0}
-    return Read(reader, lambda: {"type": "number", "maximum": most, **lower})
+    return ValueReader(reader, lambda: {"type": "number", "maximum": most, **lower})
 
 
-def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None) -> Read:
+def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None) -> ValueReader:
     """Read one of a few words; `refused` words exist and get a message of their own."""
 
     def reader(value: Any) -> str | bool:
@@ -121,11 +123,11 @@ def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = Non
         words = (str(a).lower() for a in allowed)
         raise ValueError(f"got {shown(value)}; {one_of(words, value)}")
 
-    return Read(reader, lambda: {"enum": list(allowed)})
+    return ValueReader(reader, lambda: {"enum": list(allowed)})
 
 
-def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> Read:
-    """Read a name out of a menu that is found late; `find` may raise a better UnknownNameError."""
+def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> ValueReader:
+    """Read one of `names()`, which is called late; `find` may raise an UnknownNameError with a better message."""
 
     def reader(value: Any) -> str:
         if not isinstance(value, str):
@@ -139,10 +141,10 @@ def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | No
             raise ValueError(f"got {shown(value)}; {one_of(names(), value)}")
         return value
 
-    return Read(reader, lambda: {"enum": sorted(names())})
+    return ValueReader(reader, lambda: {"enum": sorted(names())})
 
 
-def text(pattern: str, rule: str) -> Read:
+def text(pattern: str, rule: str) -> ValueReader:
     """Read text of a form; `rule` says the form in words."""
 
     def reader(value: Any) -> str:
@@ -153,10 +155,10 @@ def text(pattern: str, rule: str) -> Read:
             raise ValueError(f"got {shown(value)}; must be {rule}")
         return value
 
-    return Read(reader, lambda: {"type": "string", "pattern": f"^(?:{pattern})$"})
+    return ValueReader(reader, lambda: {"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
-def size(least: int) -> Read:
+def size(least: int) -> ValueReader:
     """Read a number of bytes, written with its unit."""
 
     def reader(value: Any) -> int:
@@ -169,37 +171,37 @@ def size(least: int) -> Read:
             raise ValueError(f"got {shown(value)}; must be at most 1 PiB")
         return nbytes
 
-    return Read(reader, lambda: _quantity(r"([kMGTPE]|[KMGTP]i)?B"))
+    return ValueReader(reader, lambda: _quantity(r"([kMGTPE]|[KMGTP]i)?B"))
 
 
-def duration() -> Read:
+def duration() -> ValueReader:
     """Read a time, written with its unit."""
     return _with_unit("time", "ms", "'5 us' or '1.5 ms'", r"(ns|us|µs|ms|s|min|h)")
 
 
-def rate() -> Read:
+def rate() -> ValueReader:
     """Read a bandwidth above 0, written with its unit [B/s]."""
-    read = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?[Bb]/s")
+    quantity = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?[Bb]/s")
 
     def reader(value: Any) -> float:
-        found: float = read.reader(value)
-        if not found:
+        bandwidth: float = quantity.reader(value)
+        if not bandwidth:
             raise ValueError(f"got {shown(value)}; must be above 0")
-        return found
+        return bandwidth
 
-    return Read(reader, read.schema)
+    return ValueReader(reader, quantity.schema)
 
 
-def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> Read:
+def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> ValueReader:
     def reader(value: Any) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
             raise ValueError(f"got {shown(value)}, which has no unit; write for example '{shown(value)} {unit}'")
         return units.parse(_sane(value, example), kind)
 
-    return Read(reader, lambda: _quantity(pattern))
+    return ValueReader(reader, lambda: _quantity(pattern))
 
 
-def text_or_mapping(what: str) -> Read:
+def text_or_mapping(what: str) -> ValueReader:
     """Read a name, a path, or the thing itself written out as a mapping; what is in it is checked where it is used."""
 
     def reader(value: Any) -> str | dict[str, Any]:
@@ -209,7 +211,7 @@ def text_or_mapping(what: str) -> Read:
             return value
         raise ValueError(f"got {shown(value)}; must be {what}, a path, or a mapping")
 
-    return Read(reader, lambda: {"type": ["string", "object"], "minLength": 1, "minProperties": 1})
+    return ValueReader(reader, lambda: {"type": ["string", "object"], "minLength": 1, "minProperties": 1})
 
 
 def _quantity(unit: str) -> dict[str, Any]:
@@ -219,7 +221,7 @@ def _quantity(unit: str) -> dict[str, Any]:
 def _sane(value: Any, example: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"got {shown(value)}; must be text with a unit, such as {example}")
-    # An exponent of nine digits is a number that fills the memory before anything can refuse it.
+    # Text such as 1e999999999 would fill the memory with digits while it is parsed.
     if len(value) > _LONGEST or re.search(r"[eE][+-]?0*[0-9]{3,}", value):
         raise ValueError(f"got {shown(value)}; must be a number of a sensible size and a unit, such as {example}")
     return value

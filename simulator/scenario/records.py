@@ -1,7 +1,6 @@
-"""A Scenario: what shall be played, as frozen records whose fields are named like the keys of the file.
+"""What a scenario says, as frozen records whose fields are named like the keys of the file.
 
-Rule: a record that exists is valid, and holds SI numbers; how it was written is forgotten. Like a form after the clerk
-has stamped it.
+Rule: a record is valid and holds SI numbers; how the file wrote them is not kept.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Ecmp:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """On what it is played.
+    """The cluster on which a scenario is played.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
-"""A Scenario back as plain data and as YAML, with every default written out.
+"""Writes a Scenario as plain data and as YAML, with every default written out.
 
-Rule: what is written here loads back to an equal scenario; quantities are text with units, exactly.
+Rule: what is written here loads back to an equal scenario; quantities are text with units and lose no digit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The JSON schema of a scenario file, so that an editor completes keys and underlines mistakes while they are typed.
+"""The JSON schema of a scenario file, with which an editor completes keys and underlines mistakes.
 
-Rule: nothing is listed twice; names come from the folders and keys from the shape. Rules between keys are beyond a
-schema and are told by `simulator check`.
+Rule: nothing is listed twice; names come from the folders and keys from the shape. A schema cannot hold rules between
+keys; `simulator check` checks those.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def schema() -> dict[str, Any]:
     >>> schema()["required"]
     ['name', 'cluster']
     """
-    made = _plain(ScenarioShape.model_json_schema())
-    made["properties"]["compare"] = _axes("Key: values to set side by side.")
-    made["properties"]["sweep"] = _axes("Key: values to go through.")
-    cluster = made["$defs"]["ClusterShape"]["properties"]
+    document = _plain(ScenarioShape.model_json_schema())
+    document["properties"]["compare"] = _axes("Key: values to set side by side.")
+    document["properties"]["sweep"] = _axes("Key: values to go through.")
+    cluster = document["$defs"]["ClusterShape"]["properties"]
     for kind, key in (("topology", "topology"), ("gpu", "gpu")):
         cluster[key]["examples"] = list(registry.names(kind))  # type: ignore[arg-type]
-    made["$defs"]["TrainingShape"]["properties"]["model"]["examples"] = list(registry.names("model"))
-    made["oneOf"] = [{"required": [kind]} for kind in KINDS]
+    document["$defs"]["TrainingShape"]["properties"]["model"]["examples"] = list(registry.names("model"))
+    document["oneOf"] = [{"required": [kind]} for kind in KINDS]
     # Ranks are whole numbers in YAML and, like all keys, text in JSON: pydantic describes only their values.
     cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}
-    return {"$schema": _DIALECT, "title": "Scenario of the cluster simulator", **made}
+    return {"$schema": _DIALECT, "title": "Scenario of the cluster simulator", **document}
 
 
 def _axes(description: str) -> dict[str, Any]:
@@ -47,15 +47,15 @@ def _axes(description: str) -> dict[str, Any]:
     return {"type": "object", "description": description, "properties": properties, "additionalProperties": False}
 
 
-def _plain(made: Any) -> Any:
+def _plain(node: Any) -> Any:
     """Drop generated titles and remarks, and close mappings with patterned names."""
-    if isinstance(made, list):
-        return [_plain(item) for item in made]
-    if not isinstance(made, dict):
-        return made
-    found = {key: _plain(value) for key, value in made.items() if not (key == "title" and isinstance(value, str))}
-    if "patternProperties" in found:
-        found["additionalProperties"] = False
-    if isinstance(found.get("description"), str):
-        found["description"] = found["description"].replace("`", "")
-    return found
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    mapping = {key: _plain(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    if "patternProperties" in mapping:
+        mapping["additionalProperties"] = False
+    if isinstance(mapping.get("description"), str):
+        mapping["description"] = mapping["description"].replace("`", "")
+    return mapping

@@ -1,4 +1,4 @@
-"""The shape of a scenario file: which keys there are, and what each may hold by itself.
+"""Which keys a scenario file has, and what each may hold by itself: the pydantic models (shapes) of its mappings.
 
 Rule: one class a mapping, one line a key; `None` means that the key was left out. Defaults that depend on other keys
 are filled in when the records are made.
@@ -149,7 +149,7 @@ def _axis_key(value: Any) -> str:
     raise ValueError(f"unknown key; {one_of(axis_keys(), value)}")
 
 
-AxisKey = Annotated[str, reading.Read(_axis_key, lambda: {"enum": list(axis_keys())})]
+AxisKey = Annotated[str, reading.ValueReader(_axis_key, lambda: {"enum": list(axis_keys())})]
 Axes = dict[AxisKey, list[Any]]
 
 

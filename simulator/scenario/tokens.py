@@ -1,4 +1,4 @@
-"""What a model learns, where the user brings it: a text, an array in a file, or numbers written out.
+"""Which tokens a model learns from: the characters of a text, an array in a file, or numbers written in the scenario.
 
 Rule: a text's tokens are its characters, numbered in the order of their code points; an array's are its numbers.
 """
@@ -16,12 +16,12 @@ from simulator.errors import ScenarioError
 _MOST: Final = 2**26
 
 
-def read_tokens(given: str | tuple[int, ...], base: Path | None) -> tuple[int, ...]:
-    """Token numbers, one text after the other.
+def read_tokens(source: str | tuple[int, ...], base: Path | None) -> tuple[int, ...]:
+    """Read token numbers.
 
     Parameters
     ----------
-    given : str or tuple of int
+    source : str or tuple of int
         A path, or the numbers.
     base : Path or None
         Folder from which a relative path is read.
@@ -36,18 +36,18 @@ def read_tokens(given: str | tuple[int, ...], base: Path | None) -> tuple[int, .
     >>> read_tokens((3, 1, 2), None)
     (3, 1, 2)
     """
-    if not isinstance(given, str):
-        return given
-    path = Path(given) if base is None else base / given
+    if not isinstance(source, str):
+        return source
+    path = Path(source) if base is None else base / source
     try:
         if path.suffix != ".npy":
-            return _text(read_text(path, source=given, most=_MOST))
-        return _array(given, base)
+            return _text(read_text(path, source=source, most=_MOST))
+        return _array(source, base)
     except ScenarioError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise ScenarioError(f"{given}: there is no such file; a path starts from the scenario's folder") from None
+            raise ScenarioError(f"{source}: there is no such file; a path starts from the scenario's folder") from None
         if isinstance(error.__cause__, UnicodeDecodeError):
-            raise ScenarioError(f"{given}: is no text in UTF-8; an array's name ends in .npy") from None
+            raise ScenarioError(f"{source}: is no text in UTF-8; an array's name ends in .npy") from None
         raise
 
 
@@ -56,15 +56,15 @@ def _text(text: str) -> tuple[int, ...]:
     return tuple(numbers[character] for character in text)
 
 
-def _array(given: str, base: Path | None) -> tuple[int, ...]:
+def _array(path: str, base: Path | None) -> tuple[int, ...]:
     """Row after row, where it has several."""
-    from simulator.scenario.array_files import opened, stored
+    from simulator.scenario.array_files import open_array_file, read_header
 
-    with opened(given, base, _MOST) as stream:
-        there = stored(stream)
-        if there.dtype.kind not in "iu":
-            raise ValueError(f"holds {there.kind}; must be whole numbers from 0 on")
-        found = there.read()
-        if found.size and found.min() < 0:
-            raise ValueError(f"holds {found.min()}; must be whole numbers from 0 on")
-        return tuple(found.ravel().tolist())
+    with open_array_file(path, base, _MOST) as stream:
+        array = read_header(stream)
+        if array.dtype.kind not in "iu":
+            raise ValueError(f"holds {array.kind}; must be whole numbers from 0 on")
+        numbers = array.read()
+        if numbers.size and numbers.min() < 0:
+            raise ValueError(f"holds {numbers.min()}; must be whole numbers from 0 on")
+        return tuple(numbers.ravel().tolist())

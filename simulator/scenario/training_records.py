@@ -1,4 +1,4 @@
-"""A training step as it stands in a scenario: frozen records whose fields are named like the keys of the file.
+"""What `training` says in a scenario, as frozen records whose fields are named like the keys of the file.
 
 Rule: as in records.py; the model is still a name, and what follows from another key is still "auto".
 """
@@ -14,7 +14,7 @@ from simulator.step.spec import Checkpointing, Fault, Lesson, LossScaling, Offlo
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Over how many ranks the step is spread in each way; dp None: world_size."""
+    """Ranks of each kind of parallelism: data, tensor, pipeline, context, expert; dp None: world_size."""
 
     dp: int | None = None
     tp: int = 1
@@ -44,7 +44,7 @@ class PrecisionSpec:
 
 @dataclass(frozen=True, slots=True)
 class OffloadSpec:
-    """What the host keeps; see `training.spec.Offload`.
+    """What the host keeps; see `simulator.step.spec.Offload`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The shape of `training`: which keys there are, and what each may hold by itself.
+"""Which keys `training` has in a scenario file, and what each may hold by itself.
 
 Rule: as in shape.py, one class a mapping, one line a key. Short forms (`sharding: zero3`, `precision: bf16`) stand for
 mappings, and are those mappings from here on.
@@ -97,12 +97,12 @@ SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
 )
 
 
-def opened(key: tuple[str, ...], value: Any) -> Any:
+def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     """The mapping behind a short form that stands under this key; all else as it is.
 
     Examples
     --------
-    >>> opened(("training", "sharding"), "zero2")
+    >>> without_short_form(("training", "sharding"), "zero2")
     {'strategy': 'zero2'}
     """
     short = SHORTS.get(key)
@@ -112,7 +112,7 @@ def opened(key: tuple[str, ...], value: Any) -> Any:
 YES_NO: Final = reading.choice((True, False))
 
 
-def _alone(what: str) -> reading.Read:
+def _alone(what: str) -> reading.ValueReader:
     """Read the size of a group that cannot have more than one rank yet."""
     count = reading.whole(1)
 
@@ -121,10 +121,10 @@ def _alone(what: str) -> reading.Read:
             raise ValueError(f"got {reading.shown(value)}; {what} is not built yet; leave it at 1")
         return 1
 
-    return reading.Read(reader, lambda: {"const": 1})
+    return reading.ValueReader(reader, lambda: {"const": 1})
 
 
-def _reshard() -> reading.Read:
+def _reshard() -> reading.ValueReader:
     """Read yes, no, or a number of ranks."""
     ranks = reading.whole(2, 1_000_000)
 
@@ -135,7 +135,7 @@ def _reshard() -> reading.Read:
             return int(ranks.reader(value))
         raise ValueError(f"got {reading.shown(value)}; must be true, false, or a number of ranks such as 8")
 
-    return reading.Read(reader, lambda: {"anyOf": [{"type": "boolean"}, ranks.schema()]})
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, ranks.schema()]})
 
 
 class ParallelismShape(Shape):

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from simulator.basics.document import Document
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import Figure, Strict, figures
-from simulator.cluster.locate import opened
+from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
 
 
@@ -194,7 +194,7 @@ def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None 
     >>> load_framework({"elementwise": 2.0}).elementwise
     2.0
     """
-    return _framework(*opened("framework", framework, base))
+    return _framework(*read_named("framework", framework, base))
 
 
 def _framework(name: str, document: Document) -> Framework:

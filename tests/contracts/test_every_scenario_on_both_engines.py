@@ -15,9 +15,9 @@ from simulator.engine.jitter import Jitter
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.program import Program
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_making import to_step
 from simulator.step.plan import plan_step
 from tests.engines import farthest
 

@@ -127,7 +127,7 @@ def test_faults_are_told_in_the_order_of_the_file_and_once() -> None:
 
 
 def test_a_fault_is_one_line_whatever_its_key_holds() -> None:
-    assert Fault(("a\nb",), "got '\x00'").told("f") == "f: a\\nb: got '\\x00'"
+    assert Fault(("a\nb",), "got '\x00'").as_line("f") == "f: a\\nb: got '\\x00'"
 
 
 def test_unknown_keys_are_told_with_the_one_that_was_meant() -> None:

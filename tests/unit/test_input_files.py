@@ -126,7 +126,7 @@ def test_fifty_faults_are_told_and_how_many_more() -> None:
 
 def test_a_value_that_fills_the_file_is_not_told_in_full() -> None:
     read = document.parse(f"a: {'x' * 100_000}", "f")
-    told = read.fault(("a",), f"got {read.data['a']!r}; must be short").told("f")
+    told = read.fault(("a",), f"got {read.data['a']!r}; must be short").as_line("f")
     assert 900 < len(told) < 1100
     assert told.startswith("f:1:4: a: got 'xxx")
     assert told.endswith("x'; must be short")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.scenario.collective_rules import takers
+from simulator.scenario.collective_rules import algorithms_with
 from simulator.scenario.load import load_scenario
 
 
@@ -99,7 +99,7 @@ def test_a_rank_order_is_a_permutation_of_the_group() -> None:
 def test_an_option_is_refused_where_the_algorithm_does_not_listen(
     option: str, value: Any, algorithms: set[str]
 ) -> None:
-    assert set(takers(option)) == algorithms
+    assert set(algorithms_with(option)) == algorithms
     for algorithm in ("tree", "auto"):
         (line,) = told({"algorithm": algorithm, option: value})
         assert line.startswith(f"collective.{option}: only for ")

@@ -18,13 +18,13 @@ from simulator.basics import document, registry, yaml_dialect
 from simulator.basics.document import parse
 from simulator.errors import ScenarioError
 from simulator.report.plots import catalog as plot_catalog
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
 from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
-from simulator.scenario.training_making import to_step
 from simulator.scenario.training_records import Parallelism, PrecisionSpec
 from simulator.step.spec import OPTIMIZERS, Fault, Lesson, Precision, Sharding, TrainingStep
 from tests.training import WITHOUT_SERVERS

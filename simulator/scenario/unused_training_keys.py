@@ -1,7 +1,7 @@
-"""Keys of `training` without effect in a step as it is written, and what they would need.
+"""Which keys of `training` change no number of a step, and what they would need.
 
-Rule: as in unused.py; one generator for each thing that may not be there: real numbers, a strategy's options, other
-ranks, scores in memory.
+Rule: as in unused_keys.py; one generator for each thing that a step may not have: real numbers, a loss scale, options
+of its strategy, attention scores in memory, collectives.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.basics.document import Key
+from simulator.scenario.build_training import precision, scaling_rule
 from simulator.scenario.learning_shape import LearningShape
-from simulator.scenario.training_making import precision, scaling_rule
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
-# Options of `sharding` that strategies without a use for them leave alone; others would change what a strategy means,
-# and are refused (training_rules.py).
-_IDLE: Final = (
+# Options of `sharding` that strategies without a use for them ignore; other options would change what a strategy means,
+# and training_rules.py refuses them.
+_IGNORED_OPTIONS: Final = (
     "reshard_after_forward", "prefetch", "layers_per_unit", "keep_below", "bucket_size", "servers", "servers_on",
 )  # fmt: skip
 _ALONE: Final = "one rank sends nothing to another"
-# What only counts where ranks send each other something.
+# Keys that count only if ranks send each other something.
 _BETWEEN_RANKS: Final = (
     ("training", "algorithm"),
     ("training", "precision", "reduce"),
     ("training", "loss_scaling", "shared"),
     ("training", "sharding", "keep_below"),
 )
-# And what counts too where a rank copies to its host.
+# Keys that count too if a single rank copies to its host.
 _ON_LINKS: Final = (
     ("training", "collectives"),
     ("training", "sharding", "bucket_size"),
@@ -87,7 +87,7 @@ def _loss_scaling(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
 
 def _sharding(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     sharding = shape.sharding
-    for name in _IDLE:
+    for name in _IGNORED_OPTIONS:
         able = strategies.listening(name)
         if sharding.strategy not in able:
             yield ("training", "sharding", name), f"counts for {', '.join(able)}, not for {sharding.strategy}"
@@ -108,8 +108,8 @@ def _attention(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     by_layer = policy if isinstance(policy, tuple) else ()
     names = {entry[0] if isinstance(entry, tuple) else "full" for entry in by_layer}
     if policy == "attention" or names == {"attention"}:
-        told = "'attention' makes scores again, and flash attention keeps none; write full, or attention: standard"
-        yield ("training", "activation_checkpointing"), told
+        why = "'attention' makes scores again, and flash attention keeps none; write full, or attention: standard"
+        yield ("training", "activation_checkpointing"), why
 
 
 def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:

@@ -1,7 +1,7 @@
-"""What can be checked of a scenario in which some values are wrong: everything else.
+"""Which rules between keys can still be checked when some values of a scenario are wrong.
 
-Rule: what is wrong is taken out, and what has to be there is stood in for; a rule that looks at a key of which nobody
-knows any more what was meant says nothing.
+Rule: a wrong value is removed, and a required one is replaced by a stand-in. A rule that looks at such a key reports
+nothing, for nobody knows what was meant; all other rules are checked, so that one run shows all faults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from simulator.basics.document import Document, Key, at
-from simulator.scenario import axes, wording
+from simulator.scenario import axes, error_messages
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.shape import KINDS, ScenarioShape, fields
 
@@ -28,23 +28,23 @@ _STAND_INS: Final[dict[Key, Any]] = {
     ("training", "model"): "gpt2",
     ("training", "seq_len"): 64,
 }
-# Taking a value out can leave its mapping without what it needs, and that the mapping around it.
+# Removing a value can leave its mapping without a key that it needs, which then is the next thing that is wrong.
 _MOST_ROUNDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
-    """A scenario that is valid key by key.
+class PartialScenario:
+    """What is left of a scenario without its wrong values; valid key by key.
 
     Attributes
     ----------
     data : dict
-        Of which the shape was made.
+        The shape was validated from it.
     shape : ScenarioShape
     doubtful : frozenset of str
-        Dotted keys whose values nobody has chosen.
+        Dotted keys whose values the user has not chosen: removed, replaced, or perhaps misspelt elsewhere.
     thinned : frozenset of str
-        Axes of which some values are left; what else goes with them may depend on those that are not.
+        Axes that have lost some of their values; another key may be right for the values that were removed.
     """
 
     data: dict[str, Any]
@@ -53,7 +53,7 @@ class Mended:
     thinned: frozenset[str] = frozenset()
 
     def doubts(self, conflict: Conflict) -> bool:
-        """Whether a rule looked at a key whose value nobody has chosen."""
+        """Whether a rule looked at a key whose value the user has not chosen."""
         if any(_overlap(key, other) for key in conflict.involved for other in self.doubtful):
             return True
         if conflict.involved == ("plots",) and sum(kind in self.data for kind in KINDS) != 1:
@@ -65,8 +65,8 @@ def _overlap(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
-def mended(data: dict[str, Any], faulty: Iterable[Key]) -> Mended | None:
-    """Take out what is wrong; None where nothing that could be checked is left.
+def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenario | None:
+    """Remove what is wrong; None if nothing that could be checked is left.
 
     Parameters
     ----------
@@ -80,14 +80,14 @@ def mended(data: dict[str, Any], faulty: Iterable[Key]) -> Mended | None:
         for key in _from_the_end(faulty):
             doubtful |= set(_doubtful(data, key))
             thinned |= {str(key[1])} if key and key[0] in axes.KINDS and len(key) > 2 else set()
-            if not _taken_out(data, key):
+            if not _remove_or_replace(data, key):
                 return None
         try:
             shape = ScenarioShape.model_validate(data)
         except ValidationError as error:
-            faulty = [fault.key for fault in wording.faults(error, Document("", data))]
+            faulty = [fault.key for fault in error_messages.faults(error, Document("", data))]
             continue
-        return Mended(data, shape, frozenset(doubtful), frozenset(thinned))
+        return PartialScenario(data, shape, frozenset(doubtful), frozenset(thinned))
     return None
 
 
@@ -98,9 +98,9 @@ def _from_the_end(faulty: Iterable[Key]) -> list[Key]:
 
 
 def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
-    """Keys of which nobody knows any more what was meant."""
+    """Keys whose values the user has not chosen once the value at `key` is removed."""
     if key[0] in axes.KINDS:
-        # One value of several can go without the others; without an axis nobody knows what is varied.
+        # An axis that keeps other values still says what is varied; an axis that loses all does not.
         values = at(data, key[:2])
         if len(key) == 1:
             yield from map(str, values if isinstance(values, dict) else ())
@@ -110,12 +110,12 @@ def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
     yield ".".join(map(str, key))
     known, beside = fields(key[:-1]), at(data, key[:-1])
     if known and key[-1] not in known and isinstance(beside, dict):
-        # A key that is misspelt is meant to be one that is left out.
+        # A misspelt key is probably one of those that are left out.
         yield from (".".join(map(str, (*key[:-1], name))) for name in known if name not in beside)
 
 
-def _taken_out(data: dict[str, Any], key: Key) -> bool:
-    """Take a value out of data, or put in what is missing; whether that could be done."""
+def _remove_or_replace(data: dict[str, Any], key: Key) -> bool:
+    """Remove a value from data, or put a stand-in for a missing one; whether that was possible."""
     if not key:
         return False
     around: Any = at(data, key[:-1])
@@ -125,7 +125,7 @@ def _taken_out(data: dict[str, Any], key: Key) -> bool:
     elif isinstance(around, dict | list) and last in (around if isinstance(around, dict) else range(len(around))):
         del around[last]
     else:  # what is missing
-        return _taken_out(data, key[:-1])
+        return _remove_or_replace(data, key[:-1])
     if key[0] in axes.KINDS and len(key) == 3 and not around:
         del data[key[0]][key[1]]
     return True

@@ -1,7 +1,7 @@
-"""From the valid shape of `training` to its record, and from the record to the step that is planned.
+"""Makes the record of `training` out of its valid shape, and the TrainingStep that is planned out of the record.
 
-Rule: as in making.py, nothing is checked here; what follows from another key ("auto") is filled in at the very end, so
-that an axis may change that key.
+Rule: as in build_records.py, nothing is checked here. A value that follows from another key ("auto") is filled in
+only in the step, so that an axis may change that key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keys without effect: which of a scenario's keys change no number, whatever they say, and what they would need.
+"""Which keys of a scenario change no number of its report, and why: each becomes one warning line.
 
-Rule: what would be read as something that it is not is refused by the other rules; what is left here is a setting of
-something that is not there, and is told in one line. Each generator names keys of one point; a key is told where it
-says something in a point and no point of the scenario listens.
+Rule: a key that would mislead is refused by *_rules.py; here are keys that set something which the scenario does not
+have. Each generator yields keys of one point with the reason. A key is warned of if some point sets it and it has an
+effect in no point of the scenario. Keys of `training` are in unused_training_keys.py.
 """
 
 from __future__ import annotations
@@ -12,59 +12,62 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.document import Key
-from simulator.scenario.making import size
+from simulator.scenario.build_records import size
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.shape import ClusterShape, CollectiveShape, ScenarioShape
-from simulator.scenario.unused_training import unused as unused_in_training
+from simulator.scenario.unused_training_keys import unused as unused_in_training
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
 
-# Each sum is added up in one place, so that no partial sum travels in another dtype.
+# Algorithms in which each sum is added up in one place, so that no partial sum travels in another dtype.
 _ADD_AT_ONCE: Final = ("direct", "naive", "parameter_server")
-_Said = tuple[Key, str]
+_KeyValue = tuple[Key, str]
 
 
 @dataclass(slots=True)
-class Unused:
-    """What points of a scenario were seen to say in vain.
+class UnusedKeys:
+    """Collects over the points of a scenario which keys had an effect.
 
     Attributes
     ----------
     reasons : dict of (key, value) to str
-        What a point said without effect, and why.
-    heard : set of (key, value)
-        What a point said with effect.
+        Keys that some point set without effect, and why.
+    effective : set of (key, value)
+        Keys that some point set with effect.
     """
 
-    reasons: dict[_Said, str] = field(default_factory=dict)
-    heard: set[_Said] = field(default_factory=set)
+    reasons: dict[_KeyValue, str] = field(default_factory=dict)
+    effective: set[_KeyValue] = field(default_factory=set)
 
-    def look_at(self, shape: ScenarioShape, facts: TopologyFacts | None) -> None:
+    def add_point(self, shape: ScenarioShape, facts: TopologyFacts | None) -> None:
         """Take note of one point; `facts` is None where the topology itself is at fault."""
-        said = dict(_said(shape.model_dump(exclude_defaults=True, warnings=False), ()))
-        vain = {key: why for key, why in _unused(shape, facts) if key in said}
-        for key, value in said.items():
-            if key in vain:
-                self.reasons.setdefault((key, value), vain[key])
+        values = dict(_set_keys(shape.model_dump(exclude_defaults=True, warnings=False), ()))
+        reasons = {key: why for key, why in _unused(shape, facts) if key in values}
+        for key, value in values.items():
+            if key in reasons:
+                self.reasons.setdefault((key, value), reasons[key])
             else:
-                self.heard.add((key, value))
+                self.effective.add((key, value))
 
-    def told(self) -> dict[Key, str]:
-        """Keys that no point listened to, and why."""
-        return {said[0]: why for said, why in self.reasons.items() if said not in self.heard}
+    def reasons_by_key(self) -> dict[Key, str]:
+        """Keys that had an effect in no point, and why."""
+        return {
+            key_and_value[0]: why for key_and_value, why in self.reasons.items() if key_and_value not in self.effective
+        }
 
 
-def _said(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[_Said]:
-    """Keys that say something, with what they say; lists and mappings with names of their own are one value."""
+def _set_keys(data: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[_KeyValue]:
+    """Keys that are set, with their values as text; lists, and mappings in _WHOLE, are one value."""
     for name, value in data.items():
         key = (*at, name)
         if isinstance(value, dict) and key not in _WHOLE:
-            yield from _said(value, key)
+            yield from _set_keys(value, key)
         else:
             yield key, repr(value)
 
 
+# Mappings whose keys are names of the user's, or of another file format.
 _WHOLE: Final = frozenset(
     {
         ("cluster", "topology"),
@@ -105,7 +108,7 @@ def _carries(shape: CollectiveShape, cluster: ClusterShape) -> bool:
 def _without_kernels(
     shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None
 ) -> Iterator[tuple[Key, str]]:
-    """Of a GPU a collective takes the bandwidth of its memory, and that only where it adds up."""
+    """A collective uses of a GPU only the bandwidth of its memory, and only where the GPU adds up."""
     yield ("cluster", "jitter", "compute"), "a collective has no kernels; latency is what may vary"
     why = _leaves_memory_alone(shape, cluster, facts)
     if why:
@@ -116,7 +119,7 @@ def _without_kernels(
 
 
 def _leaves_memory_alone(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFacts | None) -> str:
-    """Why no GPU reads and writes its memory to add up; empty where one may."""
+    """Why no GPU reads and writes its memory to add up; empty if one may."""
     from simulator.collectives import catalog
     from simulator.collectives.algorithm import REDUCING, Auxiliary
 

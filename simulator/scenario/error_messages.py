@@ -1,6 +1,6 @@
-"""What is wrong with a shape, in our words and at the right line.
+"""Turns pydantic's errors of a scenario into faults in plain words, each at its line and with an example.
 
-Rule: every error that pydantic can report becomes one Fault; none of its own text reaches the user.
+Rule: every error that pydantic can report becomes one Fault; none of pydantic's own text reaches the user.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _EXAMPLES: Final[dict[Key, str]] = {
 
 
 def faults(error: ValidationError, document: Document, at: Key = (), key: Key | None = None) -> Iterable[Fault]:
-    """Tell every error of a validation.
+    """Make a fault of every error of a validation.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def faults(error: ValidationError, document: Document, at: Key = (), key: Key | 
     document : Document
         Knows the lines.
     at : tuple
-        Where in the document the validated value stands.
+        Where the validated value stands in the document.
     key : tuple, optional
         Which key of a scenario the value is for, if that is another place than `at`: an axis' value stands in a list.
     """
@@ -80,8 +80,8 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
         return document.fault((*at, *loc), _instead(got, "a mapping", (*key, *loc)))
     if kind == "list_type":
         return document.fault((*at, *loc), _instead(got, "a list", (*key, *loc)))
-    told = detail.get("ctx", {}).get("error")
-    message = str(told) if isinstance(told, ValueError) else f"got {shown(got)}; is not allowed here"
+    raised = detail.get("ctx", {}).get("error")
+    message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; is not allowed here"
     return document.fault((*at, *loc), message, of_key=of_key)
 
 
@@ -94,9 +94,9 @@ def unknown(key: Key) -> str:
     "unknown key; one of compute, latency; did you mean 'compute'?"
     """
     allowed = sorted(fields(key[:-1]))
-    # The menu of `collective` is longer than one_of shows: then the closest is worth more than the first twelve.
-    told = one_of(allowed, key[-1])
-    return f"unknown key; {told.replace(', ...', ', ' + ', '.join(allowed[12:]))}"
+    # `collective` has more keys than the twelve that `one_of` shows; all are shown here, for there is no other list.
+    menu = one_of(allowed, key[-1])
+    return f"unknown key; {menu.replace(', ...', ', ' + ', '.join(allowed[12:]))}"
 
 
 def example(key: Key) -> str:

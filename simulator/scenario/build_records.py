@@ -1,6 +1,6 @@
-"""From a valid shape to the records.
+"""Makes a Scenario record out of a shape that keeps all rules.
 
-Rule: nothing is checked here any more; defaults that depend on other keys are filled in.
+Rule: nothing is checked here; defaults that depend on other keys are filled in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from simulator.report.plots import catalog as plot_catalog
-from simulator.scenario import collective_rules, training_making
+from simulator.scenario import build_training, collective_rules
 from simulator.scenario.records import (
     BucketFusion,
     BufferFusion,
@@ -33,7 +33,7 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         name=shape.name,
         cluster=_cluster(shape.cluster),
         collective=None if shape.collective is None else _collective(shape.collective),
-        training=None if shape.training is None else training_making.training(shape.training),
+        training=None if shape.training is None else build_training.training(shape.training),
         question=" ".join((shape.question or question).split()),
         seed=shape.seed,
         engine=cast(Any, shape.engine),
@@ -99,7 +99,7 @@ def size(shape: CollectiveShape) -> int:
 def _servers(shape: CollectiveShape) -> Servers | None:
     if shape.servers is not None:
         return Servers(shape.servers.count, cast(Any, shape.servers.on))
-    return Servers() if shape.algorithm in collective_rules.takers("servers") else None
+    return Servers() if shape.algorithm in collective_rules.algorithms_with("servers") else None
 
 
 def _fusion(shape: FusionShape) -> Fusion:

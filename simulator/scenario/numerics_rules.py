@@ -1,0 +1,296 @@
+"""What real training (`numerics: true`) and asynchronous parameter servers ask of a scenario's keys.
+
+Rule: as in training_rules.py; each function is named after the key at which it reports, and they stand in the order of
+`conflicts`. What is not built yet is refused here, with what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.errors import ScenarioError
+from simulator.scenario.build_training import precision, scaling_rule, sequences
+from simulator.scenario.conflict import Conflict, any_listening
+from simulator.scenario.learning_shape import FaultShape
+from simulator.scenario.memoized import memoized
+from simulator.scenario.shape import ClusterShape
+from simulator.scenario.tokens import read_tokens
+from simulator.scenario.training_shape import TrainingShape
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
+
+if TYPE_CHECKING:
+    from simulator.model.shape import Transformer
+    from simulator.scenario.learning_files import Shapes
+
+# Parameters of a model, and tokens of a step: with more, numpy takes minutes a step.
+_MOST: Final = 20_000_000
+# Keys of a config.json that change numbers and no time, each with the values that mean what `simulator.numerics`
+# computes; the first is the one that a message names.
+_IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"),
+        "layer_norm_epsilon": (1e-5,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    }
+)
+_DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
+_OPTIMIZERS: Final = ("adam", "momentum", "sgd")
+# Keys of a fault that name the transfer that fails.
+_TRANSFER: Final = frozenset({"collective", "transfer"})
+# Which keys each kind of fault reads, besides `step` and `what`.
+_KEYS_OF_FAULT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("dropped", "doubled", "stale"), _TRANSFER),
+        "bit_flip": _TRANSFER | {"element", "bit"},
+        "overflow": frozenset({"rank", "element"}),
+        "stopped": frozenset({"rank"}),
+    }
+)
+_ALL_FAULT_KEYS: Final = _TRANSFER | {"element", "bit", "rank"}
+# Steps of all asynchronous workers together, which are planned as one program; more take minutes.
+_MOST_WORKER_STEPS: Final = 20_000
+# Keys of `learning` that only some optimizers listen to.
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"betas": ("adam",), "eps": ("adam",), "momentum": ("momentum",)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LearningFiles:
+    """Readers of the files that `training.learning` names; each file is read once for all points of a sweep.
+
+    Attributes
+    ----------
+    tokens : function (path or numbers)
+        Returns how many tokens there are, and the largest.
+    initial : function (path, shapes)
+        Returns None; raises ScenarioError unless the file holds parameters of just these names and shapes.
+    batches : function (path, shape, vocabulary)
+        Returns None; raises ScenarioError unless the file holds batches for so many steps.
+    """
+
+    tokens: Callable[[str | tuple[int, ...]], tuple[int, int]]
+    initial: Callable[[str, Shapes], None]
+    batches: Callable[[str, tuple[int, int, int], int], None]
+
+
+def learning_files(base: Path) -> LearningFiles:
+    """Make the readers; relative paths start from `base`."""
+
+    def tokens(source: str | tuple[int, ...]) -> tuple[int, int]:
+        tokens_read = read_tokens(source, base)
+        return len(tokens_read), max(tokens_read, default=0)
+
+    def initial(source: str, shapes: Shapes) -> None:
+        from simulator.scenario.learning_files import read_initial
+
+        read_initial(source, base, shapes)
+
+    def batches(source: str, shape: tuple[int, int, int], vocabulary: int) -> None:
+        from simulator.scenario.learning_files import read_batches
+
+        read_batches(source, base, shape, vocabulary)
+
+    return LearningFiles(memoized(tokens), memoized(initial), memoized(batches))
+
+
+def conflicts(
+    shape: TrainingShape, cluster: ClusterShape, model: Transformer | None, files: LearningFiles
+) -> Iterator[Conflict]:
+    """Find every broken rule; `model` is None where the model itself is at fault."""
+    yield from _sharding_asynchronous(shape, cluster)
+    yield from _clip_norm(shape)
+    yield from _faults(shape, cluster)
+    if not shape.numerics:
+        return
+    yield from _seq_len(shape, cluster)
+    yield from _sharding_keep_below(shape)
+    yield from _precision(shape)
+    yield from _optimizer(shape)
+    yield from _loss_scaling(shape)
+    yield from _learning_schedule(shape)
+    yield from _learning_tokens(shape, model, files)
+    if model is None:
+        return
+    yield from _learning_batches(shape, model, cluster, files)
+    yield from _faults_element(shape, model)
+    of_model = list(_model(model, shape.model))
+    yield from of_model
+    if not of_model:
+        # A model that is no GPT-2 has no parameters by a GPT-2's names that the file could be compared with.
+        yield from _learning_initial(shape, model, files)
+
+
+def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
+    dotted = f"training.{name}"
+    return Conflict(tuple(dotted.split(".")), message, (dotted, "training.numerics", *involved), of_key)
+
+
+def _sharding_asynchronous(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+    """`sharding.staleness`, `sharding.asynchronous`, `sharding.servers_on`, and `steps` of workers that do not wait."""
+    sharding = shape.sharding
+    if sharding.staleness is not None and not sharding.asynchronous:
+        message = f"got {sharding.staleness}, but all workers wait for each other; write asynchronous: true"
+        yield _conflict("sharding.staleness", message, "training.sharding.asynchronous")
+    if not sharding.asynchronous:
+        return
+    if "asynchronous" not in strategies.find(sharding.strategy).options:
+        able = any_listening("asynchronous")
+        message = f"got true, but with {sharding.strategy} ranks sum their gradients together; write {able}"
+        yield _conflict("sharding.asynchronous", message, "training.sharding.strategy")
+    elif sharding.servers_on != "own":
+        message = "got 'workers'; servers that wait for nobody stand on machines of their own; write own"
+        yield _conflict("sharding.servers_on", message, "training.sharding.asynchronous")
+    if shape.steps * cluster.world_size > _MOST_WORKER_STEPS:
+        message = f"got {shape.steps} for {cluster.world_size} workers; at most {_MOST_WORKER_STEPS} of all together"
+        yield _conflict("steps", message, "training.sharding.asynchronous", "cluster.world_size")
+
+
+def _clip_norm(shape: TrainingShape) -> Iterator[Conflict]:
+    if shape.clip_norm is not None and strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+        message = f"got {shape.clip_norm:g}, but servers update before they know the whole norm; leave it out"
+        yield _conflict("clip_norm", message, "training.sharding.strategy")
+
+
+def _faults(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+    if shape.faults and not shape.numerics:
+        yield _conflict("faults", "are of real training; write numerics: true")
+    for number, fault in enumerate(shape.faults):
+        place = f"faults.{number}"
+        if fault.step >= shape.steps:
+            message = f"got {fault.step}; must be below steps {shape.steps}"
+            yield _conflict(f"{place}.step", message, "training.steps")
+        if fault.rank >= cluster.world_size:
+            message = f"got {fault.rank}; the cluster has ranks 0 .. {cluster.world_size - 1}"
+            yield _conflict(f"{place}.rank", message, "cluster.world_size")
+        if fault.what == "stale" and fault.step == 0:
+            yield _conflict(f"{place}.step", "got 0; a stale transfer brings what it brought a step before")
+        fitting = _KEYS_OF_FAULT[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
+        for key in sorted(_ALL_FAULT_KEYS - fitting):
+            if getattr(fault, key) != FaultShape.model_fields[key].default:
+                message = f"says nothing of {fault.what!r}; keys for that are {', '.join(sorted(fitting))}"
+                yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
+
+
+def _seq_len(shape: TrainingShape, cluster: ClusterShape) -> Iterator[Conflict]:
+    count = sequences(shape, cluster.world_size) * shape.seq_len
+    if count > _MOST:
+        yield _conflict("seq_len", f"a step has {count:,} tokens; numpy trains on {_MOST:,} at most")
+
+
+def _sharding_keep_below(shape: TrainingShape) -> Iterator[Conflict]:
+    if shape.sharding.keep_below:
+        message = f"got {shape.sharding.keep_below}, of which numbers are not carried yet; leave it out"
+        yield _conflict("sharding.keep_below", message)
+
+
+def _precision(shape: TrainingShape) -> Iterator[Conflict]:
+    chosen = precision(shape.precision)
+    if chosen.params not in _DTYPES:
+        yield _conflict("precision.params", f"got {chosen.params!r}; numbers are of {', '.join(_DTYPES)}")
+    if chosen.matmul not in (chosen.params, "tf32"):
+        yield _conflict("precision.matmul", f"got {chosen.matmul!r}, in which numbers are not multiplied yet")
+
+
+def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
+    if shape.optimizer not in _OPTIMIZERS:
+        yield _conflict("optimizer", f"got {shape.optimizer!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
+
+
+def _loss_scaling(shape: TrainingShape) -> Iterator[Conflict]:
+    served = strategies.find(shape.sharding.strategy).updater is Updater.SERVERS
+    if served and scaling_rule(shape.loss_scaling, shape.precision) != "none":
+        message = "servers apply gradients without looking for overflows; write none, or precision: bf16"
+        yield _conflict("loss_scaling", message, "training.sharding.strategy", "training.precision.params")
+
+
+def _learning_schedule(shape: TrainingShape) -> Iterator[Conflict]:
+    """`learning.betas`, `.eps`, `.momentum` of another optimizer, and a `.warmup` longer than the training."""
+    learning = shape.learning
+    for key, able in OPTIONS.items():
+        if shape.optimizer not in able and getattr(learning, key) != type(learning).model_fields[key].default:
+            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer}; remove it"
+            yield _conflict(f"learning.{key}", message, "training.optimizer", of_key=True)
+    if learning.warmup > shape.steps:
+        message = f"got {learning.warmup}; must be at most steps, {shape.steps}"
+        yield _conflict("learning.warmup", message, "training.steps")
+
+
+def _learning_tokens(shape: TrainingShape, model: Transformer | None, files: LearningFiles) -> Iterator[Conflict]:
+    if shape.learning.tokens is None:
+        return
+    try:
+        count, most = files.tokens(shape.learning.tokens)
+    except ScenarioError as error:
+        yield _conflict("learning.tokens", str(error))
+        return
+    involved = ("training.seq_len", "training.model")
+    if count <= shape.seq_len:
+        message = f"has {count} tokens; a sequence and what follows it take {shape.seq_len + 1}"
+        yield _conflict("learning.tokens", message, *involved)
+    if model is not None and most >= model.vocab_size:
+        message = f"has token {most}; {model.name} has 0 .. {model.vocab_size - 1}; write a larger vocab_size"
+        yield _conflict("learning.tokens", message, *involved)
+
+
+def _learning_batches(
+    shape: TrainingShape, model: Transformer, cluster: ClusterShape, files: LearningFiles
+) -> Iterator[Conflict]:
+    path = shape.learning.batches
+    if path is None:
+        return
+    if shape.learning.tokens is not None:
+        message = "stands beside tokens, but a training learns from one of the two; remove one"
+        yield _conflict("learning.batches", message, "training.learning.tokens", of_key=True)
+    try:
+        files.batches(path, (shape.steps, sequences(shape, cluster.world_size), shape.seq_len + 1), model.vocab_size)
+    except ScenarioError as error:
+        batch = ("micro_batch_size", "gradient_accumulation_steps", "seq_len", "steps", "model")
+        yield _conflict("learning.batches", str(error), "cluster.world_size", *(f"training.{key}" for key in batch))
+
+
+def _faults_element(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+    """An overflow is put into the gradient of the last unit's last array: the head, or the bias before a tied one."""
+    size = model.hidden_size * (1 if model.tied else model.vocab_size)
+    for number, fault in enumerate(shape.faults):
+        if fault.what == "overflow" and fault.element >= size:
+            name = "lnf.bias" if model.tied else "head.weight"
+            message = f"got {fault.element}; the gradient of {name} has elements 0 .. {size - 1}"
+            yield _conflict(f"faults.{number}.element", message, "training.model")
+
+
+def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
+    """The model must be a GPT-2, small enough for numpy."""
+    from simulator.model.parameters import total
+
+    plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
+    biased = model.attention_bias and model.output_bias and model.mlp_bias
+    square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
+    if not (plain and biased and square) or model.num_experts:
+        yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
+    elif model.ffn_size != 4 * model.hidden_size:
+        wide = 4 * model.hidden_size
+        message = f"has an MLP of {model.ffn_size}; real numbers are of one four times as wide as the model, {wide}"
+        yield _conflict("model", message)
+    elif total(model) > _MOST:
+        yield _conflict("model", f"has {total(model):,} parameters; numpy trains {_MOST:,} at most")
+    for key, able in _IMPLEMENTED.items():
+        if isinstance(written, Mapping) and written.get(key, able[0]) not in able:
+            yield _conflict("model", f"{key}: got {written[key]!r}; real numbers are computed with {able[0]}")
+
+
+def _learning_initial(shape: TrainingShape, model: Transformer, files: LearningFiles) -> Iterator[Conflict]:
+    if shape.learning.initial is None:
+        return
+    from simulator.scenario.learning_files import parameter_shapes
+
+    try:
+        files.initial(shape.learning.initial, parameter_shapes(model))
+    except ScenarioError as error:
+        yield _conflict("learning.initial", str(error), "training.model")
