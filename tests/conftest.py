@@ -31,7 +31,7 @@ def _a_text_is_parsed_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _matrices_on_one_thread() -> Iterator[None]:
-    """The models are so small, and the processes of the tests so many, that threads of BLAS only wait for each other."""
+    """Models are so small, and test processes so many, that threads of BLAS would only wait for each other."""
     with threadpool_limits(1, user_api="blas"):
         yield
 

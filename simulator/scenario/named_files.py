@@ -112,8 +112,8 @@ def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
     digests: dict[str, list[str]] = {}
     for named in files_of(scenarios):
         # What is named but not there is never read: text of a model that does not learn.
-        found.setdefault(named.written, []).append(digest_of(named.path) if registry.is_file(named.path) else "")
-    return found
+        digests.setdefault(named.written, []).append(digest_of(named.path) if registry.is_file(named.path) else "")
+    return digests
 
 
 def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:

@@ -131,8 +131,8 @@ def _links(logs: Sequence[TransferLog]) -> list[int]:
     carrying: set[int] = set()
     for log in logs:
         for route in np.unique(log.route_of[log.nbytes > 0]).tolist():
-            found.update(log.routes[route])
-    return sorted(found)
+            carrying.update(log.routes[route])
+    return sorted(carrying)
 
 
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
