@@ -16,7 +16,7 @@ from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import Dtype
 from simulator.collectives.reduction import accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
-from simulator.records.chunks import chunk_sizes
+from simulator.records.chunks import chunk_starts
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
@@ -147,7 +147,7 @@ def judge(
     for number in order.tolist():
         for chunk in chunks_of(schedule, transfers, number):
             carried[chunk].append(steps[number])
-    starts = np.concatenate([[0], np.cumsum(chunk_sizes(schedule, _elements(schedule, inputs)))]).tolist()
+    starts = chunk_starts(schedule, _elements(schedule, inputs)).tolist()
     wrong, error, over = 0, 0.0, 0
     for chunk in range(schedule.chunks):
         part = slice(starts[chunk], starts[chunk + 1])

@@ -14,7 +14,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import Dtype
 from simulator.collectives.verify import holders
-from simulator.records.chunks import chunk_sizes
+from simulator.records.chunks import chunk_starts
 from simulator.records.schedule import Schedule
 
 # Small enough that a few ranks' int8 can be added; more may overflow, which is counted.
@@ -68,7 +68,7 @@ def copies(schedule: Schedule, elements: int, drawn: Sequence[Array], dtype: Dty
 
 
 def _starts(schedule: Schedule, elements: int) -> list[int]:
-    starts: list[int] = np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))]).tolist()
+    starts: list[int] = chunk_starts(schedule, elements).tolist()
     return starts
 
 

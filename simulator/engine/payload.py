@@ -17,7 +17,7 @@ from simulator.basics.arrays import Array, Floats, Ints
 from simulator.basics.dtypes import Dtype
 from simulator.collectives.reduction import accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
-from simulator.records.chunks import chunk_sizes
+from simulator.records.chunks import chunk_starts
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -73,8 +73,7 @@ def carry(schedule: Schedule, transfers: Transfers, order: Ints, payload: Payloa
     elements = len(payload.buffers[0])
     if schedule.operation == "all_to_all":
         elements //= schedule.world_size
-    sizes = chunk_sizes(schedule, elements)
-    starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    starts = chunk_starts(schedule, elements).tolist()
     wide = np.dtype(payload.accumulate) != payload.dtype.numpy
     plain = (
         not wide

@@ -22,7 +22,7 @@ from simulator.learning.state import Rank, Units
 from simulator.learning.updating import squares
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
-from simulator.records.chunks import chunk_sizes
+from simulator.records.chunks import chunk_starts
 from simulator.records.program import Act, Collective, Computation, Exchange
 from simulator.records.timeline import TransferLog
 
@@ -112,7 +112,7 @@ def delivered(setting: Setting, rank: Rank, op: Collective, told: Array, tamper:
 
 def _places(op: Collective) -> list[slice]:
     """Where each chunk lies."""
-    starts = np.concatenate([[0], np.cumsum(chunk_sizes(op.schedule, op.elements))])
+    starts = chunk_starts(op.schedule, op.elements)
     return [slice(int(a), int(b)) for a, b in pairwise(starts)]
 
 

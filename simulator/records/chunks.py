@@ -43,6 +43,11 @@ def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
     return (whole[:, None] // schedule.pieces + (np.arange(schedule.pieces) < whole[:, None] % schedule.pieces)).ravel()
 
 
+def chunk_starts(schedule: Schedule, elements: int) -> Ints:
+    """Where each chunk begins in a buffer that holds all chunks in order, then its length, shape (chunks + 1,)."""
+    return np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))])
+
+
 def transfer_elements(transfers: Transfers, sizes: Ints) -> Ints:
     """Elements that each transfer carries, shape (t,), for chunks of these sizes."""
     return run_elements(transfers.first, transfers.count, transfers.step, sizes)
