@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from simulator.basics.intervals import length, outside
 from simulator.model.shape import Transformer
-from simulator.report.numbers.intervals import length, outside
 from simulator.report.traces import kineto
 from tests.training import play, step
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.intervals import added
 from simulator.cluster.routing import Router
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.collective_solver import CollectiveTimes
@@ -90,6 +91,4 @@ def _length(intervals: Sequence[tuple[Floats, Floats]]) -> float:
     """Of the union [s]."""
     enter, end = (np.concatenate([pair[side] for pair in intervals]) for side in (0, 1))
     order = np.argsort(enter, kind="stable")
-    enter, end = enter[order], np.maximum.accumulate(end[order])
-    before = np.concatenate([[-np.inf], end[:-1]])
-    return float(np.maximum(end - np.maximum(enter, before), 0.0).sum())
+    return float(added(enter[order], end[order], np.zeros(len(order), np.int64)).sum())

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.intervals import largest_so_far
 from simulator.engine.routes import Routes
 
 # One flow may begin where another ends: ends count as this much earlier, for rounding.
@@ -220,7 +221,7 @@ def merged_intervals(link: Ints, enter: Floats, end: Floats, flow_group: Ints) -
     rows = rows[np.lexsort((enter[rows], flow_group[rows], link[rows]))]
     own, lot, begin, until = link[rows], flow_group[rows], enter[rows], end[rows]
     new = np.concatenate([[True], (own[1:] != own[:-1]) | (lot[1:] != lot[:-1])])
-    until = _largest_so_far(until, np.cumsum(new))
+    until = largest_so_far(until, np.cumsum(new))
     new[1:] |= begin[1:] >= until[:-1]
     first = np.flatnonzero(new)
     last = np.concatenate([first[1:], [len(rows)]]) - 1
@@ -229,12 +230,3 @@ def merged_intervals(link: Ints, enter: Floats, end: Floats, flow_group: Ints) -
         np.concatenate([enter[alone], begin[first]]),
         np.concatenate([end[alone], until[last]]),
     )
-
-
-def _largest_so_far(values: Floats, segment: Ints) -> Floats:
-    """The largest value of the same segment up to each place, for rising segments; by rank, so nothing is rounded."""
-    order = np.argsort(values, kind="stable")
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(len(values))
-    so_far = np.maximum.accumulate(segment * len(values) + rank) - segment * len(values)
-    return values[order][so_far]

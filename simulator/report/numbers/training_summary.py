@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
+from simulator.basics.intervals import Interval, length, outside
 from simulator.cluster.cluster import Cluster
 from simulator.records.program import HOST
 from simulator.records.timeline import Span, Timeline
-from simulator.report.numbers.intervals import Interval, length, outside
 from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.plan import StepPlan
 
