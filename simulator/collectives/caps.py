@@ -1,22 +1,45 @@
-"""Which bound on its rate a flow has: one inside a node, another between nodes."""
+"""Which bound on its rate a flow has: a machine's cap inside a node, or its cap between nodes.
+
+Rule: planning, estimating and playing ask here, so that a time that is foreseen is bound as the one that is played.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from simulator.records.program import Collective
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.arrays import Bools, Floats, Ints
+
+_NO_NODE = -1
 
 
-def rate_caps(node_of: Mapping[int, int], op: Collective) -> Callable[[int, int], float]:
-    """Say for two participants the most that one flow between them gets [B/s].
+def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int) -> Ints:
+    """Each participant's node, shape (participants,); -1 for auxiliaries, and for ranks of clusters without nodes.
 
-    `node_of` gives each rank's node (`Cluster.node_of`). Servers and switches count as inside: they belong to no node,
-    or to that of everybody they talk to.
+    `node_of` gives each rank's node (`Cluster.node_of`); the first participants are the ranks of the group.
     """
-    nodes = [node_of.get(rank) for rank in op.group] + [None] * len(op.auxiliaries)
+    nodes = [node_of.get(rank, _NO_NODE) for rank in group]
+    return np.array(nodes + [_NO_NODE] * (participants - len(group)), np.int64)
 
-    def cap_of(src: int, dst: int) -> float:
-        inside = nodes[src] is None or nodes[dst] is None or nodes[src] == nodes[dst]
-        return op.rate_cap if inside else op.cross_rate_cap
 
-    return cap_of
+def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: float, between: float) -> Floats:
+    """The most that a flow from each source to each destination may get, shape of `src` [B/s].
+
+    Parameters
+    ----------
+    node : int array, shape (participants,)
+        As `nodes_of` gives it.
+    src, dst : int array
+        Participants.
+    inside, between : float
+        The machine's cap on a flow that stays in a node, and on one that leaves it [B/s].
+    """
+    return np.where(_stays_inside(node[src], node[dst]), inside, between)
+
+
+def _stays_inside(one: Ints, other: Ints) -> Bools:
+    """Servers and switches count as inside: they belong to no node, or to that of everybody they talk to."""
+    return np.asarray((one == _NO_NODE) | (other == _NO_NODE) | (one == other))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.caps import rate_caps
+from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import chunk_sizes, transfer_elements
 from simulator.records.program import Collective
 from simulator.records.transfers import write_out
@@ -29,7 +29,8 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
     src, dst, before = transfers.src.tolist(), transfers.dst.tolist(), transfers.before_on_channel.tolist()
     routes = {pair: cluster.route(vertices[pair[0]], vertices[pair[1]]) for pair in set(zip(src, dst, strict=True))}
     waits, bandwidth = transfers.waits_of(), cluster.router.bandwidth
-    cap_of = rate_caps(cluster.node_of(), op)
+    nodes = nodes_of(cluster.node_of(), op.group, len(vertices))
+    caps = rate_caps(nodes, transfers.src, transfers.dst, op.rate_cap, op.cross_rate_cap).tolist()
     load: dict[int, float] = {}
     ends: list[float] = []
     for part in op.schedule.rounds():
@@ -41,7 +42,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
                 load[link] = load.get(link, 0.0) + nbytes[number]
         for number in numbers:
             route = routes[src[number], dst[number]]
-            rate = min([cap_of(src[number], dst[number]), *(bandwidth[link] / users[link] for link in route.links)])
+            rate = min([caps[number], *(bandwidth[link] / users[link] for link in route.links)])
             ready = max([ends[awaited] for awaited in waits[number]], default=op.startup)
             enter = max(ready + route.latency, ends[before[number]] if before[number] >= 0 else 0.0)
             ends.append(enter + nbytes[number] / rate)

@@ -10,8 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 
+import numpy as np
+
+from simulator.basics.arrays import Ints
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Route
+from simulator.collectives.caps import nodes_of, rate_caps
+from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ class IdleNetwork:
             return None
         ups = {_facts(graph.edges[name, hub]) for name in names}
         downs = {_facts(graph.edges[hub, name]) for name in names}
-        one_cap = self.rate_cap == self.cross_rate_cap or len(set(self._nodes().values())) == 1
+        nodes = self._nodes()
+        one_cap = self.rate_cap == self.cross_rate_cap or len(np.unique(nodes[nodes >= 0])) == 1
         if len(ups) != 1 or ups != downs or not one_cap:
             return None
         return Link(first.route.latency, first.route.bandwidth, first.cap)
@@ -191,8 +197,10 @@ class IdleNetwork:
         return None if reducing and not self.hbm_bears(max(arriving.values())) else found
 
     def hbm_bears(self, arriving: float) -> bool:
-        """Whether every rank's HBM keeps up with reducing at this rate [B/s]: two reads and a write."""
-        return all(3 * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + 1e-12) for rank in self.group)
+        """Whether every rank's HBM keeps up with reducing at this rate [B/s]."""
+        return all(
+            HBM_PER_REDUCED_BYTE * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + 1e-12) for rank in self.group
+        )
 
     def _ways_beside(self, hub: str) -> bool:
         """Whether a link, or two over another vertex than the hub, lead from one participant to another."""
@@ -206,21 +214,19 @@ class IdleNetwork:
         ways = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
         return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in ways)
 
-    def _nodes(self) -> dict[int, int]:
-        """Node of each participant that has one, by place; servers have none."""
-        node_of = {rank: number for number, node in enumerate(self.cluster.nodes) for rank in node}
-        return {place: node_of[rank] for place, rank in enumerate(self.group) if rank in node_of}
+    def _nodes(self) -> Ints:
+        """Node of each participant; -1 for servers."""
+        return nodes_of(self.cluster.node_of(), self.group, len(self.vertices))
 
     def _hop(self, a: int, b: int) -> _Hop:
         return self._hops([(a, b)])[0]
 
     def _hops(self, pairs: Iterable[tuple[int, int]]) -> list[_Hop]:
-        nodes, found = self._nodes(), []
-        for a, b in pairs:
-            within = a not in nodes or b not in nodes or nodes[a] == nodes[b]
-            route = self.cluster.route(self.vertices[a], self.vertices[b])
-            found.append(_Hop(route, self.rate_cap if within else self.cross_rate_cap))
-        return found
+        ends = list(pairs)
+        src, dst = np.array(ends, np.int64).reshape(-1, 2).T
+        caps = rate_caps(self._nodes(), src, dst, self.rate_cap, self.cross_rate_cap).tolist()
+        names = self.vertices
+        return [_Hop(self.cluster.route(names[a], names[b]), cap) for (a, b), cap in zip(ends, caps, strict=True)]
 
     def _round(self, order: Sequence[int]) -> list[_Hop]:
         return self._hops(zip(order, [*order[1:], order[0]], strict=True))

@@ -26,6 +26,8 @@ _OPERATORS: Final[dict[str, Callable[..., Array]]] = {
     "product": np.multiply,
 }
 REDUCTIONS: Final = tuple(_OPERATORS)
+# Bytes of HBM traffic for each byte that is added to what is there: two reads and a write.
+HBM_PER_REDUCED_BYTE: Final = 3.0
 
 
 def accumulate_into(into: Array, other: Array, reduction: str) -> None:

@@ -18,15 +18,14 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.caps import nodes_of, rate_caps
+from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
 from simulator.records.program import Collective
 from simulator.records.transfers import Transfers
-
-# Two reads and a write of HBM for each byte that is added to what is there.
-_REDUCE_WEIGHT = 3.0
 
 
 class RoutedTransfers(Protocol):
@@ -146,12 +145,12 @@ class _CollectiveRouter:
     _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
 
     def route_collectives(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[RoutedCollective]:
-        bandwidth, node_of = np.array(self.capacity), self._nodes()
+        bandwidth = np.array(self.capacity)
         times = Counter(map(_kind, collectives))
         potential: dict[_Kind, PotentialFlows] = {}
         for op in collectives:
             if _kind(op) not in potential:
-                potential[_kind(op)] = self._route(op, times[_kind(op)], bandwidth, node_of)
+                potential[_kind(op)] = self._route(op, times[_kind(op)], bandwidth)
         every = list(potential.values())
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
         routes = {
@@ -176,12 +175,7 @@ class _CollectiveRouter:
             self._traffics[key] = Traffic(op.schedule, *sizes)
         return self._traffics[key]
 
-    def _nodes(self) -> Ints:
-        """Each rank's node; -1 where it has none."""
-        node_of = self.cluster.node_of()
-        return np.array([node_of.get(rank, -1) for rank in range(self.cluster.world_size)], np.int64)
-
-    def _route(self, op: Collective, times: int, bandwidth: Floats, node_of: Ints) -> PotentialFlows:
+    def _route(self, op: Collective, times: int, bandwidth: Floats) -> PotentialFlows:
         traffic, ranks = self._traffic(op), len(op.group)
         src, dst, reduce = traffic.route_keys.T
         route, link, latency = self._links_of(_vertices(self.cluster, op), np.stack([src, dst]))
@@ -190,11 +184,9 @@ class _CollectiveRouter:
         hbm = len(bandwidth) - self.cluster.world_size + group[dst[adding]]
         order = np.argsort(np.concatenate([route, adding]), kind="stable")
         route, link = np.concatenate([route, adding])[order], np.concatenate([link, hbm])[order]
-        weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), _REDUCE_WEIGHT)])[order]
-        # Servers and switches belong to no node, or to that of everybody they talk to.
-        node = np.concatenate([node_of[group], np.full(len(op.auxiliaries), -1)])
-        inside = (node[src] < 0) | (node[dst] < 0) | (node[src] == node[dst])
-        rate = np.where(inside, op.rate_cap, op.cross_rate_cap)
+        weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
+        nodes = nodes_of(self.cluster.node_of(), op.group, ranks + len(op.auxiliaries))
+        rate = rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap)
         np.minimum.at(rate, route, bandwidth[link] / weight)
         routes = Routes(route, link, weight, latency, rate, np.zeros(len(route), np.bool_))
         ends = np.concatenate([group, -1 - np.arange(len(op.auxiliaries))])
