@@ -77,16 +77,40 @@ def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:
     [5.0, 3.0, 0.0]
     """
     order = np.lexsort((start, key))
-    key, start, end = key[order], start[order], end[order]
-    # The running maximum of ends must start afresh at each key. Ends are replaced by their ranks, and each key's
-    # ranks lifted above those of the key before: whole numbers, so nothing is rounded.
-    by_end = np.argsort(end, kind="stable")
-    rank = np.empty(len(end), np.int64)
-    rank[by_end] = np.arange(len(end))
-    highest = np.maximum.accumulate(rank + key * len(end)) - key * len(end)
-    latest = np.full(len(end), -np.inf)
-    same = key[1:] == key[:-1]
-    latest[1:][same] = end[by_end[highest[:-1][same]]]
-    # What of each interval no earlier one of its key covers.
-    uncovered = np.maximum(end - np.maximum(start, latest), 0.0)
-    return np.bincount(key, uncovered, keys).astype(np.float64)
+    key = key[order]
+    return np.bincount(key, added(start[order], end[order], key), keys).astype(np.float64)
+
+
+def added(start: Floats, end: Floats, group: Ints) -> Floats:
+    """How much of each interval no earlier one of its group covers, so that a group's sum is the length of its union.
+
+    Parameters
+    ----------
+    start, end : float array, shape (n,)
+        Sorted by group, then by start.
+    group : int array, shape (n,)
+        From 0; the intervals of which union each belongs to.
+
+    Examples
+    --------
+    >>> added(np.array([0.0, 1.0, 5.0]), np.array([4.0, 3.0, 6.0]), np.array([0, 0, 0])).tolist()
+    [4.0, 0.0, 1.0]
+    """
+    covered_to = np.full(len(end), -np.inf)
+    same = group[1:] == group[:-1]
+    covered_to[1:][same] = largest_so_far(end, group)[:-1][same]
+    fresh: Floats = np.maximum(end - np.maximum(start, covered_to), 0.0)
+    return fresh
+
+
+def largest_so_far(values: Floats, group: Ints) -> Floats:
+    """The largest value of the same group up to each place, for groups that rise.
+
+    A running maximum must start afresh at each group. Values are replaced by their ranks, and the ranks of each group
+    are lifted above those of the group before: whole numbers, so nothing is rounded.
+    """
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(len(values))
+    highest = np.maximum.accumulate(group * len(values) + rank) - group * len(values)
+    return values[order][highest]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.basics.intervals import length, lengths_by_key
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
-from simulator.report.numbers.intervals import length, lengths_by_key
 from simulator.report.numbers.link_use import link_traffic, link_uses
 from simulator.report.plots import bandwidth as plot_bandwidth
 

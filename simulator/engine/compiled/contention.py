@@ -38,7 +38,7 @@ class LinkOccupancy:
         [s]
     demand : float array
         What the flow takes of the link when it is alone [B/s].
-    flow group : int array
+    flow_group : int array
         Flows whose shares were solved together; -1 for those that were alone.
     owners : int array
         Which of several uses that were put together a row is of.

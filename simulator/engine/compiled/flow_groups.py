@@ -28,7 +28,7 @@ class FlowGroups:
     ----------
     flow : int array
         Their places in the batch.
-    flow group : int array
+    flow_group : int array
         Which flow group each is of, from 0.
     takes : float array
         How long each takes when its whole flow group enters at once [s].

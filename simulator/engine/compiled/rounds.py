@@ -31,7 +31,7 @@ class SlotTimes:
         Of a lap's slots the enter of the first repetition and the end of the last [s].
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
-    flow group : int array, shape (slots,)
+    flow_group : int array, shape (slots,)
         With whom a flow shares its links as it was solved; -1 for nobody.
     """
 

@@ -127,8 +127,8 @@ class ReducedProblem:
         stands = int(self.quotient.stands[number])
         enter, end = times[self.parts[stands].op.name]
         representatives, kinds_of_rows = self.quotient.schedules[stands][0], self.quotient.kinds.row[number]
-        routes = np.concatenate([own.route_of for own in representatives.traffic.parts])
-        wanted = np.ones(len(routes), np.bool_) if routes is None else np.isin(routes, routes)
+        route_of = np.concatenate([own.route_of for own in representatives.traffic.parts])
+        wanted = np.ones(len(route_of), np.bool_) if routes is None else np.isin(route_of, routes)
         rows = representatives.numbers(kinds_of_rows, wanted)
         return enter[rows], end[rows]
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.intervals import lengths_by_key
 from simulator.records.timeline import LinkUse, Timeline, TransferLog
-from simulator.report.numbers.intervals import lengths_by_key
 
 # Transfers expanded over the links of their routes at once: bounds the memory that this takes, and costs no time.
 _AT_ONCE: Final = 2**18

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from simulator.basics.intervals import length
 from simulator.basics.units import format_time
 from simulator.records.program import HOST
 from simulator.records.timeline import Span, Timeline
-from simulator.report.numbers.intervals import length
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
