@@ -13,6 +13,7 @@ from itertools import pairwise, permutations
 import numpy as np
 
 from simulator.basics.arrays import Ints
+from simulator.basics.tolerances import SUM_OF_LATENCIES, SUM_OF_RATES
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Route
 from simulator.collectives.caps import nodes_of, rate_caps
@@ -79,7 +80,7 @@ class Across:
         """
         places = range(len(self.latencies))
         apart = [self.latencies[node] - self.latencies[(node - steps) % len(places)] for node in places]
-        return not self.beside or max(apart) <= within * (1 + 1e-12)
+        return not self.beside or max(apart) <= within * (1 + SUM_OF_LATENCIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +193,15 @@ class IdleNetwork:
             for number in hop.route.links:
                 load[number] += together
         bandwidths = self.cluster.router.bandwidth
-        if any(carried > bandwidths[number] * (1 + 1e-12) for number, carried in load.items()):
+        if any(carried > bandwidths[number] * (1 + SUM_OF_RATES) for number, carried in load.items()):
             return None
         return None if reducing and not self.hbm_bears(max(arriving.values())) else found
 
     def hbm_bears(self, arriving: float) -> bool:
         """Whether every rank's HBM keeps up with reducing at this rate [B/s]."""
         return all(
-            HBM_PER_REDUCED_BYTE * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + 1e-12) for rank in self.group
+            HBM_PER_REDUCED_BYTE * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + SUM_OF_RATES)
+            for rank in self.group
         )
 
     def _ways_beside(self, hub: str) -> bool:

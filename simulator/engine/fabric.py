@@ -18,12 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from simulator.basics.tolerances import ENDS_TOGETHER
 from simulator.engine.clock import LAST, Clock, Occurrence
 from simulator.engine.max_min import rates
 from simulator.engine.path import Path
 
-# Flows whose ends differ by no more than the rounding of the clock end together.
-_TOGETHER = 1e-14
 # From so many flows on, arrays are faster than dicts.
 _MANY = 60
 _FREE = float("-inf")
@@ -238,7 +237,7 @@ class Fabric:
     def _set_timer(self, group: _Group, now: float) -> None:
         delays = [flow.remaining / flow.rate for flow in group.flows]
         least = max(min(delays), 0.0)
-        bound = least + _TOGETHER * (now + least)
+        bound = least + ENDS_TOGETHER * (now + least)
         group.first = tuple(flow for flow, delay in zip(group.flows, delays, strict=True) if delay <= bound)
         group.timer = self._clock.when(now + least, lambda: self._end(group))
 

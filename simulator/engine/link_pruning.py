@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.basics.arrays import Bools, Floats, Ints
+from simulator.basics.tolerances import SUM_OF_RATES
 from simulator.engine.routes import Routes
-
-# Rounding of a sum of rates.
-_FULL = 1.0 + 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class PotentialFlows:
 
 def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools]:
     """For each link of each route whether it stays: whether flows can meet there and it can be their bottleneck."""
-    contended = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * _FULL)
+    contended = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * (1.0 + SUM_OF_RATES))
     kept = contended.copy()
     # Two links may each rule the other; one of them must stay, so a link goes only while another that rules it is kept.
     for link, others in _ruled(every, contended, capacity):

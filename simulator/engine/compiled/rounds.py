@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.tolerances import LOST_BY_ADDITION
 from simulator.collectives.recurrence import advance
 from simulator.collectives.uneven import advance_uneven
 from simulator.engine.compiled.layout import Batch, Layout, PipelinedRing
-
-# By an addition, of its result.
-_LOST: Final = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ def _one_moment_if_rounding(done: Floats, layout: Layout) -> Floats:
     """The same; one moment for all where they differ by no more than so many additions may lose."""
     additions = sum(part.repeat.times for part in layout.traffic.parts)
     last = done.max()
-    return np.full(len(done), last) if last - done.min() <= additions * _LOST * last else done
+    return np.full(len(done), last) if last - done.min() <= additions * LOST_BY_ADDITION * last else done
 
 
 def _run_batch(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
