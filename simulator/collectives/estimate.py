@@ -6,12 +6,15 @@ of transfers along what it waits for. No answer is below what the busiest link n
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import chunk_sizes, transfer_elements
 from simulator.records.program import Collective
+from simulator.records.transfer_rule import enter
 from simulator.records.transfers import write_out
 
 # Beyond this many transfers estimating would take seconds; such candidates are left out.
@@ -44,7 +47,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
             route = routes[src[number], dst[number]]
             rate = min([caps[number], *(bandwidth[link] / users[link] for link in route.links)])
             ready = max([ends[awaited] for awaited in waits[number]], default=op.startup)
-            enter = max(ready + route.latency, ends[before[number]] if before[number] >= 0 else 0.0)
-            ends.append(enter + nbytes[number] / rate)
+            previous = ends[before[number]] if before[number] >= 0 else -math.inf
+            ends.append(enter(ready, route.latency, previous) + nbytes[number] / rate)
     busiest = max((carried / bandwidth[link] for link, carried in load.items()), default=0.0)
     return max([op.startup + busiest, *ends])
