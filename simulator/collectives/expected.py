@@ -169,44 +169,59 @@ def _judge_chunk(
     inputs: Sequence[Array],
     results: Sequence[Array],
 ) -> Verdict:
-    n = schedule.world_size
-    rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
-    paper = _Chunk(n, schedule.reduction_order, rounds, {})
-    for rank in holders(schedule, chunk):
-        paper.held[rank] = paper.term(("input", rank), 1 << rank)
-    for src, dst, reduce in carried:
-        paper.transfer(src, dst, reduce=reduce)
-    wanted: dict[int, list[int]] = {}
-    origins = 0
-    for rank in (chunk % n,) if schedule.operation == "all_to_all" else range(n):
-        mask = promised(schedule, rank, chunk)
-        if mask is not None:
-            paper.settle(rank)
-            wanted.setdefault(paper.held[rank], []).append(rank)
-            origins = mask
+    expressions = _replayed(schedule, chunk, carried, numbers)
+    wanted, origins = _promised_terms(schedule, chunk, expressions)
     if not wanted or part.start == part.stop:
         return Verdict(0, 0.0, 0)
-    values = _evaluate(paper, numbers, inputs, part, n)
-    sources = [inputs[r][part] for r in range(n) if origins >> r & 1]
+    n = schedule.world_size
+    values = _evaluate(expressions, numbers, inputs, part, n)
+    sources = [inputs[rank][part] for rank in range(n) if origins >> rank & 1]
+    reduced = len(sources) > 1
     truth = exact(sources, numbers.reduction)
     wrong, error = 0, 0.0
-    for term, ranks in wanted.items():
-        expected = values[term]
-        if len(sources) > 1 and not (rounds and paper.terms[term][0] == "total"):
+    for number, ranks in wanted.items():
+        term, expected = expressions.terms[number], values[number]
+        # A "total" has been divided and rounded when it was copied; every other sum is finished here, at its owner.
+        if reduced and not (expressions.rounds and term[0] == "total"):
             expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
-        if len(sources) > 1 or paper.terms[term] != ("input", origins.bit_length() - 1):
+        # An input that is merely copied is exact, and its distance is not worth a pass over the array.
+        if reduced or term != ("input", origins.bit_length() - 1):
             error = max(error, _distance(expected, truth))
         for rank in ranks:
             differing = unlike(results[rank][part], expected)
             if differing:
                 wrong += differing
                 error = max(error, _distance(results[rank][part], truth))
-    return Verdict(wrong, error, overflowed(truth, numbers.dtype) if len(sources) > 1 else 0)
+    return Verdict(wrong, error, overflowed(truth, numbers.dtype) if reduced else 0)
 
 
-def _evaluate(paper: _Chunk, numbers: Numbers, inputs: Sequence[Array], part: slice, n: int) -> list[Array]:
+def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numbers) -> _Chunk:
+    """Expressions of a chunk after all its transfers, in the order given."""
+    rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
+    expressions = _Chunk(schedule.world_size, schedule.reduction_order, rounds, {})
+    for rank in holders(schedule, chunk):
+        expressions.held[rank] = expressions.term(("input", rank), 1 << rank)
+    for src, dst, reduce in carried:
+        expressions.transfer(src, dst, reduce=reduce)
+    return expressions
+
+
+def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tuple[dict[int, list[int]], int]:
+    """Each term that ranks were promised, with these ranks, and the origins that it holds, the same for all."""
+    wanted: dict[int, list[int]] = {}
+    origins, n = 0, schedule.world_size
+    for rank in (chunk % n,) if schedule.operation == "all_to_all" else range(n):
+        promise = promised(schedule, rank, chunk)
+        if promise is not None:
+            expressions.settle(rank)
+            wanted.setdefault(expressions.held[rank], []).append(rank)
+            origins = promise
+    return wanted, origins
+
+
+def _evaluate(expressions: _Chunk, numbers: Numbers, inputs: Sequence[Array], part: slice, n: int) -> list[Array]:
     values: list[Array] = []
-    for term in paper.terms:
+    for term in expressions.terms:
         if term[0] == "input":
             values.append(inputs[term[1]][part])
         elif term[0] == "add":
