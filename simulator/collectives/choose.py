@@ -44,8 +44,8 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     unknown = [c.name for c in candidates if c.predicted is None]
     left = f"; not foreseen: {', '.join(unknown)}" if unknown else ""
     if known:
-        told = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for time, about, name in known[:3])
-        return known[0][2], f"fastest foreseen: {told}{left}"
+        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for time, about, name in known[:3])
+        return known[0][2], f"fastest foreseen: {times}{left}"
     names = [c.name for c in candidates]
     fallback = "ring" if "ring" in names else names[0]
     return fallback, f"{fallback}, the usual choice{left}"

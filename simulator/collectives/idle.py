@@ -168,13 +168,13 @@ class IdleNetwork:
             served <= {node, (node - 1) % len(nodes)} for node, served in enumerate(beside)
         )
         alike = len({hop.route.latency for hop in hops}) == 1
-        if len(shares) != 1 or len({hop.cap for hop in hops}) != 1 or any(len(found) > 1 for found in latencies):
+        if len(shares) != 1 or len({hop.cap for hop in hops}) != 1 or any(len(of_pair) > 1 for of_pair in latencies):
             return None
         if not (alike or apart):
             return None
         share, sharing = shares.pop()
         rate = Link(0.0, share * sharing, hops[0].cap).rate(sharing)
-        return Across(tuple(found.pop() for found in latencies), rate, any(beside))
+        return Across(tuple(of_pair.pop() for of_pair in latencies), rate, any(beside))
 
     def undisturbed(
         self, flows: Mapping[tuple[int, int], int], *, reducing: bool
@@ -184,18 +184,18 @@ class IdleNetwork:
         So it is where the rates that the flows have alone add up to no more than any link, and any HBM, can bear.
         """
         hops = dict(zip(flows, self._hops(flows), strict=True))
-        found = {way: Link(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
+        links = {way: Link(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
         load: dict[int, float] = defaultdict(float)
         arriving: dict[int, float] = defaultdict(float)
         for way, hop in hops.items():
-            together = flows[way] * found[way].rate(1)
+            together = flows[way] * links[way].rate(1)
             arriving[way[1]] += together
             for number in hop.route.links:
                 load[number] += together
         bandwidths = self.cluster.router.bandwidth
         if any(carried > bandwidths[number] * (1 + SUM_OF_RATES) for number, carried in load.items()):
             return None
-        return None if reducing and not self.hbm_bears(max(arriving.values())) else found
+        return None if reducing and not self.hbm_bears(max(arriving.values())) else links
 
     def hbm_bears(self, arriving: float) -> bool:
         """Whether every rank's HBM keeps up with reducing at this rate [B/s]."""

@@ -44,27 +44,27 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
     list of array, shape (elements,); (world_size x elements,) in all_to_all
     """
     starts = _starts(schedule, elements)
-    found = []
+    made = []
     for rank, part in enumerate(_held(schedule, starts)):
         whole = part == slice(0, starts[-1])
         buffer = np.empty(starts[-1], dtype.numpy) if whole else _zeros(starts[-1], dtype, part)
         draw(rank, buffer[part], dtype, seed)
-        found.append(buffer)
-    return found
+        made.append(buffer)
+    return made
 
 
 def copies(schedule: Schedule, elements: int, drawn: Sequence[Array], dtype: Dtype) -> list[Array]:
     """Buffers as `buffers` gave them, once more, in memory of their own; what a rank does not hold is not touched."""
     starts = _starts(schedule, elements)
-    found = []
+    made = []
     for part, buffer in zip(_held(schedule, starts), drawn, strict=True):
         if part == slice(0, starts[-1]):
-            found.append(buffer.copy())
+            made.append(buffer.copy())
             continue
         copy = _zeros(starts[-1], dtype, part)
         copy[part] = buffer[part]
-        found.append(copy)
-    return found
+        made.append(copy)
+    return made
 
 
 def _starts(schedule: Schedule, elements: int) -> list[int]:

@@ -143,16 +143,16 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
     passed = np.cumsum(np.tile(latency + takes, laps + 1))
     start = np.tile(end, laps + 1) - passed
     asked = np.arange(laps * hops, (laps + 1) * hops)
-    found = np.full(hops, -np.inf)
+    longest = np.full(hops, -np.inf)
     # Starts behind the last of the slowest hops: there the slowest hop passed is known.
     at_slowest = takes == slowest
     last = np.maximum.accumulate(np.where(at_slowest, np.arange(hops), 0)) + laps * hops
     first = asked - rounds
     there = last >= first
     value = start + np.arange(len(start)) * slowest
-    found[there] = largest_between(value, first[there], last[there]) + (rounds - asked[there]) * slowest
-    np.maximum(found, _on_the_way(start[-hops:], takes, rounds, slower, laps * hops), out=found)
-    return found + passed[-hops:]
+    longest[there] = largest_between(value, first[there], last[there]) + (rounds - asked[there]) * slowest
+    np.maximum(longest, _on_the_way(start[-hops:], takes, rounds, slower, laps * hops), out=longest)
+    return longest + passed[-hops:]
 
 
 def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offset: int) -> Floats:
@@ -169,23 +169,23 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
         begin, at = begin[going], slower.ahead[at[going]]
     for first, second in slower.equal:
         best[second] = max(best[second], best[first])
-    found = np.full(hops, -np.inf)
+    longest = np.full(hops, -np.inf)
     asked, at = fast, fast
     while len(at):
-        found[asked] = np.maximum(found[asked], best[at] + (rounds - (place[asked] + offset)) * takes[at])
+        longest[asked] = np.maximum(longest[asked], best[at] + (rounds - (place[asked] + offset)) * takes[at])
         going = slower.behind[at] >= 0
         asked, at = asked[going], slower.behind[at[going]]
-    return found
+    return longest
 
 
 def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
     """The largest of values[first .. last], for many windows at once: two windows of a power of two cover each."""
-    found = np.empty(len(first))
+    longest = np.empty(len(first))
     level = np.frexp(last - first + 1)[1] - 1
     table, width = values, 1
     for power in range(int(level.max(initial=0)) + 1):
         mine = level == power
-        found[mine] = np.maximum(table[first[mine]], table[last[mine] - width + 1])
+        longest[mine] = np.maximum(table[first[mine]], table[last[mine] - width + 1])
         table = np.maximum(table[:-width], table[width:])
         width *= 2
-    return found
+    return longest

@@ -75,12 +75,12 @@ def _of_one_rate(end: Floats, latency: Floats, nbytes: Floats, rate: float, roun
     at_hand = np.clip(nearest[first + 1] - 1, first, asked + 1)
     start = np.tile(end, laps + 1) - passed
     with_large = start + more * (counted - place)
-    found = np.full(hops, -np.inf)
+    at_large = np.full(hops, -np.inf)
     some = at_hand <= asked
-    found[some] = largest_between(with_large, at_hand[some], asked[some])
-    found += more * (asked - counted[first])
+    at_large[some] = largest_between(with_large, at_hand[some], asked[some])
+    at_large += more * (asked - counted[first])
     none = at_hand > first
     others = np.full(hops, -np.inf)
     others[none] = largest_between(start, first[none], at_hand[none] - 1)
-    longest: Floats = np.maximum(found, others) + passed[-hops:] + rounds * small / rate
+    longest: Floats = np.maximum(at_large, others) + passed[-hops:] + rounds * small / rate
     return longest

@@ -99,16 +99,16 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
             if wanted is not None and proof.held[rank][chunk] != wanted:
                 raise ScheduleError(
                     f"{schedule.algorithm} {schedule.operation}: rank {rank}, chunk {chunk}: "
-                    f"ends with {told(proof.held[rank][chunk])}, wanted {told(wanted)}"
+                    f"ends with {origins_text(proof.held[rank][chunk])}, wanted {origins_text(wanted)}"
                 )
 
 
-def told(origins: int) -> str:
+def origins_text(origins: int) -> str:
     """Origins for people.
 
     Examples
     --------
-    >>> told(0b101)
+    >>> origins_text(0b101)
     'ranks 0, 2'
     """
     ranks = [str(r) for r in range(origins.bit_length()) if origins >> r & 1]
@@ -150,7 +150,8 @@ class _Proof:
             raise self._error(number, f"rank {src} sends chunk {chunk}, of which it holds nothing")
         if reduce and have & there:
             raise self._error(
-                number, f"chunk {chunk}: adds {told(have)} to rank {dst}, which holds {told(there)} already"
+                number,
+                f"chunk {chunk}: adds {origins_text(have)} to rank {dst}, which holds {origins_text(there)} already",
             )
         self.held[dst][chunk] = have | there if reduce else have
         return self.held[dst][chunk] != there

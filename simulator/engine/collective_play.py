@@ -290,10 +290,10 @@ def _waiters(transfers: Transfers) -> _Waiters:
 def _initial(transfers: Transfers, ranks: int) -> dict[int, list[int]]:
     """Transfers that wait for nothing, by the rank whose start they need: the sender, or who takes from a server."""
     waits = np.bincount(transfers.waiter, minlength=len(transfers)) + (transfers.before_on_channel >= 0)
-    by, found = np.where(transfers.src < ranks, transfers.src, transfers.dst), dict[int, list[int]]()
+    by, initial = np.where(transfers.src < ranks, transfers.src, transfers.dst), dict[int, list[int]]()
     for number in np.flatnonzero(waits == 0).tolist():
-        found.setdefault(int(by[number]), []).append(number)
-    return found
+        initial.setdefault(int(by[number]), []).append(number)
+    return initial
 
 
 def _tails(transfers: Transfers, waiter: npt.NDArray[np.int32]) -> Ints:

@@ -77,7 +77,7 @@ def _with_caps(
 
 def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> Floats:
     """Fix, pass by pass, the flows of all links that no flow of theirs has a narrower link than."""
-    found = np.zeros(flows)
+    rate = np.zeros(flows)
     while len(flow):
         load = np.bincount(link, weight, len(room))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -89,8 +89,8 @@ def _fill(flow: Ints, link: Ints, weight: Floats, room: Floats, flows: int) -> F
         narrowest = least_of_link >= share
         fixed = np.zeros(flows, np.bool_)
         fixed[flow[narrowest[link]]] = True
-        found[fixed] = least_of_flow[fixed]
+        rate[fixed] = least_of_flow[fixed]
         gone = fixed[flow]
-        room = room - np.bincount(link[gone], (weight * found[flow])[gone], len(room))
+        room = room - np.bincount(link[gone], (weight * rate[flow])[gone], len(room))
         flow, link, weight = flow[~gone], link[~gone], weight[~gone]
-    return found
+    return rate

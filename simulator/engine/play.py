@@ -89,20 +89,20 @@ def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
 
 def _refuse_endless(program: Program, why: DeclinedError) -> None:
     """Nobody starts hours of events, or more than fit into memory, without having asked for it."""
-    transfers, told = _followed(program), f"engine: the compiled engine declines: {why}; "
-    _refuse_larger_than_memory(transfers, told, "collectives: closed_form")
+    transfers, reason = _followed(program), f"engine: the compiled engine declines: {why}; "
+    _refuse_larger_than_memory(transfers, reason, "collectives: closed_form")
     if transfers > _MOST_UNASKED:
         raise SimulationError(
-            f"{told}the events engine would have to follow {_effort(transfers)}; write engine: events to let it, or "
+            f"{reason}the events engine would have to follow {_effort(transfers)}; write engine: events to let it, or "
             "collectives: closed_form"
         )
 
 
-def _refuse_larger_than_memory(transfers: int, told: str, instead: str) -> None:
+def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> None:
     short = lacking(transfers * BYTES_A_TRANSFER)
     if short:
         raise SimulationError(
-            f"{told}the events engine would have to follow {_effort(transfers)}, which take about {short}; "
+            f"{reason}the events engine would have to follow {_effort(transfers)}, which take about {short}; "
             f"write {instead}, or take fewer ranks"
         )
 

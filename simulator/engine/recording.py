@@ -38,7 +38,7 @@ def memory_over_time(
     OutOfMemoryError
         If `limit`, where a rank needs more than it has: that of the first of them.
     """
-    found, lacking = [], list[OutOfMemoryError]()
+    memory, lacking = [], list[OutOfMemoryError]()
     for rank, own in memory_events.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
         hbm = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
@@ -46,10 +46,10 @@ def memory_over_time(
             _follow(hbm, program, own)
         except OutOfMemoryError as error:
             lacking.append(error)
-        found.append(hbm)
+        memory.append(hbm)
     if lacking:
         raise min(lacking, key=lambda error: (error.time, error.rank))
-    return found
+    return memory
 
 
 def _follow(hbm: Hbm, program: Program, memory_events: Iterable[MemoryEvent]) -> None:

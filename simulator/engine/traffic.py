@@ -83,9 +83,9 @@ class Traffic:
         rounds = [repeat.round for repeat in self.schedule.repeats()]
         n = self.schedule.world_size + self.schedule.auxiliaries
         keys = [(r.src * n + r.dst) * 2 + r.reduce for r in rounds]
-        found, row = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
-        pair = found // 2
-        return np.stack([pair // n, pair % n, found % 2], axis=1), row.astype(np.int32)
+        different, row = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_inverse=True)
+        pair = different // 2
+        return np.stack([pair // n, pair % n, different % 2], axis=1), row.astype(np.int32)
 
     @cached_property
     def channels(self) -> tuple[Ints, Ints, Ints]:

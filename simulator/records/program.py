@@ -272,12 +272,12 @@ class Program:
 
     def collectives(self) -> dict[str, Collective]:
         """Every collective once, by name, in order of first appearance."""
-        found: dict[str, Collective] = {}
+        by_name: dict[str, Collective] = {}
         for ops in self._different():
             for op in ops:
                 if isinstance(op, Collective):
-                    found.setdefault(op.name, op)
-        return found
+                    by_name.setdefault(op.name, op)
+        return by_name
 
     def _different(self) -> Iterator[Iterable[Op]]:
         """Lists that hold every operation at least once; one that many ranks share is looked at once."""

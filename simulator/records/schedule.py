@@ -128,11 +128,11 @@ class Schedule:
 
     def refuse_too_long(self) -> None:
         """Raise SimulationError where this machine could not hold it, before anything of it is written down."""
-        told = lacking(self.rows * _BYTES_A_ROW)
-        if told:
+        shortage = lacking(self.rows * _BYTES_A_ROW)
+        if shortage:
             raise SimulationError(
                 f"{self.algorithm} over {self.world_size} ranks: {self.rows:.3g} transfers that are looked at one by "
-                f"one take about {told}; take another algorithm, or fewer ranks or pieces"
+                f"one take about {shortage}; take another algorithm, or fewer ranks or pieces"
             )
 
     def has_more_than(self, transfers: int) -> bool:

@@ -66,10 +66,10 @@ class Transfers:
 
     def waits_of(self) -> list[list[int]]:
         """For each transfer the numbers it waits for."""
-        found: list[list[int]] = [[] for _ in range(len(self))]
+        waits: list[list[int]] = [[] for _ in range(len(self))]
         for awaited, waiter in zip(self.awaited.tolist(), self.waiter.tolist(), strict=True):
-            found[waiter].append(awaited)
-        return found
+            waits[waiter].append(awaited)
+        return waits
 
 
 def write_out(schedule: Schedule) -> Transfers:
