@@ -1,4 +1,4 @@
-"""The network as a closed form sees it: idle, regular, or not to be put in a formula.
+"""Whether an idle network is regular enough for a closed form: routes alike on a star, a mesh or a ring.
 
 Rule: says None rather than something that is nearly true. A closed form may use only what this file vouches for.
 """

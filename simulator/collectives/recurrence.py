@@ -1,4 +1,4 @@
-"""Chunks that go round a ring: when each hop has carried its K-th, without carrying all of them.
+"""When each hop of a ring has carried its K-th chunk, for chunks of one size, without playing all rounds.
 
 Rule: arithmetic on the hops of one ring, which knows no schedule. Under the rule of transfers hop r ends its k-th chunk
 at

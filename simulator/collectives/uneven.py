@@ -1,4 +1,4 @@
-"""Chunks of unlike sizes that go round a ring: when each hop has carried its K-th.
+"""When each hop of a ring has carried its K-th chunk, for chunks of unlike sizes.
 
 Rule: arithmetic on hops, as in recurrence.py, for chunks that differ in size and move on with each round. Hop r ends
 its k-th chunk at

@@ -1,4 +1,4 @@
-"""One collective being played: which transfer may start, when it enters, who is done.
+"""When each transfer of one collective starts and ends in the events engine, and when each rank is done.
 
 Rule: the rule of transfers (docs/design.md) and nothing else. A transfer is *ready* when all that it waits for has
 ended and both its ends have started; it *enters* at max(ready + latency, end of the transfer before it on its channel).

@@ -1,4 +1,4 @@
-"""A Path: what a flow takes on its way. A record."""
+"""A Path: which links one flow uses, and how much of each it takes. A record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what an engine found to a Timeline: memory over time, spans and transfers in order. The same for every engine.
+"""Makes a Timeline of what an engine has played: memory over time, spans and transfers in order.
 
 Rule: an engine says when things happened; what follows from that is worked out here. Of what happens to a rank's memory
 at one moment the order of its program counts, so that no engine's own order shows.
