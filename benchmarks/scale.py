@@ -43,8 +43,8 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> RoutedCollective:
 def play(routed: RoutedCollective) -> float:
     """Lay it out and play it; when the last rank is through [s]."""
     routes, links = with_own_link_numbers(routed.routes)
-    shape = CollectiveSolver(routed.traffic, routes, None, np.array(routed.capacity)[links])
-    return float(shape.played(np.zeros(routed.traffic.schedule.world_size), 0.0).done.max())
+    solver = CollectiveSolver(routed.traffic, routes, None, np.array(routed.capacity)[links])
+    return float(solver.solve(np.zeros(routed.traffic.schedule.world_size), 0.0).done.max())
 
 
 def rounds(routed: RoutedCollective) -> float:

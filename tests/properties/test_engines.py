@@ -145,7 +145,7 @@ def test_the_busiest_link_alone_is_told_as_in_the_books_of_all(monkeypatch: pyte
             continue
         books = {use.name: use for use in link_uses(expected)}
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "_MOST_BOOKED", 0)
+            patch.setattr(engine, "_MAX_BOOKED_TRANSFERS", 0)
             told = compiled(case.program, case.cluster, jitter=case.jitter, limit_memory=False).links
         longest = max((use.nbytes / use.bandwidth for use in books.values()), default=0.0)
         assert (longest > 0.0) == bool(told), (family, seed)

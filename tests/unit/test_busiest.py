@@ -34,7 +34,7 @@ def test_the_busiest_link_alone_is_told_as_all_are(
         ranks.append((first, other))
     program = Program(tuple(ranks))
     expected = {use.name: use for use in link_uses(events.execute(program, cluster))}
-    monkeypatch.setattr(engine, "_MOST_BOOKED", 0)
+    monkeypatch.setattr(engine, "_MAX_BOOKED_TRANSFERS", 0)
     (found,) = engine.execute(program, cluster).links
     assert found.nbytes == expected[found.name].nbytes
     assert found.busy == pytest.approx(expected[found.name].busy, rel=1e-9)
@@ -50,7 +50,7 @@ def test_the_busiest_link_is_told_of_groups_that_take_it_by_unlike_ways(monkeypa
         for rank in group:
             ranks[rank] = (replace(op, name=name),)
     program = Program(tuple(ranks))
-    monkeypatch.setattr(engine, "_MOST_BOOKED", 0)
+    monkeypatch.setattr(engine, "_MAX_BOOKED_TRANSFERS", 0)
     (found,) = engine.execute(program, cluster).links
     expected = {use.name: use for use in link_uses(events.execute(program, cluster))}
     assert found.busy == pytest.approx(2 * 16e6 / 50e9, rel=1e-9)

@@ -1,7 +1,7 @@
-"""Collectives that share links with each other and with nothing else, played by the events engine, and only these.
+"""How long collectives take that share links with each other and with nothing else: the events engine plays just these.
 
-Rule: where shares change at every end there is no shorter route than to follow them; but whoever plays a program need
-not follow them again for every operation that is alike.
+Max-min fair shares change whenever a flow begins or ends, so they must be followed event by event. But operations
+repeat in a program: whoever calls this keeps the answer and need not ask again for operations that are alike.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from simulator.records.program import Collective, Compute, Op, Program
 
 @dataclass(frozen=True, slots=True)
 class CoScheduledOp:
-    """A line of the program that takes part.
+    """An SPMD operation that is solved together with others.
 
     Attributes
     ----------
     collectives : tuple of Collective
-        Each group's operation.
+        Each process group's collective.
     ready : float array, shape (ranks,)
-        Before which no rank may begin it [s].
+        When everything outside the co-scheduled operations that it waits for has ended, by rank [s].
     predecessors : tuple of int
-        Which other members it waits for, rank by rank.
+        Which of the co-scheduled operations it waits for, rank by rank: their places in the list.
     """
 
     collectives: tuple[Collective, ...]
@@ -39,12 +39,12 @@ class CoScheduledOp:
 
 @dataclass(frozen=True, slots=True)
 class CoScheduledTimes:
-    """What became of a member.
+    """When a co-scheduled operation took place.
 
     Attributes
     ----------
     start, done : float array, shape (ranks,)
-        [s]
+        When each rank began and ended it [s].
     times : mapping of a collective's name to (enter, end)
         Of every transfer [s].
     """
@@ -55,41 +55,39 @@ class CoScheduledTimes:
 
 
 def play_co_scheduled(
-    members: Sequence[CoScheduledOp],
-    cluster: Cluster,
-    jitter: Jitter,
-    placements: Placements,
+    ops: Sequence[CoScheduledOp], cluster: Cluster, jitter: Jitter, placements: Placements
 ) -> list[CoScheduledTimes]:
-    """Play members on an idle fabric.
+    """Play operations on an otherwise idle fabric.
 
     Parameters
     ----------
-    members : sequence of CoScheduledOp
+    ops : sequence of CoScheduledOp
     cluster : Cluster
     jitter : Jitter
-        On latencies; nothing is computed here.
+        Of latencies; no kernels are played here.
     laid : Placements
-        As in the whole program.
+        How each collective lies on the fabric in the whole program; latencies jitter by its number there.
     """
-    ranks = len(members[0].ready)
+    ranks = len(ops[0].ready)
     lists: list[list[Op]] = [[] for _ in range(ranks)]
-    names = [{rank: op.name for op in member.collectives for rank in op.group} for member in members]
-    for number, member in enumerate(members):
+    names = [{rank: collective.name for collective in op.collectives for rank in collective.group} for op in ops]
+    for number, op in enumerate(ops):
+        # A ready time is played as a kernel on the host that takes just so long, on a stream of its own.
         wait = f"until {number}"
-        for op in member.collectives:
-            for rank in op.group:
-                after = (wait, *(names[other][rank] for other in member.predecessors))
-                lists[rank].append(Compute(wait, float(member.ready[rank]), stream=wait, on_gpu=False))
-                lists[rank].append(replace(op, stream=f"member {number}", after=after))
-    jitter = Jitter(0.0, jitter.latency, jitter.seed)
-    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, jitter, placements)
-    starts, ends = (np.zeros((len(members), ranks)) for _ in range(2))
+        for collective in op.collectives:
+            for rank in collective.group:
+                after = (wait, *(names[other][rank] for other in op.predecessors))
+                lists[rank].append(Compute(wait, float(op.ready[rank]), stream=wait, on_gpu=False))
+                lists[rank].append(replace(collective, stream=f"op {number}", after=after))
+    of_latencies = Jitter(0.0, jitter.latency, jitter.seed)
+    spans, logs = execute_part(Program(tuple(map(tuple, lists))), cluster, of_latencies, placements)
+    starts, ends = (np.zeros((len(ops), ranks)) for _ in range(2))
     for span in spans:
-        if span.stream.startswith("member "):
-            number = int(span.stream.removeprefix("member "))
+        if span.stream.startswith("op "):
+            number = int(span.stream.removeprefix("op "))
             starts[number, span.rank], ends[number, span.rank] = span.start, span.end
-    times = [{op.name: logs[op.name] for op in member.collectives if op.duration is None} for member in members]
+    times = [{own.name: logs[own.name] for own in op.collectives if own.duration is None} for op in ops]
     return [
-        CoScheduledTimes(start, end, {name: (log.enter, log.end) for name, log in own.items()})
-        for start, end, own in zip(starts, ends, times, strict=True)
+        CoScheduledTimes(start, end, {name: (log.enter, log.end) for name, log in logged.items()})
+        for start, end, logged in zip(starts, ends, times, strict=True)
     ]

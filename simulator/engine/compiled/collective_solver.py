@@ -1,7 +1,8 @@
-"""One group's collective, played by arrays: what it needs to know beforehand, and what becomes of it.
+"""How long one collective takes on its links from given starts, and which links it occupies meanwhile.
 
-Rule: groups whose routes are alike but for the links' numbers are of one shape and are played once. Laps are one step
-where nobody asks for each flow, else every transfer stands for itself.
+Process groups whose routes have the same latencies, rates and shares of links look alike, whichever links these are:
+they share one solver, and what it has solved. Pipelined rings are one step unless somebody asks for each flow; then
+every transfer has its own times.
 """
 
 from __future__ import annotations
@@ -22,93 +23,95 @@ from simulator.engine.traffic import Traffic
 
 # Enter and end [s].
 Times = tuple[Floats, Floats]
-# Beyond so many transfers their columns take more than a few GiB.
-MOST_WRITTEN = 2**25
+# Columns of more transfers than this take more than a few GiB.
+MAX_WRITTEN = 2**25
 
 
 @dataclass(frozen=True, eq=False)
 class CollectiveTimes:
-    """What became of a collective.
+    """Times of one process group's collective.
 
     Attributes
     ----------
     done : float array, shape (ranks of the group,)
         When each rank is through [s].
     occupancy : LinkOccupancy or None
-        Of links that matter, by the shape's numbers; None where none does.
+        Of links that matter, by the solver's numbers; None if there are none.
     by_flow : bool
-        Whether every flow stands there, none as part of a lap.
+        Whether the occupancy has every flow, none as part of a pipelined ring.
     times : callable () -> (enter, end)
         Of every transfer [s].
-    on : callable (routes) -> (enter, end)
-        Of the transfers that take one of these [s].
-    met : Contention or None
-        Where its own flows held each other back and were not solved together: then the times are not to be had so.
+    times_on : callable (routes) -> (enter, end)
+        Of the transfers that take one of these routes [s].
+    contention : Contention or None
+        Where its own flows slowed each other down and were not solved together: then these times are wrong, and the
+        collective must be solved by the events engine.
     """
 
     done: Floats
     occupancy: LinkOccupancy | None
     by_flow: bool
     times: Callable[[], Times]
-    on: Callable[[Ints], Times]
-    met: Contention | None = None
+    times_on: Callable[[Ints], Times]
+    contention: Contention | None = None
 
     @cached_property
     def load(self) -> LinkLoad | None:
-        """The occupancy, summed up."""
+        """The occupancy, summed up by link."""
         return load_of(self.occupancy) if self.occupancy is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class SpmdOpTimes:
-    """What became of all groups' collectives of a line.
+    """Times of an SPMD operation's collectives.
 
     Attributes
     ----------
     start, done : float array, shape (ranks,)
         When each rank came, and when it was through [s].
-    played : tuple of (float, CollectiveTimes) or None
-        By group, and the moment to which it is relative [s]; None for those whose time is given.
+    groups : tuple of (float, CollectiveTimes) or None
+        By process group the origin [s] and the times relative to it; None for a collective whose duration is given.
     occupancy : LinkOccupancy or None
-        Flow by flow what was followed so; where several lines were, of all of them, with the first.
+        Flow by flow, if the events engine solved it; else None. Of co-scheduled operations the first has the occupancy
+        of all of them, and that of the others is empty.
     """
 
     start: Floats
     done: Floats
-    played: tuple[tuple[float, CollectiveTimes] | None, ...]
+    groups: tuple[tuple[float, CollectiveTimes] | None, ...]
     occupancy: LinkOccupancy | None = None
 
-    def later(self, zero: float) -> SpmdOpTimes:
-        """The same from another moment on."""
+    def shifted(self, origin: float) -> SpmdOpTimes:
+        """The same with times that were counted from `origin` [s]."""
         return SpmdOpTimes(
-            self.start + zero,
-            self.done + zero,
-            tuple(one and (one[0] + zero, one[1]) for one in self.played),
-            self.occupancy and self.occupancy.later(zero),
+            self.start + origin,
+            self.done + origin,
+            tuple(group and (group[0] + origin, group[1]) for group in self.groups),
+            self.occupancy and self.occupancy.shifted(origin),
         )
 
 
 def times_by_flow(traffic: Traffic, routes: Routes, done: Floats, times: Times, flow_group: Ints) -> CollectiveTimes:
-    """What became of a collective whose every transfer is known."""
+    """Times of a collective of which every transfer's are known."""
 
-    def on(rows: Ints) -> Times:
+    def times_on(rows: Ints) -> Times:
         mine = np.isin(traffic.route_of, rows)
         return times[0][mine], times[1][mine]
 
     occupancy = occupancy_of(routes, traffic.route_of, *times, flow_group) if routes.can_contend else None
-    return CollectiveTimes(done, occupancy, True, lambda: times, on)
+    return CollectiveTimes(done, occupancy, True, lambda: times, times_on)
 
 
 @dataclass(frozen=True, eq=False)
 class CollectiveSolver:
-    """A collective on its links, ready to be played from any start.
+    """Solves a collective on its links from any starts, and keeps the answers.
 
     Attributes
     ----------
     traffic : Traffic
     routes : Routes
         With links that matter numbered from 0.
-    noise : float array, shape (transfers,), or None
+    jitter : float array, shape (transfers,), or None
         Factors on latencies.
     capacity : float array
         Of these links [B/s].
@@ -116,81 +119,82 @@ class CollectiveSolver:
 
     traffic: Traffic
     routes: Routes
-    noise: Floats | None
+    jitter: Floats | None
     capacity: Floats
-    _known: list[tuple[Floats, CollectiveTimes]] = field(default_factory=list)
+    _solved: list[tuple[Floats, CollectiveTimes]] = field(default_factory=list)
 
-    def played(self, start: Floats, alike: float) -> CollectiveTimes:
-        """Play from when each rank has reached it and paid its start-up, shape (ranks,).
+    def solve(self, start: Floats, tolerance: float) -> CollectiveTimes:
+        """Times from when each rank has reached the collective and paid its start-up, shape (ranks of the group,) [s].
 
-        What was played before from starts that differ by no more than `alike` [s] is taken again. Where channels meet
-        on a link that cannot give all what they ask for, every flow is told for itself; what held itself back once is
-        taken to do so from any start, for it is to be followed anyway, which is always right.
+        An answer to starts that differ by no more than `tolerance` [s] is taken again. If pipelined rings seem to
+        overload a link, every flow is looked at. If a collective contended once, this answer is returned for all
+        starts: the caller then always uses the events engine, which is exact.
 
         Raises
         ------
         DeclinedError
             Too many transfers to be looked at one by one.
         """
-        # Lines come one behind the other, and so do their starts.
-        for other, known in reversed(self._known):
-            if known.met is not None or bool((np.abs(other - start) <= alike).all()):
+        # Latest first: operations of one kind follow each other in a program, from starts that drift slowly.
+        for known_start, known in reversed(self._solved):
+            if known.contention is not None or bool((np.abs(known_start - start) <= tolerance).all()):
                 return known
-        found = self._play(start, self._compact)
-        met = self._known_contentions(found)
-        if met is not None and not found.by_flow:
-            found = self._play(start, self._whole)
-            met = self._known_contentions(found)
-        found = replace(found, met=met)
-        self._known.append((start, found))
-        return found
+        times = self._times(start, self._compact)
+        contention = self._first_contention(times)
+        if contention is not None and not times.by_flow:
+            times = self._times(start, self._whole)
+            contention = self._first_contention(times)
+        times = replace(times, contention=contention)
+        self._solved.append((start, times))
+        return times
 
-    def _known_contentions(self, found: CollectiveTimes) -> Contention | None:
-        met = contentions(found.occupancy, self.capacity) if found.occupancy is not None else []
-        return met[0] if met else None
+    def _first_contention(self, times: CollectiveTimes) -> Contention | None:
+        contending = contentions(times.occupancy, self.capacity) if times.occupancy is not None else []
+        return contending[0] if contending else None
 
-    def by_flow(self, start: Floats) -> CollectiveTimes:
-        """The same, every flow for itself."""
-        return self._play(start, self._whole)
+    def solve_by_flow(self, start: Floats) -> CollectiveTimes:
+        """The same without pipelined rings: every flow's own times."""
+        return self._times(start, self._whole)
 
-    def _play(self, start: Floats, layout: Layout) -> CollectiveTimes:
-        found = rounds.play(layout, start)
+    def _times(self, start: Floats, layout: Layout) -> CollectiveTimes:
+        slots = rounds.play(layout, start)
         if layout.whole:
-            return times_by_flow(self.traffic, self.routes, found.done, (found.enter, found.end), found.flow_group)
-        occupancy = (
-            occupancy_of(self.routes, layout.route_of, found.enter, found.end, found.flow_group)
-            if self.routes.can_contend
-            else None
-        )
+            return times_by_flow(self.traffic, self.routes, slots.done, (slots.enter, slots.end), slots.flow_group)
+        occupancy = None
+        if self.routes.can_contend:
+            occupancy = occupancy_of(self.routes, layout.route_of, slots.enter, slots.end, slots.flow_group)
         return CollectiveTimes(
-            found.done,
+            slots.done,
             occupancy,
             False,
             lambda: self._every_transfer(start),
-            lambda routes: rounds.times_on_routes(layout, found, routes),
+            lambda routes: rounds.times_on_routes(layout, slots, routes),
         )
 
     def _every_transfer(self, start: Floats) -> Times:
-        found = rounds.play(self._whole, start)
-        return found.enter, found.end
+        slots = rounds.play(self._whole, start)
+        return slots.enter, slots.end
 
     @cached_property
     def _compact(self) -> Layout:
-        return layout_of(self.traffic, self.routes, self.noise, self.capacity)
+        return layout_of(self.traffic, self.routes, self.jitter, self.capacity)
 
     @cached_property
     def _whole(self) -> Layout:
-        if len(self.traffic) > MOST_WRITTEN:
+        if len(self.traffic) > MAX_WRITTEN:
             raise DeclinedError(f"{len(self.traffic)} transfers are too many to be looked at one by one")
-        return layout_of(self.traffic, self.routes, self.noise, self.capacity, whole=True)
+        return layout_of(self.traffic, self.routes, self.jitter, self.capacity, whole=True)
 
 
 def with_own_link_numbers(routes: Routes) -> tuple[Routes, Ints]:
-    """Only the links that matter, numbered in the order in which they come up; and which links they are."""
+    """Only the links that matter, renumbered from 0 in the order in which they come up; and which links these are.
+
+    So process groups on different links have the same columns if they look alike.
+    """
     route, link, weight = routes.watched
-    found, first, place = np.unique(link, return_index=True, return_inverse=True)
+    links, first, place = np.unique(link, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    number = np.empty(len(found), np.int64)
-    number[order] = np.arange(len(found))
+    number = np.empty(len(links), np.int64)
+    number[order] = np.arange(len(links))
     every = np.ones(len(route), np.bool_)
-    return replace(routes, route=route, link=number[place], weight=weight, matters=every), found[order]
+    return replace(routes, route=route, link=number[place], weight=weight, matters=every), links[order]

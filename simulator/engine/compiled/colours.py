@@ -1,7 +1,7 @@
-"""Colours: 64-bit hashes, of which equal ones stand for what has not been told apart yet.
+"""Colours of colour refinement: 64-bit hashes of labels. Unequal colours prove that two labels differ.
 
-Rule: what two colours are made of shows in the third, in order for `mixed`, in whatever order for `summed`. Among a
-million colours two that are unlike are equal once in some ten million programs.
+A colour made from two others depends on both, in order with `mixed` and in any order with `summed`. Unlike labels can
+get equal colours by chance: among a million colours in about one of ten million programs.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Colours = npt.NDArray[np.uint64]
 
 
 def bits(values: Floats) -> Colours:
-    """The colours of numbers: equal for equal ones."""
+    """Colours of numbers: the bits of their float64, so that equal numbers have equal colours."""
     return np.ascontiguousarray(values, np.float64).view(np.uint64)
 
 
 def summed(where: Ints, colours: Colours, size: int) -> Colours:
-    """The sum of all colours at each place: the same in whichever order they come."""
-    found = np.zeros(size, np.uint64)
-    np.add.at(found, where, colours)
-    return found
+    """Sum, modulo 2^64, the colours that go to each of `size` places: a hash of a multiset, whatever the order."""
+    sums = np.zeros(size, np.uint64)
+    np.add.at(sums, where, colours)
+    return sums
 
 
 def mixed(one: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
-    """A colour from two, by the finalizer of splitmix64 (Steele, Lea & Flood, OOPSLA 2014)."""
-    found = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    found += np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return found ^ (found >> np.uint64(31))
+    """Mix two colours into one, by the finalizer of splitmix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    state = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    state += np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

@@ -1,6 +1,7 @@
-"""Which lines could ever fill a link together, from what each asks of it at most and from when to when.
+"""Which operations could together overload a link, from bounds on what each demands of it and when.
 
-Rule: cheap and on the safe side; who is named here is looked at flow by flow.
+Cheap, and it misses nothing: operations that are not named here cannot contend. Those that are named may not contend
+after all; they are then looked at flow by flow (`contention`).
 """
 
 from __future__ import annotations
@@ -10,44 +11,53 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.engine.compiled.contention import OVERLOADED, LinkLoad
+from simulator.basics.tolerances import RUNNING_SUM_OF_RATES
+from simulator.engine.compiled.contention import LinkLoad
 
 
 def may_contend(
-    lines: Iterable[tuple[float, int, Callable[[], LinkLoad | None]]], capacity: Floats
+    ops: Iterable[tuple[float, int, Callable[[], LinkLoad | None]]], capacity: Floats
 ) -> Iterator[tuple[int, ...]]:
-    """Places of lines that overlap on a link and ask for more than it has, each line with those begun before it.
+    """Indices of operations whose loads overlap on a link and exceed its capacity.
 
     Parameters
     ----------
-    lines : iterable of (time, place, callable () -> LinkLoad or None)
-        In the order of the times when they begin [s], before which they take nothing; a load is asked for once and
-        dropped when the line is over.
+    ops : iterable of (time, index, callable () -> LinkLoad or None)
+        Operations by their start [s], before which they occupy no link, in rising order. A load is asked for once and
+        dropped when the operation is over, for the loads of all operations would not fit into memory.
     capacity : float array
         Of every link [B/s].
+
+    Yields
+    ------
+    tuple of int
+        Each operation together with those of the earlier ones that it overlaps with, if these overload a link.
     """
     known: dict[tuple[int, int], tuple[Ints, Ints]] = {}
     active: dict[int, LinkLoad] = {}
-    for begin, place, load_of in lines:
+    for begin, index, load_of in ops:
         own = load_of()
         if own is None or not len(own.link):
             continue
-        # A line that begins later may have its first flow before this one's: only the beginnings rise.
+        # Only starts rise from one operation to the next: an operation may start earlier than another and have its
+        # first flow later. So what is over must be judged by the start, not by the first flow.
         active = {other: load for other, load in active.items() if float(load.last.max()) > begin}
-        asked, among = own.peak_demand.copy(), [place]
+        demand, overlapping = own.peak_demand.copy(), [index]
         for other, load in active.items():
-            mine, theirs = _shared(own, load, known)
-            over = (own.first[mine] < load.last[theirs]) & (load.first[theirs] < own.last[mine])
-            if over.any():
-                np.add.at(asked, mine[over], load.peak_demand[theirs[over]])
-                among.append(other)
-        if len(among) > 1 and bool((asked > np.maximum(own.peak_demand, capacity[own.link] * OVERLOADED)).any()):
-            yield tuple(sorted(among))
-        active[place] = own
+            mine, theirs = _common_links(own, load, known)
+            meet = (own.first[mine] < load.last[theirs]) & (load.first[theirs] < own.last[mine])
+            if meet.any():
+                np.add.at(demand, mine[meet], load.peak_demand[theirs[meet]])
+                overlapping.append(other)
+        # Where an operation alone exceeds a link its own flows were solved together; others must add to that.
+        overloaded = demand > np.maximum(own.peak_demand, capacity[own.link] * (1.0 + RUNNING_SUM_OF_RATES))
+        if len(overlapping) > 1 and bool(overloaded.any()):
+            yield tuple(sorted(overlapping))
+        active[index] = own
 
 
-def _shared(one: LinkLoad, other: LinkLoad, known: dict[tuple[int, int], tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Rows of both that are of one link, each pair of rows once; `known` keeps the answer for links that come again."""
+def _common_links(one: LinkLoad, other: LinkLoad, known: dict[tuple[int, int], tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Pairs of rows, one of each load, that are of one link; `known` keeps them by links, for operations repeat."""
     key = hash(one.link.tobytes()), hash(other.link.tobytes())
     if key not in known:
         order = np.argsort(other.link, kind="stable")

@@ -1,8 +1,8 @@
-"""The compiled engine: plays a Program as arrays over ranks, one operation of all ranks at a time.
+"""The compiled engine's route in: plays a Program as arrays over ranks, or declines.
 
-Rule: plays as if operations shared nothing with each other, then proves that they did not, or declines. It gives the
-events engine's answer to 1e-9; where it cannot prove it, it gives none. As long as ranks keep step, one number stands
-for all of them.
+It computes times as if operations shared no link, then proves that they did not contend; operations that did are solved
+together, and the sweep starts again. The answer is the events engine's to 1e-9; where this cannot be proven there is
+none. While ranks keep step, one number stands for all of them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from simulator.records.program import Collective, Compute, Program
 from simulator.records.timeline import Later, Span, Timeline, TransferLog
 
 NAME = "compiled"
-# Beyond so many transfers only the busiest link is told: the others' busy times would need every transfer.
-_MOST_BOOKED = 2**19
-# Ranks whose times are looked at together: bounds the memory.
-_AT_ONCE = 1024
-# Lines that are played together may meet others by it; most programs need two or three walks.
+# Beyond so many transfers only the busiest link's use is reported: busy times of all links would need every transfer.
+_MAX_BOOKED_TRANSFERS = 2**19
+# Ranks whose times are compared at once: bounds the memory.
+_RANKS_AT_ONCE = 1024
+# Solving operations together moves them, so they may contend with others: most programs need two or three sweeps.
 _MAX_SWEEPS = 64
 
 
@@ -54,69 +54,87 @@ def execute(
     DeclinedError
         It cannot be proven that this is the events engine's answer; the message says why.
     OutOfMemoryError
-        As there.
+        A rank needs more HBM than it has, as in the events engine.
     """
     if len(program.ranks) > cluster.world_size:
         raise DeclinedError("more ranks than the cluster has")
-    sweep = _sweep_until_settled(spmd_template(program), program, cluster, jitter or Jitter())
-    return _Record(program, sweep, active_ranks(program)).timeline(keep, limit_memory=limit_memory, allocator=allocator)
+    sweep = _settled_sweep(spmd_template(program), program, cluster, jitter or Jitter())
+    writer = _TimelineWriter(program, sweep, active_ranks(program))
+    return writer.timeline(keep, limit_memory=limit_memory, allocator=allocator)
 
 
-def _sweep_until_settled(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, jitter: Jitter) -> TimeSweep:
-    """TimeSweep until no two lines disturb each other but those that are played together."""
+def _settled_sweep(spmd_ops: tuple[SpmdOp, ...], program: Program, cluster: Cluster, jitter: Jitter) -> TimeSweep:
+    """Sweep until no two operations contend but those that are co-scheduled already.
+
+    Each sweep that is not the last adds operations that contended to the co-scheduled sets of the next one.
+    """
+    # A sweep takes kernels as late as it can, so that all collectives beside them are known. With kernels that can be
+    # slowed on two streams, each could have to be later than the other.
     if len({spmd_op.op.stream for spmd_op in spmd_ops if is_contended(spmd_op)}) > 1:
         raise DeclinedError("kernels of several streams are slowed by communication")
     solver = GroupSolver.of(program, cluster, jitter)
     sweep: TimeSweep | None = None
     co_scheduled: dict[int, tuple[int, ...]] = {}
-    met: list[Contention] = []
+    contentions: list[Contention] = []
     for _ in range(_MAX_SWEEPS):
         sweep = TimeSweep(spmd_ops, len(program.ranks), cluster, jitter, solver, co_scheduled, sweep)
         try:
             sweep.run()
         except DeclinedError as error:
-            if not met:
+            if not contentions:
                 raise
-            where = solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
+            where = _declined(solver, contentions[0], spmd_ops)
             raise DeclinedError(f"{where}; {error}", where.link) from None
-        found = sweep.contentions()
-        if not found:
+        unresolved = sweep.contentions()
+        if not unresolved:
             return sweep
-        met = found
-        co_scheduled = _merge(co_scheduled, found)
-    raise solver.refused(met[0], [spmd_ops[index].op.name for index in met[0].owners])
+        contentions = unresolved
+        co_scheduled = _merged(co_scheduled, contentions)
+    raise _declined(solver, contentions[0], spmd_ops)
 
 
-def _merge(co_scheduled: dict[int, tuple[int, ...]], met: Sequence[Contention]) -> dict[int, tuple[int, ...]]:
-    """Lines that are to be played together, those that met added."""
-    found = dict(co_scheduled)
-    for contention in met:
-        indices = tuple(sorted({partner for index in contention.owners for partner in found.get(index, (index,))}))
-        found |= dict.fromkeys(indices, indices)
-    return found
+def _declined(solver: GroupSolver, contention: Contention, spmd_ops: Sequence[SpmdOp]) -> DeclinedError:
+    return solver.declined(contention, [spmd_ops[index].op.name for index in contention.owners])
+
+
+def _merged(co_scheduled: dict[int, tuple[int, ...]], contentions: Sequence[Contention]) -> dict[int, tuple[int, ...]]:
+    """For each co-scheduled operation all that are solved with it, those that contend added: sets stay disjoint."""
+    merged = dict(co_scheduled)
+    for contention in contentions:
+        indices = tuple(sorted({partner for index in contention.owners for partner in merged.get(index, (index,))}))
+        merged |= dict.fromkeys(indices, indices)
+    return merged
 
 
 @dataclass(slots=True)
-class _Record:
-    """Writes down what a sweep found."""
+class _TimelineWriter:
+    """Writes the Timeline of a settled sweep.
+
+    Attributes
+    ----------
+    program : Program
+    sweep : TimeSweep
+    active : list of int
+        Ranks that have any operations.
+    """
 
     program: Program
     sweep: TimeSweep
     active: list[int]
 
     def timeline(self, keep: Collection[int] | None, *, limit_memory: bool, allocator: str | None) -> Timeline:
-        """Write down what happened, on all ranks or on those that are to be kept and the one that ends last."""
+        """Write spans of all ranks, or of those that are to be kept and of the one that ends last."""
         ends = np.max([np.broadcast_to(end, self.sweep.ranks) for end in self.sweep.ends.values()], axis=0)
         kept = self.active if keep is None else sorted({*keep, self.active[int(np.argmax(ends[self.active]))]})
         memory = memory_over_time(
             self.program,
             self.sweep.cluster,
-            self._memory_events(kept, alone=keep is not None),
+            self._memory_events(kept, all_kept=keep is None),
             limit=limit_memory,
             allocator=allocator,
         )
         collectives = self._played_collectives()
-        found = timeline_of(
+        timeline = timeline_of(
             NAME,
             self.sweep.cluster,
             self._spans(kept),
@@ -124,66 +142,76 @@ class _Record:
             memory,
             [(op.name, self.sweep.solver.routed(op)) for op, *_ in collectives],
         )
-        if sum(sent.transfers for sent in found.sent) <= _MOST_BOOKED:
-            return found
-        flights = [(self.sweep.solver.routed(op), zero, played) for op, zero, played in collectives]
-        return replace(found, links=busiest_link(flights, self.sweep.cluster.router))
+        if sum(sent.transfers for sent in timeline.sent) <= _MAX_BOOKED_TRANSFERS:
+            return timeline
+        wired = [(self.sweep.solver.routed(op), origin, times) for op, origin, times in collectives]
+        return replace(timeline, links=busiest_link(wired, self.sweep.cluster.router))
 
-    def _memory_events(self, kept: Sequence[int], *, alone: bool) -> dict[int, list[MemoryEvent]]:
-        """Of the ranks that are kept; where they stand alone, also of one of each other kind of rank."""
+    def _memory_events(self, kept: Sequence[int], *, all_kept: bool) -> dict[int, list[MemoryEvent]]:
+        """When memory operations happen on the kept ranks and, if these are not all, on one of each other kind of rank.
+
+        So the peak is that of all ranks, although memory is followed on few.
+        """
         on_hbm = [spmd_op.index for spmd_op in self.sweep.spmd_ops if not isinstance(spmd_op.op, Compute | Collective)]
         times = [self.sweep.ends[index] for index in on_hbm]
-        ranks = {*kept, *(self._unlike(times) if alone else ())}
+        ranks = {*kept, *(() if all_kept else self._one_of_each_kind(times))}
         return {
-            rank: [(float(at[rank if len(at) > 1 else 0]), index) for at, index in zip(times, on_hbm, strict=True)]
+            rank: [(_of_rank(column, rank), index) for column, index in zip(times, on_hbm, strict=True)]
             for rank in sorted(ranks)
         }
 
-    def _unlike(self, times: Sequence[Floats]) -> list[int]:
-        """The first rank of each kind: of one GPU's size, and with operations on memory in one order."""
+    def _one_of_each_kind(self, times: Sequence[Floats]) -> list[int]:
+        """The first rank of each kind; a kind has one HBM size and one order of memory operations in time.
+
+        Bytes held depend on the order of operations alone, not on their times.
+        """
         if not times:
             return self.active[:1]
         sizes = np.array([self.sweep.cluster.gpus[rank].hbm_bytes for rank in self.active], np.float64)
-        if all(len(at) == 1 for at in times):
+        if all(len(column) == 1 for column in times):
             return [self.active[i] for i in np.unique(sizes, return_index=True)[1].tolist()]
         first: dict[tuple[bytes, float], int] = {}
         seen = set[tuple[bytes, float]]()
-        every = np.array([at[0] for at in times])
-        unlike = [number for number, at in enumerate(times) if len(at) > 1]
-        for begin in range(0, len(self.active), _AT_ONCE):
-            ranks = self.active[begin : begin + _AT_ONCE]
+        of_rank = np.array([column[0] for column in times])
+        unlike = [number for number, column in enumerate(times) if len(column) > 1]
+        for begin in range(0, len(self.active), _RANKS_AT_ONCE):
+            ranks = self.active[begin : begin + _RANKS_AT_ONCE]
             table = np.stack([times[number][ranks] for number in unlike], axis=1)
-            for rank, own, size in zip(ranks, table, sizes[begin : begin + _AT_ONCE].tolist(), strict=True):
-                if (own.tobytes(), size) not in seen:
-                    seen.add((own.tobytes(), size))
-                    every[unlike] = own
-                    first.setdefault((np.argsort(every, kind="stable").tobytes(), size), rank)
+            for rank, row, size in zip(ranks, table, sizes[begin : begin + _RANKS_AT_ONCE].tolist(), strict=True):
+                # Sorting is what takes long, and most ranks have the very times of a rank before them.
+                if (row.tobytes(), size) not in seen:
+                    seen.add((row.tobytes(), size))
+                    of_rank[unlike] = row
+                    first.setdefault((np.argsort(of_rank, kind="stable").tobytes(), size), rank)
         return list(first.values())
 
     def _played_collectives(self) -> list[tuple[Collective, float, CollectiveTimes]]:
-        """Every collective that was played, in the program's order, from when on, and what became of it."""
-        found = [
-            (op, *one)
+        """Every collective whose transfers were played, in the program's order, with the origin of its times [s]."""
+        played = [
+            (op, *group)
             for spmd_op in self.sweep.spmd_ops
             if spmd_op.collectives
-            for op, one in zip(spmd_op.collectives, self.sweep.played[spmd_op.index].played, strict=True)
-            if one is not None
+            for op, group in zip(spmd_op.collectives, self.sweep.results[spmd_op.index].groups, strict=True)
+            if group is not None
         ]
-        return sorted(found, key=lambda entry: self.sweep.solver.placements[entry[0].name][0])
+        return sorted(played, key=lambda entry: self.sweep.solver.placements[entry[0].name][0])
 
-    def _log(self, op: Collective, zero: float, played: CollectiveTimes) -> TransferLog:
+    def _log(self, op: Collective, origin: float, times: CollectiveTimes) -> TransferLog:
         routed = self.sweep.solver.routed(op)
-        enter, end = played.times()
-        columns = (routed.nbytes, enter + zero, end + zero, routed.route_of)
+        enter, end = times.times()
+        columns = (routed.nbytes, enter + origin, end + origin, routed.route_of)
         return TransferLog(op.name, routed.transfers, *columns, routed.links, routed.vertices)
 
     def _spans(self, kept: Sequence[int]) -> Iterator[Span]:
         for rank in kept:
             for index, op in enumerate(self.program.ranks[rank]):
-                start, end = (
-                    float(at[rank if len(at) > 1 else 0]) for at in (self.sweep.starts[index], self.sweep.ends[index])
-                )
+                start, end = (_of_rank(times[index], rank) for times in (self.sweep.starts, self.sweep.ends))
                 if isinstance(op, Compute):
                     yield Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops)
                 elif isinstance(op, Collective):
                     yield Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes))
+
+
+def _of_rank(times: Floats, rank: int) -> float:
+    """One rank's time of an array over ranks, or of the one number that stands for all."""
+    return float(times[rank if len(times) > 1 else 0])

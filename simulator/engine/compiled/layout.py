@@ -1,8 +1,9 @@
-"""A collective laid out for arrays: in which steps its transfers can be played, and where each one's end is kept.
+"""In which steps the transfers of a collective can be computed as arrays, and in which slot the times of each are kept.
 
-Rule: decides from the rounds alone, before any clock runs. Rounds in which every channel hands on what the one behind
-it has brought are ring: all repetitions are one step, and only the last one's ends are kept. All else is batches of
-transfers that wait for none of each other; each transfer has a slot of its own.
+Decided from the rounds alone, before any time is known. A round in which each transfer forwards what its predecessor on
+a ring delivered is a pipelined ring: all its repetitions are one step, solved by a recurrence, and only the ends of the
+last repetition are kept. Everything else is batches of transfers that do not wait for each other; each of these
+transfers has a slot of its own.
 """
 
 from __future__ import annotations
@@ -23,24 +24,27 @@ from simulator.records.schedule import Round
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Transfers that wait for none of each other.
+    """Transfers of one round that do not wait for each other.
 
     Attributes
     ----------
     first, last : int
         Their slots, the last not included.
     part : int
+        Which of the traffic's parts they are of.
     rows : slice
-        Their places in the round.
+        Their places in the part's round.
     after : tuple of int array, shape (transfers,) or (gates,)
-        Slots of what they wait for; that of nothing where there is less.
+        Slots of the transfers that they wait for, one array for each of as many as any of them waits for; -1 where one
+        waits for fewer.
     gate : int array, shape (transfers,), or None
-        Entry of these for each transfer, where many wait for the same.
-    before : int array, shape (transfers,), or None
-        Slots of what is ahead of them on their channels; None where nothing is.
-    takes : float array, shape (transfers,)
-        Bytes at the route's own rate [s].
-    flow groups : FlowGroups or None
+        Entry of `after` for each transfer, where many wait for the same; None where each has its own.
+    previous : int array, shape (transfers,), or None
+        Slots of the transfers before them on their channels, -1 for a first one; None if all are first ones.
+    duration : float array, shape (transfers,)
+        Bytes at the rate that the route gives to a flow alone [s].
+    flow_groups : FlowGroups or None
+        Those that share links.
     """
 
     first: int
@@ -49,20 +53,21 @@ class Batch:
     rows: slice
     after: tuple[Ints, ...]
     gate: Ints | None
-    before: Ints | None
-    takes: Floats
+    previous: Ints | None
+    duration: Floats
     flow_groups: FlowGroups | None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinedRing:
-    """All repetitions of a round of rings.
+    """All repetitions of a round that goes round one ring, or several of one length.
 
     Attributes
     ----------
     first, last : int
-        Slots of the last repetition; the ones before them are those of the round that it follows.
+        Slots of the last repetition; the slots just before them are those of the round that the first one follows.
     part : int
+        Which of the traffic's parts it is.
     order : int array, shape (rings, hops)
         Rows of the round, each behind the one that hands on to it.
     """
@@ -75,19 +80,20 @@ class PipelinedRing:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A collective, ready to be played from any start.
+    """A collective, ready to be computed from any start.
 
     Attributes
     ----------
     traffic : Traffic
     routes : Routes
     steps : tuple of Batch or PipelinedRing
+        Each after all that it waits for.
     src, dst : int array, shape (slots,)
         Participants.
     route : int array, shape (slots,)
         Row of the routes.
     latency : float array, shape (slots,)
-        Of the route, jitter factors applied [s].
+        Of the route, with jitter [s].
     """
 
     traffic: Traffic
@@ -100,12 +106,12 @@ class Layout:
 
     @property
     def whole(self) -> bool:
-        """Whether every transfer has its slot, which is its number then."""
+        """Whether every transfer has a slot; its slot is then its number."""
         return len(self.src) == len(self.traffic)
 
 
 def layout_of(
-    traffic: Traffic, routes: Routes, noise: Floats | None, capacity: Floats, *, whole: bool = False
+    traffic: Traffic, routes: Routes, jitter: Floats | None, capacity: Floats, *, whole: bool = False
 ) -> Layout:
     """Lay a collective out.
 
@@ -113,30 +119,33 @@ def layout_of(
     ----------
     traffic : Traffic
     routes : Routes
-    noise : float array, shape (transfers,), or None
-        Factors on latencies.
+    jitter : float array, shape (transfers,), or None
+        Factors on latencies. With them no two repetitions are alike, so nothing is a pipelined ring.
     capacity : float array
         Of the fabric's links [B/s].
     whole : bool
         Whether every transfer is to have a slot of its own.
     """
-    return _Desk(traffic, routes, capacity, compact=noise is None and not whole).layout(noise)
+    return _Desk(traffic, routes, capacity, compact=jitter is None and not whole).layout(jitter)
 
 
 @dataclass(slots=True)
 class _Desk:
-    """Where parts are laid out one after the other.
+    """Lays out the parts of a traffic one after the other.
+
+    A transfer's number counts all transfers; a slot counts those whose times are kept. Of a pipelined ring only the
+    last repetition is kept, so behind it numbers are larger than slots.
 
     Attributes
     ----------
     bases, slots : list of int
         By part: the number of its first transfer, and its first slot.
     kept : list of int
-        By part: of how many of its last repetitions the ends are kept.
+        By part: of how many of its last repetitions the times are kept.
     starts, shift : int array
         By part: the number of its first transfer, and by how much numbers are larger than slots.
     last_on : int array
-        By channel: the slot of the last transfer on it; -1 where there is none.
+        By channel: the slot of the last transfer on it so far; -1 where there is none.
     """
 
     traffic: Traffic
@@ -155,9 +164,9 @@ class _Desk:
         channels = max((int(part.repeat.round.channel.max()) for part in self.traffic.parts), default=-1) + 1
         self.last_on = np.full(channels, -1)
 
-    def layout(self, noise: Floats | None) -> Layout:
+    def layout(self, jitter: Floats | None) -> Layout:
         parts = self.traffic.parts
-        orders = self._orders()
+        orders = self._ring_orders()
         base = slot = 0
         for part, order in zip(parts, orders, strict=True):
             self.bases.append(base)
@@ -170,55 +179,63 @@ class _Desk:
         self.shift = self.starts + np.array(dropped) - np.array(self.slots)
         steps = [step for number, order in enumerate(orders) for step in self._steps(number, order)]
         none = np.zeros(0, np.int64)
-        each = [(part.repeat.round.src, part.repeat.round.dst, part.route_of) for part in parts]
+        columns = [(part.repeat.round.src, part.repeat.round.dst, part.route_of) for part in parts]
         src, dst, route_of = (
-            np.concatenate([none, *(np.tile(row[column], kept) for row, kept in zip(each, self.kept, strict=True))])
-            for column in range(3)
+            np.concatenate([none, *(np.tile(of[number], kept) for of, kept in zip(columns, self.kept, strict=True))])
+            for number in range(3)
         )
         latency = self.routes.latency[route_of]
         return Layout(
-            self.traffic, self.routes, tuple(steps), src, dst, route_of, latency if noise is None else latency * noise
+            self.traffic, self.routes, tuple(steps), src, dst, route_of, latency if jitter is None else latency * jitter
         )
 
-    def _orders(self) -> list[Ints | None]:
-        """By part how it goes round in rings; None where it does not, or where ends within it are waited for."""
-        orders = [self._order(number) for number in range(len(self.traffic.parts))]
-        base, zones = 0, list[tuple[int, int, int]]()
+    def _ring_orders(self) -> list[Ints | None]:
+        """By part the order of its rings; None for a part that is laid out in batches.
+
+        A pipelined ring keeps the ends of its last repetition only. So a part that waits for an earlier repetition
+        makes that ring batches, too. Pipelined rings themselves wait for the round just before them and no other.
+        """
+        orders = [self._ring_order(number) for number in range(len(self.traffic.parts))]
+        base, dropped = 0, list[tuple[int, int, int]]()
         for number, part in enumerate(self.traffic.parts):
             length, own = len(part.route_of), part.repeat
-            if zones and orders[number] is None:
-                # Where waits of all repetitions reach to.
+            if dropped and orders[number] is None:
+                # From the first number that each entry waits for to that in the last repetition.
                 first = own.round.after[own.round.after >= 0]
                 last = first + (own.times - 1) * length
-                for earlier, begin, end in zones:
+                for ring, begin, end in dropped:
                     if bool(((first < end) & (last >= begin)).any()):
-                        orders[earlier] = None
+                        orders[ring] = None
             if orders[number] is not None and own.times > 1:
-                zones.append((number, base, base + (own.times - 1) * length))
+                dropped.append((number, base, base + (own.times - 1) * length))
             base += own.times * length
         return orders
 
-    def _order(self, number: int) -> Ints | None:
-        """How a part goes round in rings; None where it does not, or where its flows share links."""
+    def _ring_order(self, number: int) -> Ints | None:
+        """Order of a part's rings; None if it is no pipelined ring, or if its flows share links."""
         if not self.compact or number == 0:
             return None
         part, before = self.traffic.parts[number], self.traffic.parts[number - 1]
         own, other = part.repeat.round, before.repeat.round
-        behind = own.after[:, 0] if own.after.shape[1] == 1 and own.gate is None else None
-        alike = ("src", "dst", "channel")
-        if behind is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in alike):
+        # The recurrence starts from the ends of the part before, hop by hop: that must have the same hops, and each
+        # transfer must wait for one of its last repetition and for nothing else.
+        predecessor = own.after[:, 0] if own.after.shape[1] == 1 and own.gate is None else None
+        hops = ("src", "dst", "channel")
+        if predecessor is None or not all(np.array_equal(getattr(own, c), getattr(other, c)) for c in hops):
             return None
         rows = len(own)
         base = sum(len(p.route_of) * p.repeat.times for p in self.traffic.parts[:number])
-        behind = behind - (base - rows)
-        if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(behind), np.arange(rows)):
+        predecessor = predecessor - (base - rows)
+        # One transfer a channel and round, and each one's predecessor the predecessor of no other: closed rings.
+        if len(np.unique(own.channel)) < rows or not np.array_equal(np.sort(predecessor), np.arange(rows)):
             return None
-        if (
-            not np.array_equal(own.dst[behind], own.src)
-            or self._flow_groups_of(part.route_of, np.ones(rows)) is not None
-        ):
+        # What a transfer waits for arrives at its sender; and no flows share links, as far as flows of a round go.
+        if not np.array_equal(own.dst[predecessor], own.src):
             return None
-        return _rings(behind) if part.steady or part.repeat.hands_on(behind) else None
+        if self._flow_groups_of(part.route_of, np.ones(rows)) is not None:
+            return None
+        # A transfer carries as many bytes in each repetition, or in the next what its predecessor carries in this one.
+        return _rings(predecessor) if part.steady or part.repeat.hands_on(predecessor) else None
 
     def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | PipelinedRing]:
         part, slot = self.traffic.parts[number], self.slots[number]
@@ -227,39 +244,38 @@ class _Desk:
             yield PipelinedRing(slot, slot + length, number, order)
             self.last_on[own.channel] = np.arange(slot, slot + length)
             return
-        base = self.bases[number]
-        cuts = _batch_bounds(own, base)
+        bounds = _batch_bounds(own, self.bases[number])
         repetition = 0
         for nbytes, times in self.traffic.carried(part):
-            takes = nbytes / self.routes.rate[part.route_of]
+            duration = nbytes / self.routes.rate[part.route_of]
             for _ in range(times):
                 waits = self._slots_of(own.after, repetition * length)
-                for first, last in pairwise(cuts):
-                    yield self._batch(number, slice(first, last), repetition, waits, nbytes, takes)
+                for first, last in pairwise(bounds):
+                    yield self._batch(number, slice(first, last), repetition, waits, nbytes, duration)
                 repetition += 1
 
-    def _batch(self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, takes: Floats) -> Batch:
+    def _batch(self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, duration: Floats) -> Batch:
         part = self.traffic.parts[number]
         own, length = part.repeat.round, len(part.route_of)
         first = self.slots[number] + repetition * length + rows.start
         last = first + rows.stop - rows.start
         mine, gate = (waits[rows], None) if own.gate is None else (waits, own.gate[rows])
         after = tuple(mine.T[(mine >= 0).any(axis=0)])
-        before = self.last_on[own.channel[rows]]
+        previous = self.last_on[own.channel[rows]]
         self.last_on[own.channel[rows]] = np.arange(first, last)
         flow_groups = self._flow_groups_of(part.route_of[rows], nbytes[rows])
-        follows = before if bool((before >= 0).any()) else None
-        return Batch(first, last, number, rows, after, gate, follows, takes[rows], flow_groups)
+        follows = previous if bool((previous >= 0).any()) else None
+        return Batch(first, last, number, rows, after, gate, follows, duration[rows], flow_groups)
 
     def _slots_of(self, numbers: Ints, later: int) -> Ints:
-        """Where ends of transfers so much later than these are kept; -1 stays."""
+        """Slots of the transfers whose numbers are larger than these by `later`; -1 stays -1."""
         if self.shift.any():
             part = np.searchsorted(self.starts, numbers + later, "right") - 1
             return np.where(numbers >= 0, numbers + later - self.shift[part], -1)
         return np.where(numbers >= 0, numbers + later, -1) if later else numbers
 
     def _flow_groups_of(self, route_of: npt.NDArray[np.int32], nbytes: Floats) -> FlowGroups | None:
-        """Of a batch; batches that are alike are looked at once."""
+        """Flow groups of a batch; they depend on routes and bytes alone, so repetitions are looked at once."""
         if not self.routes.can_contend:
             return None
         key = route_of.tobytes(), nbytes.tobytes()
@@ -268,11 +284,11 @@ class _Desk:
         return self._flow_groups[key]
 
 
-def _rings(behind: Ints) -> Ints | None:
-    """The rings of 'hands on to me', from the one behind to the one ahead; None where they are of unlike length."""
-    ahead = np.empty_like(behind)
-    ahead[behind] = np.arange(len(behind))
-    after, seen, rings = ahead.tolist(), bytearray(len(behind)), []
+def _rings(predecessor: Ints) -> Ints | None:
+    """The cycles of a permutation, each row after its predecessor; None if they are of unlike length."""
+    successor = np.empty_like(predecessor)
+    successor[predecessor] = np.arange(len(predecessor))
+    after, seen, rings = successor.tolist(), bytearray(len(predecessor)), []
     for row in range(len(after)):
         ring, at = [], row
         while not seen[at]:
@@ -285,17 +301,20 @@ def _rings(behind: Ints) -> Ints | None:
 
 
 def _batch_bounds(round_: Round, base: int) -> list[int]:
-    """Where a round must be cut: before each transfer that waits for one that is in the same piece."""
+    """Where a round must be cut into batches: before each transfer that waits for another one of the same batch.
+
+    A transfer waits for those that it names and for the one before it on its channel.
+    """
     length = len(round_)
     inside = (round_.after >= base).any() if round_.after.size else False
     if not inside and len(np.unique(round_.channel)) == length:
         return [0, length]
-    cuts, first, waits = [0], 0, round_.waits
+    bounds, first, waits = [0], 0, round_.waits
     last_on: dict[int, int] = {}
     for number, channel in enumerate(round_.channel.tolist()):
-        ahead = max((int(a) - base for a in waits[number] if a >= base), default=-1)
-        if max(ahead, last_on.get(channel, -1)) >= first and number > 0:
-            cuts.append(number)
+        awaited = max((int(a) - base for a in waits[number] if a >= base), default=-1)
+        if max(awaited, last_on.get(channel, -1)) >= first and number > 0:
+            bounds.append(number)
             first = number
         last_on[channel] = number
-    return [*cuts, length]
+    return [*bounds, length]

@@ -1,7 +1,8 @@
-"""One of each kind of a group's transfers, written out for the events engine.
+"""The schedule of one representative of each class of a collective's transfers, written out for the events engine.
 
-Rule: whatever a transfer of a group does, the one that stands for its kind does too: to kinds of ranks, after kinds of
-transfers, over the first link of each kind.
+Whatever a transfer does, the representative of its class does too: it is sent from a class of participants to another,
+waits for classes of transfers, and takes of the first link of each class what all flows of its class take there
+together.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from simulator.records.transfers import Transfers, before_on_channel
 
 @dataclass(frozen=True, eq=False)
 class QuotientSchedule:
-    """What is played for a group; attributes are those of `engine.wiring.Wired`.
+    """What is played in place of a collective; attributes are those of `engine.wiring.Wired`.
 
-    Participants are kinds of ranks, then kinds of servers and switches; links are the first of their kinds.
+    Participants are classes of ranks, then classes of servers and switches; links are the first of their classes.
     """
 
     transfers: Transfers
@@ -38,7 +39,7 @@ class QuotientSchedule:
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """By kind of transfer."""
+        """By class of transfers."""
         return self.routes.paths(self.capacity)
 
     @property
@@ -49,81 +50,87 @@ class QuotientSchedule:
 
 @dataclass(frozen=True, eq=False)
 class Representatives:
-    """Which transfers stand for those of a group, round by round.
+    """Which transfers stand for all transfers of a traffic, round by round.
 
     Attributes
     ----------
     traffic : Traffic
     row : tuple of int array
-        By round the first row of each kind, rising: so what is ahead on a channel stays ahead.
-    kind : tuple of int array
-        By round the kinds of these rows.
+        By round the first row of each class. Rows rise, so a transfer that is before another on its channel stays so.
+    of_class : tuple of int array
+        By round the classes of these rows.
     """
 
     traffic: Traffic
     row: tuple[Ints, ...]
-    kind: tuple[Ints, ...]
+    of_class: tuple[Ints, ...]
 
     @classmethod
-    def of(cls, traffic: Traffic, kinds: Ints) -> Representatives:
-        """From the kinds of all rounds' rows."""
-        rounds = _by_round(traffic, kinds)
+    def of(cls, traffic: Traffic, classes: Ints) -> Representatives:
+        """Choose them from the classes of all rounds' rows."""
+        rounds = _by_round(traffic, classes)
         rows = [np.sort(np.unique(own, return_index=True)[1]) for own in rounds]
         return cls(traffic, tuple(rows), tuple(own[row] for own, row in zip(rounds, rows, strict=True)))
 
     @cached_property
     def bases(self) -> Ints:
-        """By round the number of the first transfer that is played for it; then how many there are."""
-        lengths = [len(kind) * part.repeat.times for kind, part in zip(self.kind, self.traffic.parts, strict=True)]
+        """By round the number of the first transfer that is played for it; then how many transfers are played."""
+        lengths = [len(own) * part.repeat.times for own, part in zip(self.of_class, self.traffic.parts, strict=True)]
         return np.cumsum([0, *lengths])
 
     def __len__(self) -> int:
         return int(self.bases[-1])
 
-    def numbers(self, kinds: Ints, wanted: Bools) -> Ints:
-        """What stands for the wanted rows of a group whose rows are of these kinds, in all repetitions."""
-        found = [np.zeros(0, np.int64)]
-        rounds = zip(_by_round(self.traffic, kinds), _by_round(self.traffic, wanted), strict=True)
+    def numbers(self, classes: Ints, wanted: Bools) -> Ints:
+        """Numbers of the transfers that stand for the wanted rows, in all repetitions, for rows of these classes."""
+        by_round = [np.zeros(0, np.int64)]
+        rounds = zip(_by_round(self.traffic, classes), _by_round(self.traffic, wanted), strict=True)
         for number, (own, chosen) in enumerate(rounds):
-            turns = np.arange(self.traffic.parts[number].repeat.times)[:, None] * len(self.kind[number])
-            found.append((self.bases[number] + turns + _places_in(self.kind[number], own[chosen])).ravel())
-        return np.concatenate(found)
+            turns = np.arange(self.traffic.parts[number].repeat.times)[:, None] * len(self.of_class[number])
+            places = _places_in(self.of_class[number], own[chosen])
+            by_round.append((self.bases[number] + turns + places).ravel())
+        return np.concatenate(by_round)
 
-    def written(
-        self, part: PlacedCollective, routes: Routes, number: int, kinds: Partition, capacity: Floats
+    def schedule(
+        self, placed: PlacedCollective, routes: Routes, number: int, classes: Partition, capacity: Floats
     ) -> QuotientSchedule:
-        """Write it out for a part, the `number`-th of all."""
+        """Write them out for a collective, the `number`-th of all."""
         rounds = [own.repeat.round for own in self.traffic.parts]
-        place = _places(part, number, kinds)
+        participant = _participants(placed, number, classes)
         src, dst, channel = (
             self._column([of[getattr(r, name)[row]] for r, row in zip(rounds, self.row, strict=True)])
-            for name, of in (("src", place), ("dst", place), ("channel", kinds.channel[number]))
+            for name, of in (("src", participant), ("dst", participant), ("channel", classes.channel[number]))
         )
         sizes = [own.nbytes[row] for own, row in zip(self.traffic.parts, self.row, strict=True)]
         none = np.zeros(len(src), np.int32)
         before = before_on_channel(channel)
-        transfers = Transfers(
-            src, dst, none, none, none, channel, none > 0, before, partial(self._waits, kinds.row[number])
+        waits = partial(self._waits, classes.transfer[number])
+        # Chunks and reductions are of no use to the clock.
+        transfers = Transfers(src, dst, none, none, none, channel, none > 0, before, waits)
+        # Each round's classes have routes of their own, for `_routes` puts one row a class and round.
+        first = np.cumsum([0, *map(len, self.of_class)])
+        route_of = self._column(
+            [a + np.arange(len(own)) for a, own in zip(first.tolist(), self.of_class, strict=False)]
         )
-        first = np.cumsum([0, *map(len, self.kind)])
-        route_of = self._column([a + np.arange(len(kind)) for a, kind in zip(first.tolist(), self.kind, strict=False)])
         nbytes = self._tiled(sizes).astype(np.float64)
-        return QuotientSchedule(transfers, nbytes, route_of, self._ways(routes, kinds, capacity), capacity)
+        return QuotientSchedule(transfers, nbytes, route_of, self._routes(routes, classes, capacity), capacity)
 
-    def _waits(self, kinds: Ints) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Pairs of (awaited, waiter), each once."""
-        parts, rows = self.traffic.parts, _by_round(self.traffic, kinds)
+    def _waits(self, classes: Ints) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Pairs of (awaited, waiter), each once: a representative waits for those of what its own row waits for."""
+        parts, rows = self.traffic.parts, _by_round(self.traffic, classes)
         lengths = np.array([len(own.route_of) for own in parts])
-        own_lengths = np.array([len(kind) for kind in self.kind])
+        own_lengths = np.array([len(own) for own in self.of_class])
         begins = np.cumsum([0, *(len(own.route_of) * own.repeat.times for own in parts)])
         base = np.cumsum(lengths) - lengths
-        place = _joined([_places_in(kind, row) for kind, row in zip(self.kind, rows, strict=True)])
+        place = _joined([_places_in(own, row) for own, row in zip(self.of_class, rows, strict=True)])
         pairs = [np.zeros(0, np.int64)]
         for number, (own, row) in enumerate(zip(parts, self.row, strict=True)):
             round_ = own.repeat.round
             waits = round_.after[row if round_.gate is None else round_.gate[row]]
             one, column = np.nonzero(waits >= 0)
             turn = np.arange(own.repeat.times)[:, None]
+            # From a number in the traffic to its round, repetition and row there, and to the number of its class's
+            # representative.
             on = waits[one, column] + turn * lengths[number]
             other = np.searchsorted(begins, on, "right") - 1
             repetition, there = np.divmod(on - begins[other], lengths[other])
@@ -133,13 +140,14 @@ class Representatives:
         waiter, awaited = np.divmod(np.unique(np.concatenate(pairs)), max(len(self), 1))
         return awaited.astype(np.int32), waiter.astype(np.int32)
 
-    def _ways(self, routes: Routes, kinds: Partition, capacity: Floats) -> Routes:
-        """By kind of transfer, in order of rounds: what all of a kind take of the first link of each kind."""
-        kind, link, weight = kinds.takes
-        own, place = rows_with_keys(kind, _joined(self.kind))
+    def _routes(self, routes: Routes, classes: Partition, capacity: Floats) -> Routes:
+        """By class of transfers, in order of rounds: what all of a class take of the first link of each class."""
+        of_class, link, weight = classes.weights
+        own, place = rows_with_keys(of_class, _joined(self.of_class))
         link, weight = link[place], weight[place]
         route = _joined([part.route_of[row] for part, row in zip(self.traffic.parts, self.row, strict=True)])
         rate = routes.rate[route]
+        # The rate is each flow's of the class; as one they take `weight` times as much, so a link may bound it sooner.
         np.minimum.at(rate, own, capacity[link] / weight)
         return Routes(own, link, weight, routes.latency[route], rate, np.ones(len(own), np.bool_))
 
@@ -147,23 +155,23 @@ class Representatives:
         return self._tiled(by_round).astype(np.int32)
 
     def _tiled(self, by_round: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Columns of rounds, repeated as these are, one behind the other."""
+        """Columns of rounds, each as often as its round is repeated, one behind the other."""
         times = [own.repeat.times for own in self.traffic.parts]
         return np.concatenate([np.zeros(0), *(np.tile(own, n) for own, n in zip(by_round, times, strict=True))])
 
 
-def members_of(part: PlacedCollective, number: int, kinds: Partition) -> tuple[Ints, Ints]:
-    """Which kinds of ranks take part, and which of servers and switches; rising."""
-    return np.unique(kinds.rank[list(part.op.group)]), np.unique(kinds.extra[number])
+def participants_of(placed: PlacedCollective, number: int, classes: Partition) -> tuple[Ints, Ints]:
+    """Classes of the ranks that take part, and of the servers and switches; rising."""
+    return np.unique(classes.rank[list(placed.op.group)]), np.unique(classes.auxiliary[number])
 
 
-def _places(part: PlacedCollective, number: int, kinds: Partition) -> Ints:
-    """By participant of a part the participant that stands for it."""
-    ranks, auxiliaries = members_of(part, number, kinds)
+def _participants(placed: PlacedCollective, number: int, classes: Partition) -> Ints:
+    """By participant of a collective the participant that stands for it."""
+    ranks, auxiliary = participants_of(placed, number, classes)
     return np.concatenate(
         [
-            np.searchsorted(ranks, kinds.rank[list(part.op.group)]),
-            len(ranks) + np.searchsorted(auxiliaries, kinds.extra[number]),
+            np.searchsorted(ranks, classes.rank[list(placed.op.group)]),
+            len(ranks) + np.searchsorted(auxiliary, classes.auxiliary[number]),
         ]
     )
 
@@ -171,8 +179,8 @@ def _places(part: PlacedCollective, number: int, kinds: Partition) -> Ints:
 def _places_in(column: Ints, wanted: Ints) -> Ints:
     """Where each of those wanted stands in a column."""
     order = np.argsort(column)
-    found: Ints = order[np.searchsorted(column[order], wanted)]
-    return found
+    places: Ints = order[np.searchsorted(column[order], wanted)]
+    return places
 
 
 def _by_round(traffic: Traffic, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:

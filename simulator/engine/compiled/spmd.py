@@ -1,7 +1,7 @@
-"""One list of operations for all ranks: what every rank does at the same place of its program.
+"""Whether all ranks run the same program on other data (SPMD), and this program as one list of operations.
 
-Rule: ranks may differ in durations and in the groups that they are in, never in what comes after what. Like a form that
-everybody fills in: the same lines, other numbers.
+Ranks may differ in the durations of kernels and in the process groups that they are in, but not in which operation
+waits for which. Like a form that everybody fills in: the same lines, other numbers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _NONE: Final[Floats] = np.zeros(0)
 
 @dataclass(frozen=True, slots=True)
 class SpmdOp:
-    """What all ranks do at one place.
+    """What all ranks do at one index of their lists of operations.
 
     Attributes
     ----------
     index : int
-        In every rank's list.
     op : Op
-        Rank 0's.
+        That of the first rank that does anything, for what all ranks have in common.
     after : tuple of int
-        Places that must have ended.
+        Indices of the operations that must have ended.
     alone, contended : float array, shape (ranks,) or (1,)
-        Durations of kernels, one number where they are the same for all [s]; empty for other operations.
+        Durations of kernels without and beside communication, one number if they are the same on all ranks [s]; empty
+        for other operations.
     collectives : tuple of Collective
-        Each group's operation, once.
+        Each process group's collective, once.
     """
 
     index: int
@@ -47,7 +47,7 @@ class SpmdOp:
 
 
 def spmd_template(program: Program) -> tuple[SpmdOp, ...]:
-    """Lay all ranks' lists on each other.
+    """Merge the lists of all ranks into one.
 
     Raises
     ------
@@ -56,12 +56,9 @@ def spmd_template(program: Program) -> tuple[SpmdOp, ...]:
     """
     lists = program.ranks
     if isinstance(lists, SameForAll):
-        after = _predecessors(lists.ops)
-        collectives = [lists.groups(index) if isinstance(op, Collective) else () for index, op in enumerate(lists.ops)]
-        busy = active_ranks(program)
-        return tuple(
-            _spmd_op(index, [op], busy, after[index], collectives[index]) for index, op in enumerate(lists.ops)
-        )
+        after, busy = _predecessors(lists.ops), active_ranks(program)
+        groups = [lists.groups(index) if isinstance(op, Collective) else () for index, op in enumerate(lists.ops)]
+        return tuple(_spmd_op(index, [op], busy, after[index], groups[index]) for index, op in enumerate(lists.ops))
     busy = active_ranks(program)
     if not busy:
         return ()
@@ -72,21 +69,21 @@ def spmd_template(program: Program) -> tuple[SpmdOp, ...]:
         if id(lists[rank]) not in seen:
             seen.add(id(lists[rank]))
             _compare(rank, lists[rank], first, after)
-    # Kernels of ranks that do nothing take as long as anybody's; nobody looks at them.
+    # Arrays are over all ranks. An idle rank gets the first rank's durations, which nobody reads.
     every = [first] if len(seen) == 1 else [ops or first for ops in lists]
-    at = [[ops[index] for ops in every] for index in range(len(first))]
-    return tuple(_spmd_op(index, own, busy, after[index], _collectives(own)) for index, own in enumerate(at))
+    by_index = [[ops[index] for ops in every] for index in range(len(first))]
+    return tuple(_spmd_op(index, ops, busy, after[index], _collectives(ops)) for index, ops in enumerate(by_index))
 
 
 def active_ranks(program: Program) -> list[int]:
-    """Ranks that do anything."""
+    """Ranks that have any operations."""
     if isinstance(program.ranks, SameForAll):
         return list(range(len(program.ranks)))
     return [rank for rank, ops in enumerate(program.ranks) if ops]
 
 
 def _predecessors(ops: tuple[Op, ...]) -> list[tuple[int, ...]]:
-    """By place what an operation waits for, as places."""
+    """By index of an operation the indices of the operations that it waits for."""
     index_of = {op.name: index for index, op in enumerate(ops)}
     if len(index_of) != len(ops):
         raise DeclinedError("two operations of a rank have one name")
@@ -97,18 +94,18 @@ def _predecessors(ops: tuple[Op, ...]) -> list[tuple[int, ...]]:
 
 
 def _compare(rank: int, ops: tuple[Op, ...], first: tuple[Op, ...], after: list[tuple[int, ...]]) -> None:
-    """DeclinedError where a rank does something else than rank 0, or after something else."""
+    """Raise DeclinedError if a rank does something else than rank 0, or waits for something else."""
     if len(ops) != len(first):
         raise DeclinedError("ranks have lists of unlike length")
     if _predecessors(ops) != after:
         raise DeclinedError(f"rank {rank} waits for other operations than rank 0")
     for own, other in zip(ops, first, strict=True):
-        if own is not other and _kind(own) != _kind(other):
+        if own is not other and _common(own) != _common(other):
             raise DeclinedError(f"rank {rank} does {own.name!r} where rank 0 does {other.name!r}")
 
 
-def _kind(op: Op) -> tuple[object, ...]:
-    """All that must be alike."""
+def _common(op: Op) -> tuple[object, ...]:
+    """Everything of an operation that must be the same on all ranks."""
     if isinstance(op, Compute):
         return Compute, op.stream, op.on_gpu
     if isinstance(op, Collective):
@@ -118,20 +115,20 @@ def _kind(op: Op) -> tuple[object, ...]:
     return Free, op.stream, op.allocation
 
 
-def _collectives(own: Sequence[Op]) -> tuple[Collective, ...]:
-    return tuple({op.name: op for op in own if isinstance(op, Collective)}.values())
+def _collectives(ops: Sequence[Op]) -> tuple[Collective, ...]:
+    return tuple({op.name: op for op in ops if isinstance(op, Collective)}.values())
 
 
 def _spmd_op(
-    index: int, own: Sequence[Op], busy: list[int], after: tuple[int, ...], collectives: tuple[Collective, ...]
+    index: int, ops: Sequence[Op], busy: list[int], after: tuple[int, ...], collectives: tuple[Collective, ...]
 ) -> SpmdOp:
-    """One line from the operations of all ranks at its place, or from the one that all have."""
-    if isinstance(own[0], Compute):
-        times = [
-            (o.duration, o.duration if o.contended is None else o.contended) for o in own if isinstance(o, Compute)
+    """Merge the operations of all ranks at one index, or take the one that they have in common."""
+    if isinstance(ops[0], Compute):
+        durations = [
+            (o.duration, o.duration if o.contended is None else o.contended) for o in ops if isinstance(o, Compute)
         ]
-        alone, contended = np.array(times).T
-        return SpmdOp(index, own[0], after, alone, contended)
+        alone, contended = np.array(durations).T
+        return SpmdOp(index, ops[0], after, alone, contended)
     if collectives and sorted(chain.from_iterable(op.group for op in collectives)) != busy:
         raise DeclinedError(f"{collectives[0].name!r} is not done by every rank once")
-    return SpmdOp(index, own[0], after, _NONE, _NONE, collectives)
+    return SpmdOp(index, ops[0], after, _NONE, _NONE, collectives)

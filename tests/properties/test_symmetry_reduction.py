@@ -1,4 +1,4 @@
-"""Lines that share links are played on kinds of ranks: the same times as rank by rank, and one odd thing is noticed."""
+"""Operations that share links, played on classes of ranks: times as rank by rank, and one odd thing is noticed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from simulator.engine.compiled.symmetry_reduction import ReducedProblem, reduce_
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.records.program import Compute, Op, Program
-from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
 
@@ -29,8 +28,8 @@ CLOSE = 1e-9
 
 
 @pytest.fixture
-def folds(monkeypatch: pytest.MonkeyPatch) -> list[ReducedProblem | None]:
-    """Whatever is folded while a test runs, or was found not to be worth it."""
+def reductions(monkeypatch: pytest.MonkeyPatch) -> list[ReducedProblem | None]:
+    """What was reduced by symmetry while a test ran; None where that was not worth it."""
     seen: list[ReducedProblem | None] = []
 
     def watched(*facts: Any) -> ReducedProblem | None:
@@ -60,25 +59,25 @@ def two_at_once(cluster: Cluster, *, elements: int, late: int | None = None) -> 
     return Program(tuple(map(tuple, lists)))
 
 
-def test_ranks_that_fare_alike_are_played_once(folds: list[ReducedProblem | None]) -> None:
-    """64 ranks on one switch, a ring over all beside eight over eighths: eight kinds of ranks at most."""
+def test_ranks_that_fare_alike_are_played_once(reductions: list[ReducedProblem | None]) -> None:
+    """64 ranks on one switch, a ring over all beside eight over eighths: eight classes of ranks at most."""
     cluster = build("star_100g", 64)
     program = two_at_once(cluster, elements=64_000)
     found = compiled(program, cluster)
     assert farthest(events(program, cluster), found) <= CLOSE
     # 2 x 63 rounds of a ring of 64, 2 x 7 of one of 8, and 8 different hops in each at most.
-    whole = [one for one in folds if one is not None]
+    whole = [one for one in reductions if one is not None]
     assert whole
     assert max(map(len, whole)) <= 8 * (2 * 63 + 2 * 7)
     assert sum(len(log) for log in found.logs) == 64 * 2 * 63 + 64 * 2 * 7
 
 
-def test_chunks_that_differ_by_an_element_are_not_folded(folds: list[ReducedProblem | None]) -> None:
+def test_chunks_that_differ_by_an_element_are_not_reduced(reductions: list[ReducedProblem | None]) -> None:
     cluster = build("star_100g", 16)
     program = two_at_once(cluster, elements=16_001)
     assert farthest(events(program, cluster), compiled(program, cluster)) <= CLOSE
-    assert folds
-    assert not any(folds)
+    assert reductions
+    assert not any(reductions)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_chunks_that_differ_by_an_element_are_not_folded(folds: list[ReducedProb
     [({"link_factors": {"gpu5->switch0": 0.99}}, None), ({"link_factors": {"switch0->gpu9": 0.5}}, None), ({}, 11)],
 )
 def test_one_odd_link_or_rank_is_noticed(
-    folds: list[ReducedProblem | None], change: dict[str, Any], late: int | None
+    reductions: list[ReducedProblem | None], change: dict[str, Any], late: int | None
 ) -> None:
     """A slower link, or a rank that comes late, and nobody fares like another any more: times are those of events."""
     cluster = build("star_100g", 32, **change)
@@ -96,7 +95,7 @@ def test_one_odd_link_or_rank_is_noticed(
     plain = build("star_100g", 32)
     even = compiled(two_at_once(plain, elements=32_000), plain)
     assert found.end > even.end * (1 + 1e-6)
-    assert folds
+    assert reductions
 
 
 def by_hand(size: int, rows: list[tuple[int, int, int, int, int]], elements: int) -> Schedule:
@@ -104,7 +103,7 @@ def by_hand(size: int, rows: list[tuple[int, int, int, int, int]], elements: int
     src, dst, count, channel, after = np.array(rows).T
     none = np.zeros(len(rows), np.int64)
     one = Round(src, dst, none, count, none > 0, channel, after[:, None])
-    return Schedule("send", "by hand", size, 0, elements, ReductionOrder.IN_SEQUENCE, lambda: iter([one]))
+    return Schedule("send", "by hand", size, 0, elements, "in_sequence", lambda: iter([one]))
 
 
 # Four send to two, whose ports are shared; of the two pairs each one has one fact that sets its halves apart.
@@ -132,43 +131,43 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
             replace(ring, name=f"{kind} {first}", group=group[half : half + 6], duration=1e-6 + 1e-4 * half)
             for kind, half in (("first", 0), ("second", 6))
         ]
-    members = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
+    ops = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
     routed_collectives = dict(
         zip([op.name for op in sends], route_collectives(cluster, sends, capacities(cluster)), strict=True)
     )
-    folded = reduce_by_symmetry(
-        members,
+    reduced = reduce_by_symmetry(
+        ops,
         lambda op: (routed_collectives[op.name].traffic, routed_collectives[op.name].routes),
         np.array(capacities(cluster)),
         0.0,
         {},
     )
-    assert folded is not None
+    assert reduced is not None
     placements = {name: (number, routed) for number, (name, routed) in enumerate(routed_collectives.items())}
-    expected = play_co_scheduled(members, cluster, Jitter(), placements)
-    for one, other in zip(expected, folded.play(cluster), strict=True):
+    expected = play_co_scheduled(ops, cluster, Jitter(), placements)
+    for one, other in zip(expected, reduced.solve(cluster), strict=True):
         np.testing.assert_allclose(other.start, one.start, rtol=1e-12)
         np.testing.assert_allclose(other.done, one.done, rtol=1e-12)
-    played = folded.play(cluster)[0].played
-    for op, found in zip(sends, played, strict=True):
+    groups = reduced.solve(cluster)[0].groups
+    for op, found in zip(sends, groups, strict=True):
         assert found is not None
         for column, other in zip(expected[0].times[op.name], found[1].times(), strict=True):
             np.testing.assert_allclose(other, column, rtol=1e-12)
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_folded_and_followed_agree(
-    block: int, folds: list[ReducedProblem | None], monkeypatch: pytest.MonkeyPatch
+def test_reduced_and_followed_agree(
+    block: int, reductions: list[ReducedProblem | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random groups side by side and across, with and without folding; a fair part of them does fold."""
+    """Random groups side by side and across, with and without reduction; a fair part of them is reduced."""
     cases = [side_by_side(seed) for seed in range(10 * block, 10 * block + 10)]
-    folded = [compiled(*case) for case in cases]
-    for case, found in zip(cases, folded, strict=True):
+    reduced = [compiled(*case) for case in cases]
+    for case, found in zip(cases, reduced, strict=True):
         assert farthest(events(*case), found) <= CLOSE
-    assert sum(one is not None for one in folds) >= 3
+    assert sum(one is not None for one in reductions) >= 3
     never: Callable[..., None] = lambda *_: None  # noqa: E731
     monkeypatch.setattr(group_solver, "reduce_by_symmetry", never)
-    for case, found in zip(cases, folded, strict=True):
+    for case, found in zip(cases, reduced, strict=True):
         assert farthest(compiled(*case), found) <= CLOSE
 
 
