@@ -1,7 +1,6 @@
-"""Checks that something is wrong with a training: what a careful user would watch, told by the step that shows it.
+"""Checks that something is wrong with a training: what a careful user would watch, and the first step that shows it.
 
-Rule: each looks at what is there anyway and says yes or no; none knows of the faults that were put in. Like the gauges
-of a cockpit.
+Rule: each looks at what is there anyway and says yes or no; none knows of the faults that were put in.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.learning.setting import Setting
-from simulator.learning.state import Rank, Told
+from simulator.learning.state import Rank, StepResult
 from simulator.records.program import Act, Exchange
 
 # Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.
@@ -38,11 +37,11 @@ class Checks:
     Attributes
     ----------
     seen : dict of check to step
-        The first step in which each told.
+        The first step in which each found something.
     """
 
     seen: dict[str, int] = field(default_factory=dict)
-    _told: list[Told] = field(default_factory=list)
+    _history: list[StepResult] = field(default_factory=list)
 
     def tell(self, check: str, step: int) -> None:
         """Note that one has seen something."""
@@ -58,28 +57,28 @@ class Checks:
         if "sums" not in self.seen and not is_sum(sent, given):
             self.tell("sums", step)
 
-    def after(self, setting: Setting, ranks: Sequence[Rank], step: int, told: Told) -> None:
+    def after(self, setting: Setting, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
         """Look at everything after a step."""
         if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
             self.tell("copies", step)
         counts = {(rank.scale.value, *(state.steps for state in rank.states.values())) for rank in ranks}
         if len(counts) > 1:
             self.tell("scales", step)
-        if not told.skipped:
-            self._watch(step, told)
+        if not result.skipped:
+            self._watch(step, result)
 
-    def _watch(self, step: int, told: Told) -> None:
-        if not (np.isfinite(told.loss) and np.isfinite(told.norm)):
+    def _watch(self, step: int, result: StepResult) -> None:
+        if not (np.isfinite(result.loss) and np.isfinite(result.norm)):
             self.tell("finite", step)
-        last = self._told[-_LAST:]
+        last = self._history[-_LAST:]
         if len(last) >= _FEWEST:
             for check, now, before, most in (
-                ("loss", told.loss, [one.loss for one in last], _LOSS),
-                ("norm", told.norm, [one.norm for one in last], _NORM),
+                ("loss", result.loss, [one.loss for one in last], _LOSS),
+                ("norm", result.norm, [one.norm for one in last], _NORM),
             ):
                 if now > most * float(np.median(before)):
                     self.tell(check, step)
-        self._told.append(told)
+        self._history.append(result)
 
 
 def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequence[Array]) -> bool:

@@ -1,7 +1,7 @@
 """Between ranks: gradients are packed, carried by the transfers that were played, and spread out again.
 
 Rule: every sum is made by the engine's payload, in the order in which transfers ended; here arrays are only packed and
-unpacked. Like a post room.
+unpacked.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def _share(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> 
 
 def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None) -> Array:
     """Gradients of some units in one array, of all micro-batches up to one; the rank has them no longer."""
-    last, found = setting.kept_in(micro), dict[str, Parameters]()
+    last, summed = setting.kept_in(micro), dict[str, Parameters]()
     for unit in units:
         for number in sorted(kept for name, kept in rank.gradients if name == unit and kept <= last):
             own = rank.gradients.pop((unit, number))
-            into = found.setdefault(unit, {})
-            found[unit] = {name: into[name] + part if into else part for name, part in own.items()}
-    return flat(setting.gpt, found, units, elements)
+            into = summed.setdefault(unit, {})
+            summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
+    return flat(setting.gpt, summed, units, elements)
 
 
 def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:

@@ -57,15 +57,15 @@ class Faults:
 
     def tamper(self, steps: range) -> Mapping[str, Tamper]:
         """What transfers deliver in some steps, by collective."""
-        found: dict[str, dict[int, Callable[[Array], Array | None]]] = {}
+        by_collective: dict[str, dict[int, Callable[[Array], Array | None]]] = {}
         for fault in self.faults:
             if fault.what in ("overflow", "stopped"):
                 continue
             for step in (fault.step - 1, fault.step) if fault.what == "stale" else (fault.step,):
                 if step in steps:
                     deliver = self._delivers(fault, happens=step == fault.step)
-                    found.setdefault(self._name(fault, step), {})[fault.transfer] = deliver
-        return found
+                    by_collective.setdefault(self._name(fault, step), {})[fault.transfer] = deliver
+        return by_collective
 
     def _delivers(self, fault: Fault, *, happens: bool) -> Callable[[Array], Array | None]:
         if fault.what == "stale":

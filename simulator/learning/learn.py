@@ -18,7 +18,7 @@ from simulator.engine.jitter import Jitter
 from simulator.learning.faults import Faults, without
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
-from simulator.learning.state import Parameters, Told
+from simulator.learning.state import Parameters, StepResult
 from simulator.numerics import scaling, task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
@@ -109,7 +109,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     setting = Setting(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
     training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
-    told = list[Told]()
+    results = list[StepResult]()
     rows_of = _rows_of(setting, lesson)
     # Matrices here are too small to share among threads, and one thread adds in one order on every machine.
     with threadpool_limits(1, user_api="blas"):
@@ -117,14 +117,14 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
             steps = range(first, first + step.rounds)
             rows = [rows_of(number) for number in steps]
             try:
-                told += training.play(rows, faults.spoil(steps), faults.tamper(steps))
+                results += training.play(rows, faults.spoil(steps), faults.tamper(steps))
             except OverflowError as error:  # a scale that may fall no further
                 why, stops = str(error), []
                 break
     if why and stops:
         training.checks.tell("watchdog", stops[0].step)
     each = 0.0 if step.sharding.asynchronous else timeline.end
-    return Learned(_learning(told, each, training.checks.seen, why), training.parameters())
+    return Learned(_learning(results, each, training.checks.seen, why), training.parameters())
 
 
 def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
@@ -136,7 +136,7 @@ def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
 
 
 def _until_stopped(plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[Fault]) -> tuple[Timeline, str]:
-    """How far others come, and who then waits for whom: in all steps where they cannot be told apart, else in one."""
+    """How far others come, and who then waits for whom: in all steps where they cannot be taken apart, else in one."""
     if plan.step.sharding.asynchronous:
         program = plan.program
         for fault in stops:
@@ -159,17 +159,17 @@ def _rows_of(setting: Setting, lesson: Lesson) -> Callable[[int], Array]:
     return lambda number: task.sequences(seed, number, count, length, setting.gpt.vocabulary)
 
 
-def _learning(told: Sequence[Told], each: float, seen: dict[str, int], why: str) -> Learning:
+def _learning(results: Sequence[StepResult], each: float, seen: dict[str, int], why: str) -> Learning:
     """Steps that were played once take `each` so long, one after the other."""
     return Learning(
-        losses=tuple(one.loss for one in told),
-        gradient_norms=tuple(one.norm for one in told),
-        loss_scales=tuple(one.scale for one in told),
-        skipped=tuple(number for number, one in enumerate(told) if one.skipped),
-        ended_s=tuple(each * (number + 1) if each else one.ended for number, one in enumerate(told)),
-        staleness=tuple(one.staleness for one in told),
+        losses=tuple(one.loss for one in results),
+        gradient_norms=tuple(one.norm for one in results),
+        loss_scales=tuple(one.scale for one in results),
+        skipped=tuple(number for number, one in enumerate(results) if one.skipped),
+        ended_s=tuple(each * (number + 1) if each else one.ended for number, one in enumerate(results)),
+        staleness=tuple(one.staleness for one in results),
         seen=dict(seen),
         stopped=why,
-        losses_by_rank=tuple(one.by_rank for one in told),
-        optimizer_steps=tuple(one.updates for one in told),
+        losses_by_rank=tuple(one.by_rank for one in results),
+        optimizer_steps=tuple(one.updates for one in results),
     )

@@ -1,4 +1,4 @@
-"""A rank's own mathematics: forward, forward again, backward, unit by unit.
+"""What one rank computes of a pass: forward, recomputation, backward, unit by unit.
 
 Rule: works on one rank's arrays; nothing here knows that there are others.
 """
@@ -42,7 +42,7 @@ def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, be
 
 
 def _kept(setting: Setting, unit: str, cache: object) -> object:
-    if unit not in setting.again or not isinstance(cache, dict):
+    if unit not in setting.recomputed or not isinstance(cache, dict):
         return cache
     policy = setting.policy(unit)
     if policy != "sqrt":
@@ -51,7 +51,7 @@ def _kept(setting: Setting, unit: str, cache: object) -> object:
     return trimmed(cache, "full") if unit in setting.segments else {}
 
 
-def again(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> None:
+def recompute(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> None:
     """Run one layer or a segment of them forward again, from the input of the first."""
     gpt, micro = setting.gpt, act.micro
     x = entry(rank.caches[act.units[0], micro])
@@ -64,7 +64,7 @@ def again(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> No
 
 
 def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) -> None:
-    """Turn a unit's way back, and add its gradients to those that are there.
+    """Run a unit's backward pass, and add its gradients to those that are there.
 
     The loss of a micro-batch is its share of the step's, as users of PyTorch write `scaler.scale(loss / accumulation)`.
     """
@@ -77,12 +77,12 @@ def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) ->
         gradient = layers.cross_entropy_backward(probabilities, targets, factor)
         dy = gpt.arithmetic.rounded(gradient).reshape(dy.shape)
     draw = setting.draw(rank.number, unit, micro, begun)
-    dx, found = gpt.backward(unit, gpt.used(unit, rank.working), cache, dy, draw)
+    dx, gradients = gpt.backward(unit, gpt.used(unit, rank.working), cache, dy, draw)
     if dx is not None:
         rank.flowing[micro] = dx
     kept = find(setting.plan.step.precision.grads).numpy
     own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
-    for name, gradient in found.items():
+    for name, gradient in gradients.items():
         if name not in gpt.shapes(unit):
             rank.tied[micro, name] = gradient
             continue

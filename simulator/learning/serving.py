@@ -1,7 +1,7 @@
 """Parameter servers: they wait for all workers and update once, or take each gradient as it comes.
 
 Rule: what a server has is decided by the order in which things end on the clock; who waits for whom is the plan's
-business. Like a notice board: whoever looks sees what hangs there now.
+business.
 """
 
 from __future__ import annotations
@@ -88,26 +88,26 @@ class Serving:
         self._coming[rank.number, act.units] = gradient
 
     def look(self, rank: Rank, units: Units) -> Array:
-        """What hangs there when a worker asks."""
+        """The parameters that are there when a worker asks; whose updates it has not seen is counted from here."""
         server = self.servers[units]
         self._seen[rank.number, units] = server.version
         return server.parameters.copy()
 
 
-def delivered(setting: Setting, rank: Rank, op: Collective, told: Array, tamper: Tamper) -> Array:
+def delivered(setting: Setting, rank: Rank, op: Collective, handed_out: Array, tamper: Tamper) -> Array:
     """What a worker has of what servers hand out to it."""
     if not tamper or op.act is None:
-        return told
-    found, transfers = told.copy(), setting.logs[op.name].transfers
-    before = flat(setting.gpt, rank.working, op.act.units, op.elements).astype(found.dtype)
+        return handed_out
+    given, transfers = handed_out.copy(), setting.logs[op.name].transfers
+    before = flat(setting.gpt, rank.working, op.act.units, op.elements).astype(given.dtype)
     places = _places(op)
     for number in np.flatnonzero(transfers.dst == op.group.index(rank.number)).tolist():
         if number in tamper:
             place = places[int(transfers.first[number])]
-            piece = tamper[number](found[place].copy())
+            piece = tamper[number](given[place].copy())
             # What does not arrive leaves what is there.
-            found[place] = before[place] if piece is None else piece
-    return found
+            given[place] = before[place] if piece is None else piece
+    return given
 
 
 def _places(op: Collective) -> list[slice]:
@@ -127,5 +127,5 @@ def _arrived(
         sent_piece = buffers[int(log.transfers.src[number])][place]
         piece = tamper[number](sent_piece.copy()) if number in tamper else sent_piece
         if piece is not None:
-            found.append((place, piece))
-    return found
+            pieces.append((place, piece))
+    return pieces

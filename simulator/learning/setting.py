@@ -38,7 +38,7 @@ class Setting:
     seed : int
         Of dropout.
     logs : dict of collective's name to TransferLog
-    again, segments : frozenset of str
+    recomputed, segments : frozenset of str
         Units that are run again, and those of them that are the first of what is run again at once.
     """
 
@@ -48,15 +48,15 @@ class Setting:
     rule: Rule = field(default_factory=Adam)
     seed: int = 0
     logs: dict[str, TransferLog] = field(init=False)
-    again: frozenset[str] = field(init=False)
+    recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logs", {log.collective: log for log in self.timeline.logs})
         acts = [op.act for op in self.plan.program.ranks[0] if isinstance(op, Compute)]
-        again = [act.units for act in acts if act is not None and act.effect is Computation.RECOMPUTE]
-        object.__setattr__(self, "again", frozenset(unit for units in again for unit in units))
-        object.__setattr__(self, "segments", frozenset(units[0] for units in again))
+        recomputed = [act.units for act in acts if act is not None and act.effect is Computation.RECOMPUTE]
+        object.__setattr__(self, "recomputed", frozenset(unit for units in recomputed for unit in units))
+        object.__setattr__(self, "segments", frozenset(units[0] for units in recomputed))
 
     @property
     def world_size(self) -> int:
@@ -91,7 +91,7 @@ class Setting:
         return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
-        """Dropout's luck of a unit's pass; `begun` steps have been taken before what was played."""
+        """Which random numbers dropout draws in a unit's pass; `begun` steps have been taken before what was played."""
         place = self.gpt.units.index(unit)
         return Draw(self.gpt.dropout, (self.seed, begun, rank, micro, place))
 

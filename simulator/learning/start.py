@@ -50,7 +50,7 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
         }
         # Where parameters are sharded they are gathered before anybody computes.
         gathers = plan.strategy.gathering is Gathering.BEFORE_USE and setting.cut > 1
-        ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else held))
+        ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else working))
     if plan.strategy.updater is Updater.SERVERS and setting.world_size > 1:
         return Training(setting, ranks, _servers(setting, initial))
     for rank in ranks:

@@ -1,4 +1,4 @@
-"""What a rank holds while it trains, and what a step of training tells.
+"""What a rank holds while it trains, and what comes of a step of training.
 
 Rule: records; who fills them is somebody else.
 """
@@ -21,8 +21,8 @@ Spoil = Callable[[int, str, Parameters, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a step of real training tells.
+class StepResult:
+    """What came of one step of real training.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Rank:
     rest: float = 0.0
     overflowed: bool = False
 
-    def held(self) -> int:
+    def cached_bytes(self) -> int:
         """Bytes that it keeps for its backward passes [B]."""
         return nbytes_of(self.caches)
 

@@ -1,13 +1,12 @@
 """Real training on the simulated clock: the numbers that a played step computes, sends and updates.
 
 Rule: follows the timeline, operation by operation, in the order in which they ended; the same program that gives times
-carries the arrays, and every sum is made by the transfers that were played. Like an orchestra that plays from the parts
-it rehearsed.
+carries the arrays, and every sum is made by the transfers that were played.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, assert_never
 
@@ -17,33 +16,15 @@ from simulator.basics.arrays import Array
 from simulator.engine.payload import Tamper
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
+from simulator.learning.operation_events import OperationEvent, operation_events
 from simulator.learning.serving import Serving, delivered
 from simulator.learning.setting import Setting
-from simulator.learning.state import Parameters, Rank, Spoil, Told
+from simulator.learning.state import Parameters, Rank, Spoil, StepResult
 from simulator.numerics.flat import unpacked
 from simulator.records.program import Act, Collective, Computation, Compute, Exchange
 
 T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """An operation of a rank that does something with numbers, as it ends, or as it begins.
-
-    Attributes
-    ----------
-    time : float
-        [s]
-    rank : int
-    op : Compute or Collective
-    ends : bool
-    """
-
-    time: float
-    rank: int
-    op: Compute | Collective
-    ends: bool = True
 
 
 @dataclass(slots=True)
@@ -66,13 +47,13 @@ class Training:
     serving: Serving | None = None
     done: int = 0
     checks: Checks = field(default_factory=Checks)
-    _moments: list[Moment] = field(default_factory=list)
+    _events: list[OperationEvent] = field(default_factory=list)
     _losses: list[tuple[float, int, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._moments = list(_moments(self.setting))
+        self._events = list(operation_events(self.setting))
 
-    def step(self, tokens: Array, spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT) -> Told:
+    def step(self, tokens: Array, spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT) -> StepResult:
         """Train on some sequences.
 
         Parameters
@@ -84,12 +65,12 @@ class Training:
         tamper : mapping of a collective's name to Tamper, optional
             Faults of its transfers.
         """
-        (told,) = self.play([tokens], spoil, tamper)
-        return told
+        (result,) = self.play([tokens], spoil, tamper)
+        return result
 
     def play(
         self, tokens: Sequence[Array], spoil: Spoil | None = None, tamper: Mapping[str, Tamper] = _INTACT
-    ) -> list[Told]:
+    ) -> list[StepResult]:
         """Train once through what was played: one step, or the many steps of workers that do not wait.
 
         Where nobody waits, a step is what as many passes as there are workers have learned, in the order of the clock;
@@ -102,40 +83,40 @@ class Training:
         self._losses = []
         if self.serving is not None:
             self.serving.squares, self.serving.staleness = [], []
-        results: dict[str, list[Array]] = {}
-        # What overflows is told as a norm or a loss that is no finite number.
+        given: dict[str, list[Array]] = {}
+        # An overflow shows as a norm or a loss that is no finite number, and is no warning.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for moment in self._moments:
-                self._follow(moment, batches[moment.rank], spoil, results, tamper.get(moment.op.name, {}))
+            for event in self._events:
+                self._follow(event, batches[event.rank], spoil, given, tamper.get(event.op.name, {}))
         count = len(self._losses) // (len(self.ranks) * self.setting.plan.step.accumulation)
-        told = [self._told(number, count) for number in range(count)]
+        step_results = [self._result(number, count) for number in range(count)]
         for rank in self.ranks:
             rank.scale = rank.scale.after(overflow=rank.overflowed)
-        for number, one in enumerate(told):
-            self.checks.after(self.setting, self.ranks, self.done + number, one)
+        for number, result in enumerate(step_results):
+            self.checks.after(self.setting, self.ranks, self.done + number, result)
         self.done += len(tokens)
-        return told
+        return step_results
 
     def _follow(
         self,
-        moment: Moment,
+        event: OperationEvent,
         batches: Sequence[Array],
         spoil: Spoil | None,
-        results: dict[str, list[Array]],
+        given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        rank = self.ranks[moment.rank]
-        match moment.op:
+        rank = self.ranks[event.rank]
+        match event.op:
             case Compute(act=Act() as act):
-                self._computed(rank, act, moment.time, batches, spoil)
+                self._computed(rank, act, event.time, batches, spoil)
             case Collective(act=Act(effect=Exchange.PUSH) as act) as op if self.serving is not None:
                 self._pushed(self.serving, rank, op, act, tamper)
             case Collective(act=Act(effect=Exchange.PULL) as act) as op if self.serving is not None:
-                self._pulled(self.serving, rank, op, act, moment, results, tamper)
+                self._pulled(self.serving, rank, op, act, event, given, tamper)
             case Collective(act=Act() as act) as op:
-                if op.name not in results:
-                    results[op.name] = self._moved(op, act, tamper)
-                exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
+                if op.name not in given:
+                    given[op.name] = self._moved(op, act, tamper)
+                exchange.received(self.setting, rank, act, given[op.name][op.group.index(rank.number)])
 
     def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
         """A rank's micro-batches of all steps."""
@@ -145,9 +126,9 @@ class Training:
 
     def _moved(self, op: Collective, act: Act[Exchange], tamper: Tamper) -> list[Array]:
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
-        found = exchange.moved(self.setting, op, sent, tamper)
-        self.checks.moved(self.done, act, sent, found)
-        return found
+        given = exchange.moved(self.setting, op, sent, tamper)
+        self.checks.moved(self.done, act, sent, given)
+        return given
 
     def _computed(
         self, rank: Rank, act: Act[Computation], time: float, batches: Sequence[Array], spoil: Spoil | None
@@ -159,7 +140,7 @@ class Training:
                 if loss is not None:
                     self._losses.append((time, rank.number, act.micro, loss))
             case Computation.RECOMPUTE:
-                passes.again(setting, rank, act, self.done)
+                passes.recompute(setting, rank, act, self.done)
             case Computation.BACKWARD:
                 passes.backward(setting, rank, act, self.done)
                 if spoil is not None:
@@ -189,26 +170,26 @@ class Training:
         rank: Rank,
         op: Collective,
         act: Act[Exchange],
-        moment: Moment,
-        results: dict[str, list[Array]],
+        event: OperationEvent,
+        given: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
         """What a worker gets is decided as its pull begins where servers wait for nobody, else when all have pushed."""
-        if not moment.ends:
-            results[op.name] = [serving.look(rank, act.units)]
+        if not event.ends:
+            given[op.name] = [serving.look(rank, act.units)]
             return
-        if op.name not in results:
-            results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
-        handed_out = results[op.name][op.group.index(rank.number)]
+        if op.name not in given:
+            given[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
+        handed_out = given[op.name][op.group.index(rank.number)]
         exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, handed_out, tamper))
 
-    def _told(self, number: int, count: int) -> Told:
+    def _result(self, number: int, count: int) -> StepResult:
         """Of one step out of so many."""
         mine = _share(self._losses, number, count)
         alone = self.setting.plan.step.sharding.asynchronous
         serving = self.serving or Serving({})
         late = _share(serving.staleness, number, count)
-        return Told(
+        return StepResult(
             # By rank and micro-batch, so that who is late does not show in the last digit of the mean.
             loss=float(np.mean([loss for *_, loss in sorted(mine, key=lambda one: one[1:3])])),
             norm=self._norm(_share(serving.squares, number, count)),
@@ -238,14 +219,14 @@ class Training:
 
     def parameters(self) -> Parameters:
         """As they are updated, whole, by name in the order of the forward pass: put together from all ranks."""
-        found: Parameters = {}
+        by_name: Parameters = {}
         servers = self.serving.servers if self.serving is not None else {}
         for units in servers or self.ranks[0].parts:
-            held = [rank.parts[units] for rank in self.ranks[: self.setting.cut]] if not servers else []
-            whole = np.concatenate([servers[units].parameters] if servers else held)
+            parts = [rank.parts[units] for rank in self.ranks[: self.setting.cut]] if not servers else []
+            whole = np.concatenate([servers[units].parameters] if servers else parts)
             for own in unpacked(self.setting.gpt, whole, units).values():
-                found |= own
-        return {name: found[name] for unit in self.setting.gpt.units for name in self.setting.gpt.shapes(unit)}
+                by_name |= own
+        return {name: by_name[name] for unit in self.setting.gpt.units for name in self.setting.gpt.shapes(unit)}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -255,22 +236,3 @@ def _mean(values: Sequence[float]) -> float:
 def _share(values: Sequence[T], number: int, count: int) -> Sequence[T]:
     """One of so many equal parts."""
     return values[len(values) * number // count : len(values) * (number + 1) // count]
-
-
-def _moments(setting: Setting) -> Iterator[Moment]:
-    """What happens to numbers, in the order of the clock.
-
-    A worker that waits for nobody takes parameters as its pull starts; all else happens as operations end. Of things at
-    one time those that end come first: servers have updated before anybody looks.
-    """
-    ops = [{op.name: op for op in own} for own in setting.plan.program.ranks]
-    found: list[tuple[tuple[float, bool, float, int], Moment]] = []
-    for span in setting.timeline.spans:
-        op = ops[span.rank][span.name]
-        if not isinstance(op, Compute | Collective) or op.act is None:
-            continue
-        found.append(((span.end, False, span.start, span.rank), Moment(span.end, span.rank, op)))
-        if op.act.effect is Exchange.PULL and setting.plan.step.sharding.asynchronous:
-            begins = Moment(span.start, span.rank, op, ends=False)
-            found.append(((span.start, True, span.start, span.rank), begins))
-    return (moment for _, moment in sorted(found, key=lambda pair: pair[0]))

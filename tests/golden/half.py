@@ -11,7 +11,7 @@ from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
-from simulator.learning.state import Told
+from simulator.learning.state import StepResult
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics.scaling import Scale, grad_scaler
@@ -26,7 +26,7 @@ HALF = Precision("float16", "float16", "float16", "float32", "float16")
 
 def half(
     strategy: str, scale: Scale | None = None, *, ranks: int = 4, steps: int = STEPS, spoiled: int = 2, **facts: Any
-) -> tuple[Training, list[Told]]:
+) -> tuple[Training, list[StepResult]]:
     """Train; rank `spoiled` has an infinite gradient once."""
     batch = BATCH // ranks // facts.get("accumulation", 1)
     facts |= {"precision": HALF, "seq_len": 32, "micro_batch_size": batch, "loss_scaling": LossScaling()}

@@ -12,7 +12,7 @@ from simulator.basics.arrays import Array
 from simulator.learning.learn import gpt_of
 from simulator.learning.setting import Setting
 from simulator.learning.start import start
-from simulator.learning.state import Told
+from simulator.learning.state import StepResult
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics import task
@@ -52,7 +52,7 @@ def test_micro_batches_in_float16_scale_skip_and_learn_as_pytorchs_do(strategy: 
 
 
 @cache
-def low(strategy: str) -> tuple[Training, list[Told]]:
+def low(strategy: str) -> tuple[Training, list[StepResult]]:
     """At a scale at which nothing overflows."""
     name, _, sync = strategy.partition(" ")
     facts = {"gradient_sync": sync, "shard_size": 1} if sync else {}

@@ -239,16 +239,16 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
     def computing(self: Training, rank: Rank, act: Act[Computation], *others: Any) -> None:
         name = f"{act.units[0] if act.units else ''} {act.effect.value} {act.micro}"
         if act.effect is Computation.BACKWARD:
-            kept[rank.number, name] = rank.held()
+            kept[rank.number, name] = rank.cached_bytes()
         computed(self, rank, act, *others)
         if act.effect is Computation.FORWARD:
-            kept[rank.number, name] = rank.held()
+            kept[rank.number, name] = rank.cached_bytes()
 
     monkeypatch.setattr(Training, "_computed", computing)
     made.step(task.sequences(0, 0, 12, 25, 128))
     spans = {(s.rank, s.name): s for s in played.timeline.spans}
     assert len(kept) == 2 * 2 * 2 * 6
-    assert [rank.held() for rank in made.ranks] == [0, 0]
+    assert [rank.cached_bytes() for rank in made.ranks] == [0, 0]
     for (rank, name), nbytes in kept.items():
         assert activations(played, spans[rank, name]) == nbytes, name
 
