@@ -1,7 +1,7 @@
 """Memory formulas of papers and frameworks, under their own names, to compare with what a run really holds.
 
-Rule: functions of numbers only; no model, no GPU. Each convention counts something else and none is wrong: like
-several maps of one country, drawn for hikers, for drivers and for pilots. P parameters, N ranks that share them.
+Rule: functions of numbers only; no model, no GPU. Each convention counts something else, and none is wrong. P is for
+parameters, N for ranks that share them.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def live_bytes(
     if policy == "sqrt":
         return _segments(num_layers, boundary, layer)
     if policy == "attention":
-        return _played([layer - quadratic] * num_layers, layer)
+        return _peak([layer - quadratic] * num_layers, layer)
     if policy == "listed" and not set(listed) <= set(range(num_layers)):
         raise ValueError(f"listed: got {sorted(listed)}; must be layers 0 .. {num_layers - 1}")
     chosen: dict[str, Collection[int]] = {
@@ -257,13 +257,13 @@ def live_bytes(
     }  # fmt: skip
     if policy not in chosen:
         raise ValueError(f"policy: got {policy!r}; must be one of none, full, sqrt, every, attention, listed")
-    return _played([boundary if i in chosen[policy] else layer for i in range(num_layers)], layer)
+    return _peak([boundary if i in chosen[policy] else layer for i in range(num_layers)], layer)
 
 
-def _played(held: list[float], layer: float) -> LiveBytes:
+def _peak(kept: list[float], layer: float) -> LiveBytes:
     """Walk backward: the layer at work is whole, those before it as they were left, those behind it gone."""
     # Sums only grow, so the last layer is the worst.
-    return LiveBytes(sum(held), sum(held[:-1]) + layer)
+    return LiveBytes(sum(kept), sum(kept[:-1]) + layer)
 
 
 def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:

@@ -1,7 +1,7 @@
 """What stands before the first layer and after the last: embedding, last norm, logits, cross entropy.
 
 Rule: as in layer.py, counts of one micro-batch. Logits are in the compute dtype; softmax is taken of a float32 copy, as
-PyTorch does with autocast. With a vocabulary of 128,256 that copy outweighs many a layer, so it is told apart.
+PyTorch does with autocast. With a vocabulary of 128,256 that copy outweighs many a layer, so it is counted by itself.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         (Saved("token ids", ids, "input"),),
         rows,
     )
-    found = [lookup]
+    operations = [lookup]
     if model.positions == "learned":
-        found.append(_positions(model, batch))
+        operations.append(_positions(model, batch))
     if batch.dropout:
-        found.append(_dropout(model, batch))
-    return tuple(found)
+        operations.append(_dropout(model, batch))
+    return tuple(operations)
 
 
 def _positions(model: Transformer, batch: Batch) -> Operation:
@@ -130,9 +130,9 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     A tied head multiplies by the embedding's table: the same kernels, no parameters of its own.
     """
     memory = logits_memory(model, batch)
-    found = [_norm(model, batch), _logits(model, batch)]
+    operations = [_norm(model, batch), _logits(model, batch)]
     if memory.float32_copy:
-        found.append(
+        operations.append(
             Operation(
                 "logits to float32",
                 (Elementwise("logits to float32", memory.logits, memory.float32_copy, fusible=True),),
@@ -140,7 +140,7 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
                 output=memory.float32_copy,
             )
         )
-    return (*found, _cross_entropy(batch, memory))
+    return (*operations, _cross_entropy(batch, memory))
 
 
 def _norm(model: Transformer, batch: Batch) -> Operation:

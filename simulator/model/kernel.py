@@ -1,6 +1,6 @@
 """Kernels: what a GPU is given to do. Records of work, not of time.
 
-Rule: counts only. How long one takes is asked of a GPU (training/kernel_time.py), never of a kernel.
+Rule: counts only. How long one takes is asked of a GPU (step/kernels/kernel_time.py), never of a kernel.
 """
 
 from __future__ import annotations

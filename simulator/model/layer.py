@@ -134,7 +134,7 @@ def _residual(name: str, model: Transformer, batch: Batch) -> Operation:
         forward.insert(0, Elementwise(f"{name} dropout", size, size + elements, fusible=True))
         backward.append(Elementwise(f"{name} dropout gradient", size + elements, size, fusible=True))
         saved = (Saved(f"{name} mask", elements, name),)
-    # The gradient of a sum is read and added where both ways meet again.
+    # The gradient of a sum is read and added where the residual stream and the block branch.
     backward.append(Elementwise(f"{name} gradient add", 2 * size, size, fusible=True))
     return Operation(name, tuple(forward), tuple(backward), saved, size)
 
@@ -198,51 +198,59 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     """Scores, softmax, dropout, values: each through HBM, nothing skipped for causality."""
-    s, hd = batch.seq_len, model.head_dim
-    pairs = batch.sequences * model.num_heads
-    elements = pairs * s * s
+    elements = batch.sequences * model.num_heads * batch.seq_len**2
     size = elements * batch.itemsize
-    q, k, v = _qkv(model, batch, source)
-    scores = Operation(
-        "scores",
-        (Matmul("scores", s, s, hd, pairs), Elementwise("mask", size, size, fusible=True)),
-        (Matmul("query gradient", s, hd, s, pairs), Matmul("key gradient", s, hd, s, pairs)),
-        (q, k),
-        size,
-        quadratic=True,
-    )
+    queries, keys, values = _qkv(model, batch, source)
+    weights = Saved("softmax output", size, "softmax")
     softmax = Operation(
         "softmax",
         (Elementwise("softmax", size, size),),
         (Elementwise("softmax gradient", 2 * size, size),),
-        (Saved("softmax output", size, "softmax"),),
+        (weights,),
         size,
         quadratic=True,
     )
-    weights = Saved("softmax output", size, "softmax")
-    dropped: list[Operation] = []
+    operations = [_scores(model, batch, size, (queries, keys)), softmax]
     if batch.dropout:
+        # Values are weighed by what dropout left, so that is kept besides the softmax.
         weights = Saved("dropped softmax output", size, "attention dropout")
-        mask = Saved("attention mask", elements, "attention dropout")
-        dropped = [
-            Operation(
-                "attention dropout",
-                (Elementwise("attention dropout", size, size + elements, fusible=True),),
-                (Elementwise("attention dropout gradient", size + elements, size, fusible=True),),
-                (mask,),
-                size,
-                quadratic=True,
-            )
-        ]
-    attended = batch.tokens * model.attention_width * batch.itemsize
-    values = Operation(
+        operations.append(_attention_dropout(elements, size))
+    return [*operations, _weighted_values(model, batch, (weights, values))]
+
+
+def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:
+    s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads
+    return Operation(
+        "scores",
+        (Matmul("scores", s, s, hd, pairs), Elementwise("mask", size, size, fusible=True)),
+        (Matmul("query gradient", s, hd, s, pairs), Matmul("key gradient", s, hd, s, pairs)),
+        saved,
+        size,
+        quadratic=True,
+    )
+
+
+def _attention_dropout(elements: int, size: int) -> Operation:
+    """The mask takes a byte an element."""
+    return Operation(
+        "attention dropout",
+        (Elementwise("attention dropout", size, size + elements, fusible=True),),
+        (Elementwise("attention dropout gradient", size + elements, size, fusible=True),),
+        (Saved("attention mask", elements, "attention dropout"),),
+        size,
+        quadratic=True,
+    )
+
+
+def _weighted_values(model: Transformer, batch: Batch, saved: tuple[Saved, ...]) -> Operation:
+    s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads
+    return Operation(
         "attention",
         (Matmul("attention", s, hd, s, pairs),),
         (Matmul("weight gradient", s, s, hd, pairs), Matmul("value gradient", s, hd, s, pairs)),
-        (weights, v),
-        attended,
+        saved,
+        batch.tokens * model.attention_width * batch.itemsize,
     )
-    return [scores, softmax, *dropped, values]
 
 
 def _mlp_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:

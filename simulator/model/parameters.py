@@ -75,18 +75,18 @@ def layer_parameters(model: Transformer) -> tuple[Parameter, ...]:
     """One layer's tensors."""
     d = model.hidden_size
     qkv = model.attention_width + 2 * model.kv_width
-    found = [*_norm(model, "norm1"), Parameter("qkv.weight", (qkv, d))]
-    found += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
-    found += [Parameter("proj.weight", (d, model.attention_width))]
-    found += [Parameter("proj.bias", (d,))] if model.output_bias else []
-    found += _norm(model, "norm2")
+    tensors = [*_norm(model, "norm1"), Parameter("qkv.weight", (qkv, d))]
+    tensors += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
+    tensors += [Parameter("proj.weight", (d, model.attention_width))]
+    tensors += [Parameter("proj.bias", (d,))] if model.output_bias else []
+    tensors += _norm(model, "norm2")
     if model.num_experts:
-        found.append(Parameter("router.weight", (model.num_experts, d)))
+        tensors.append(Parameter("router.weight", (model.num_experts, d)))
         for i in range(model.num_experts):
-            found += _mlp(model, f"expert {i}")
+            tensors += _mlp(model, f"expert {i}")
     else:
-        found += _mlp(model, "mlp")
-    return tuple(found)
+        tensors += _mlp(model, "mlp")
+    return tuple(tensors)
 
 
 def head_parameters(model: Transformer) -> tuple[Parameter, ...]:
@@ -104,7 +104,7 @@ def _norm(model: Transformer, name: str) -> list[Parameter]:
 def _mlp(model: Transformer, name: str) -> list[Parameter]:
     d, f = model.hidden_size, model.ffn_size
     up = 2 * f if model.gated else f
-    found = [Parameter(f"{name}.up.weight", (up, d))]
-    found += [Parameter(f"{name}.up.bias", (up,))] if model.mlp_bias else []
-    found += [Parameter(f"{name}.down.weight", (d, f))]
-    return found + ([Parameter(f"{name}.down.bias", (d,))] if model.mlp_bias else [])
+    tensors = [Parameter(f"{name}.up.weight", (up, d))]
+    tensors += [Parameter(f"{name}.up.bias", (up,))] if model.mlp_bias else []
+    tensors += [Parameter(f"{name}.down.weight", (d, f))]
+    return tensors + ([Parameter(f"{name}.down.bias", (d,))] if model.mlp_bias else [])

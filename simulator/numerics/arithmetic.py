@@ -1,8 +1,7 @@
 """Number formats of a training run: what is stored, and in what one computes.
 
 Rule: float32 and float64 are native; float16 and bfloat16 are stored as they are and computed in float32, each
-operation's result rounded; tf32 is float32 whose matmuls see fewer digits. Like a ledger of two digits kept by somebody
-who reckons in ten.
+operation's result rounded; tf32 is float32 whose matmuls see fewer digits.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class Arithmetic:
         half = np.uint32(1 << (_TF32_DROPPED - 1))
         even = (bits >> np.uint32(_TF32_DROPPED)) & np.uint32(1)
         kept = (bits + half - np.uint32(1) + even) & np.uint32(0xFFFFFFFF << _TF32_DROPPED & 0xFFFFFFFF)
-        found: Array = np.where(np.isfinite(x), kept.view(np.float32), x)
-        return found
+        rounded: Array = np.where(np.isfinite(x), kept.view(np.float32), x)
+        return rounded
 
     def product(self, a: Array, b: Array) -> Array:
         """a @ b, rounded once."""

@@ -17,7 +17,7 @@ from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 
-Kept = dict[str, Any]
+Cache = dict[str, Any]
 
 # What is as large as the square of the sequence.
 SCORES: Final = ("softmax", "mask", "dropped")
@@ -33,11 +33,11 @@ class Core:
     backward : function (arithmetic, gradient, what was kept, output, draw) -> gradients of q, k and v
     """
 
-    forward: Callable[[Arithmetic, Array, Array, Array, Draw], tuple[Array, Kept]]
-    backward: Callable[[Arithmetic, Array, Kept, Array, Draw], tuple[Array, Array, Array]]
+    forward: Callable[[Arithmetic, Array, Array, Array, Draw], tuple[Array, Cache]]
+    backward: Callable[[Arithmetic, Array, Cache, Array, Draw], tuple[Array, Array, Array]]
 
 
-def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPOUT) -> tuple[Array, Kept]:
+def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPOUT) -> tuple[Array, Cache]:
     """softmax(q k^T / sqrt(d), causal) v.
 
     Parameters
@@ -63,7 +63,7 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
 
 
 def attention_backward(
-    a: Arithmetic, dy: Array, kept: Kept, out: Array | None = None, draw: Draw = NO_DROPOUT
+    a: Arithmetic, dy: Array, kept: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
 ) -> tuple[Array, Array, Array]:
     """Gradients of q, k and v; the output is not looked at."""
     q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))

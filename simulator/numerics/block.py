@@ -1,7 +1,6 @@
 """One layer of a GPT: forward, backward, and what policies of activation checkpointing keep of it.
 
-Rule: a cache is a dict of arrays by what they are for; run again, a layer makes the same. Like a long sum on paper:
-whoever rubs out a line can work it out again from those that are left.
+Rule: a cache is a dict of arrays by what they are for; run again, a layer makes the same.
 
 Pre-LN: x + proj(attention(norm(x))), then that + fc2(gelu(fc1(norm(that)))).
 """
@@ -103,8 +102,8 @@ class Block:
 
 def entry(cache: Cache) -> Array:
     """A layer's input, from what is kept of it."""
-    found: Array = cache["x"] if "x" in cache else cache["norm1"][0]
-    return found
+    x: Array = cache["x"] if "x" in cache else cache["norm1"][0]
+    return x
 
 
 def trimmed(cache: Cache, policy: str) -> Cache:

@@ -1,7 +1,7 @@
 """Attention with scores in HBM, every access counted: kernel by kernel, as a framework without flash attention runs it.
 
 Rule: a kernel reads its inputs once and writes its result once; how often softmax passes over the scores is its own
-business (softmax.py). Like writing every intermediate result into the ledger.
+business (softmax.py).
 """
 
 from __future__ import annotations

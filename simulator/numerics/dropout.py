@@ -1,7 +1,6 @@
-"""Dropout's luck: which numbers are left out, from a seed, so that a pass that is run again leaves out the same.
+"""Which numbers dropout leaves out: masks from a seed, so that a pass that is run again leaves out the same.
 
-Rule: a mask depends on its seed, its place and its shape alone, never on what was drawn before it. Like a stencil in a
-drawer: laid on twice it lets the same through.
+Rule: a mask depends on its seed, its place and its shape alone, never on what was drawn before it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from simulator.basics.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The luck of one unit in one pass.
+    """The random masks of one unit in one pass.
 
     Attributes
     ----------
     probability : float
         Of being left out; at least 0, below 1.
     seed : tuple of int
-        Whose luck: of the run, the step, the rank, the micro-batch, the unit, the place in it.
+        What a mask depends on: run, step, rank, micro-batch, unit, place in it.
 
     Examples
     --------
@@ -36,7 +35,7 @@ class Draw:
     seed: tuple[int, ...] = ()
 
     def at(self, place: int) -> Draw:
-        """That of one place."""
+        """The masks of one place in the unit."""
         return replace(self, seed=(*self.seed, place))
 
     def mask(self, shape: tuple[int, ...]) -> Array | None:

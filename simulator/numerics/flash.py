@@ -2,7 +2,6 @@
 
 Rule: blocks of K and V outside, blocks of Q and the output inside, as the first generation walks [1]_; every tile that
 is fetched or put back is counted. Softmax is associative: a row's sum so far is corrected as a larger score appears.
-Like totting up a column page by page, with a note of the subtotal at the foot of each.
 
 References
 ----------
@@ -32,7 +31,7 @@ _TILE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class FlashCache:
     """What the backward pass needs: inputs, output, each row's largest score and sum."""
 
     q: Array
@@ -81,7 +80,7 @@ def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
 
 def flash(
     q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
-) -> tuple[Array, Kept]:
+) -> tuple[Array, FlashCache]:
     """softmax(q k^T / sqrt(d)) v.
 
     Parameters
@@ -114,11 +113,11 @@ def flash(
             np.divide(mixed, now, out=out[..., rows, :], where=now > 0)
             largest[..., rows, :], total[..., rows, :] = above, now
             traffic.written += tile + statistics
-    return out, Kept(q, k, v, out, largest, total)
+    return out, FlashCache(q, k, v, out, largest, total)
 
 
 def flash_backward(
-    dy: Array, kept: Kept, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
+    dy: Array, kept: FlashCache, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Gradients of q, k and v; scores are made again tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
@@ -155,8 +154,8 @@ def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, col
         seen = np.arange(rows.start, rows.stop)[:, None] >= np.arange(columns.start, columns.stop)
     if mask is not None:
         seen = seen & mask[rows, columns]
-    found: Array = np.where(seen, scores, -np.inf)
-    return found
+    masked: Array = np.where(seen, scores, -np.inf)
+    return masked
 
 
 def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
@@ -169,7 +168,7 @@ def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[A
 def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
     # With the log-sum-exp in the place of a row's largest score nothing is left to divide by.
-    rows = Kept(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
+    rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
     dq, dk, dv = flash_backward(dy, rows, _cut(q), Traffic(), left=_left(q, draw))
     return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 

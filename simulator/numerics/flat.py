@@ -1,6 +1,6 @@
 """Parameters and gradients of some units as one array, as they travel: unit after unit, tensor after tensor.
 
-Rule: an order and nothing else. Like a packing list.
+Rule: an order and nothing else.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def flat(gpt: Gpt, values: Units, units: Iterable[str], length: int | None = Non
 
 def unpacked(gpt: Gpt, array: Array, units: Sequence[str]) -> dict[str, dict[str, Array]]:
     """Unpack: views of the array, by unit and name."""
-    found: dict[str, dict[str, Array]] = {}
+    by_unit: dict[str, dict[str, Array]] = {}
     at = 0
     for unit in units:
-        found[unit] = {}
+        by_unit[unit] = {}
         for name, shape in gpt.shapes(unit).items():
             size = int(np.prod(shape))
-            found[unit][name] = array[at : at + size].reshape(shape)
+            by_unit[unit][name] = array[at : at + size].reshape(shape)
             at += size
-    return found
+    return by_unit

@@ -117,13 +117,13 @@ class Gpt:
         """Gradients of a unit's input (None for the embedding) and of what it computed with, as they are stored."""
         dx: Array | None = None
         if unit == "embedding":
-            found = self._embed_backward(cache, dy, draw)
+            gradients = self._embed_backward(cache, dy, draw)
         elif unit == "head":
-            dx, found = self._head_backward(p, cache, dy)
+            dx, gradients = self._head_backward(p, cache, dy)
         else:
             dx, inner = self._block.backward(_inside(unit, p), cache, dy, draw)
-            found = {f"blocks.{unit.removeprefix('layer ')}.{name}": g for name, g in inner.items()}
-        return dx, {name: self.arithmetic.store(g) for name, g in found.items()}
+            gradients = {f"blocks.{unit.removeprefix('layer ')}.{name}": g for name, g in inner.items()}
+        return dx, {name: self.arithmetic.store(g) for name, g in gradients.items()}
 
     @property
     def _block(self) -> Block:
@@ -143,12 +143,12 @@ class Gpt:
             x, caches[unit] = self.forward(unit, self.used(unit, p), x)
         loss, kept = layers.cross_entropy(x.reshape(-1, self.vocabulary), targets)
         d: Any = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
-        found: Gradients = {}
+        gradients: Gradients = {}
         for unit in reversed(self.units):
             d, own = self.backward(unit, self.used(unit, p), caches[unit], d)
             for name, gradient in own.items():
-                found[name] = found[name] + gradient if name in found else gradient
-        return loss, found
+                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+        return loss, gradients
 
     def _embed(self, p: Parameters, tokens: Array, draw: Draw) -> tuple[Array, Any]:
         a = self.arithmetic

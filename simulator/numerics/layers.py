@@ -1,7 +1,7 @@
 """The layers of a GPT as pairs of functions: forward gives a result and what backward will need, backward takes it.
 
 Rule: a cache holds arrays as they are stored, nothing else; every function is pure. Weights lie (out, in), as PyTorch
-has them. Like taking notes: only what cannot be worked out again is written down.
+has them.
 
 Shapes: x is (tokens, width) unless said otherwise.
 

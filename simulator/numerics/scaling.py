@@ -1,7 +1,6 @@
 """Loss scaling: a factor on the loss that keeps small gradients above float16's least number, and its rules.
 
-Rule: told after each step whether any gradient overflowed, says what the factor is in the next. Like a gain control:
-up a little when it has been quiet for long, down at once when it clips.
+Rule: given after each step whether any gradient overflowed, says what the factor is in the next.
 
 References
 ----------

@@ -1,7 +1,6 @@
 """A parameter server's numbers: gradients added as they arrive, or applied one by one; parameters for everybody.
 
-Rule: float addition is not associative, so the order of arrival is part of the result. Like a till: what is paid in
-first is counted first.
+Rule: float addition is not associative, so the order of arrival is part of the result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Three ways to the same softmax over rows, by how often they pass over HBM.
 
-Rule: blocks of a row are what fits on the chip; every block that is fetched or put back is counted. Like averaging a
-long list: with a finger that goes over it three times, twice, or once with good notes.
+Rule: blocks of a row are what fits on the chip; every block that is fetched or put back is counted.
 
 References
 ----------
@@ -50,9 +49,9 @@ def fused(x: Array, traffic: Traffic) -> Array:
     exponentials = np.exp(x - largest)
     total = exponentials.sum(axis=-1, keepdims=True)
     traffic.written += x.nbytes
-    found = np.zeros_like(x)
-    np.divide(exponentials, total, out=found, where=total > 0)
-    return found
+    softmax = np.zeros_like(x)
+    np.divide(exponentials, total, out=softmax, where=total > 0)
+    return softmax
 
 
 def _blocks(x: Array, traffic: Traffic, block: int) -> Iterator[slice]:
@@ -63,12 +62,12 @@ def _blocks(x: Array, traffic: Traffic, block: int) -> Iterator[slice]:
 
 
 def _divided(x: Array, largest: Array, total: Array, traffic: Traffic, block: int) -> Array:
-    found = np.zeros_like(x)
+    softmax = np.zeros_like(x)
     for part in _blocks(x, traffic, block):
         piece = np.exp(x[..., part] - largest)
-        np.divide(piece, total, out=found[..., part], where=total > 0)
+        np.divide(piece, total, out=softmax[..., part], where=total > 0)
         traffic.written += piece.nbytes
-    return found
+    return softmax
 
 
 def _guarded(largest: Array) -> Array:

@@ -1,6 +1,6 @@
 """Something to learn, from a seed alone: numbers that go up by a stride of their own, with slips in between.
 
-Rule: the sequences of a step depend on the seed and the step, not on how many ranks share them. Like reciting tables.
+Rule: the sequences of a step depend on the seed and the step, not on how many ranks share them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) ->
     generator = np.random.default_rng([seed, step])
     first = generator.integers(0, vocabulary, (count, 1))
     stride = generator.integers(1, _STRIDES + 1, (count, 1))
-    told = (first + stride * np.arange(length)) % vocabulary
+    counted = (first + stride * np.arange(length)) % vocabulary
     slips = generator.random((count, length)) < _SLIPS
-    return np.where(slips, generator.integers(0, vocabulary, (count, length)), told)
+    return np.where(slips, generator.integers(0, vocabulary, (count, length)), counted)
 
 
 def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Array:
@@ -57,20 +57,20 @@ def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Arr
     True
     """
     starts = np.random.default_rng([seed, step]).integers(0, len(tokens) - length + 1, count)
-    found: Array = tokens[starts[:, None] + np.arange(length)]
-    return found
+    pieces: Array = tokens[starts[:, None] + np.arange(length)]
+    return pieces
 
 
 def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
     """Parameters before the first step, in float64: normal weights, norms of one, no biases."""
     generator = np.random.default_rng([seed, 2**31])
-    found: dict[str, dict[str, Array]] = {}
+    parameters: dict[str, dict[str, Array]] = {}
     for unit in gpt.units:
-        found[unit] = {}
+        parameters[unit] = {}
         for name, shape in gpt.shapes(unit).items():
             if len(shape) > 1:
-                found[unit][name] = generator.standard_normal(shape) * _DEVIATION
+                parameters[unit][name] = generator.standard_normal(shape) * _DEVIATION
             else:
                 scales = name.endswith("weight")  # of a norm: what has one dimension and is no bias
-                found[unit][name] = np.full(shape, 1.0 if scales else 0.0)
-    return found
+                parameters[unit][name] = np.full(shape, 1.0 if scales else 0.0)
+    return parameters

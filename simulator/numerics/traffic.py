@@ -1,6 +1,6 @@
-"""What goes through HBM while something is computed: counted as it goes.
+"""How many bytes a computation reads from HBM and writes to it: a counter.
 
-Rule: whoever reads an array from HBM, or writes one, says so here; what stays on the chip is not told.
+Rule: whoever reads an array from HBM, or writes one, says so here; what stays on the chip is not counted.
 """
 
 from __future__ import annotations
