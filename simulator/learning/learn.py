@@ -23,7 +23,7 @@ from simulator.numerics import scaling, task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
-from simulator.numerics.schedule import Schedule
+from simulator.numerics.schedule import RateSchedule
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.training_summary import Learning
 from simulator.step.plan import StepPlan
@@ -72,7 +72,7 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     lesson = step.lesson or Lesson()
     # A server that waits for nobody updates with each worker's gradient by itself.
     updates = ranks if step.sharding.asynchronous else 1
-    schedule = Schedule(lesson.schedule, lesson.warmup, step.steps, updates)
+    schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
     if step.optimizer.name == "adam":
         return Adam(lesson.rate, *lesson.betas, lesson.eps, lesson.decay, schedule)
     if step.optimizer.name in ("sgd", "momentum"):

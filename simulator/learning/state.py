@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.numerics.optimizer import State
+from simulator.numerics.optimizer import OptimizerState
 from simulator.numerics.scaling import Scale
 
 Parameters = dict[str, Array]
@@ -67,7 +67,7 @@ class Rank:
         As they are computed with; a sharded step has only what is gathered.
     parts : dict of units to array
         Its part of the parameters that it updates, by what is summed together: as wide as the master copy.
-    states : dict of units to State
+    states : dict of units to OptimizerState
     summed : dict of units to array
         Gradients that all ranks have added up: whole, or this rank's part.
     scattered : dict of (units, micro-batch) to array
@@ -91,7 +91,7 @@ class Rank:
     scale: Scale
     working: dict[str, Parameters]
     parts: dict[Units, Array] = field(default_factory=dict)
-    states: dict[Units, State] = field(default_factory=dict)
+    states: dict[Units, OptimizerState] = field(default_factory=dict)
     summed: dict[Units, Array] = field(default_factory=dict)
     scattered: dict[tuple[Units, int], Array] = field(default_factory=dict)
     gradients: dict[tuple[str, int], Parameters] = field(default_factory=dict)

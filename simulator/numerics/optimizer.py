@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.numerics.schedule import Schedule
+from simulator.numerics.schedule import RateSchedule
 
-_STEADY = Schedule()
+_STEADY = RateSchedule()
 
 
 @dataclass(slots=True)
-class State:
+class OptimizerState:
     """Moments of some parameters, and how many steps they have seen."""
 
     moments: list[Array]
@@ -37,7 +37,7 @@ class Adam:
     rate, first, second, epsilon : float
     decay : float
         Of the parameters themselves, beside the gradient [2]_; 0 for none.
-    schedule : Schedule
+    schedule : RateSchedule
         Of the rate.
     """
 
@@ -46,14 +46,14 @@ class Adam:
     second: float = 0.999
     epsilon: float = 1e-8
     decay: float = 0.0
-    schedule: Schedule = _STEADY
+    schedule: RateSchedule = _STEADY
 
     @property
     def moments(self) -> int:
         """Numbers kept for each parameter."""
         return 2
 
-    def update(self, parameters: Array, gradient: Array, state: State) -> None:
+    def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
         """In place, in PyTorch's order of operations."""
         kind, (momentum, variance) = parameters.dtype.type, state.moments
         scheduled = self.rate * self.schedule.factor(state.steps - 1)
@@ -79,21 +79,21 @@ class Sgd:
         By which the sum shrinks each step; 0 for none.
     decay : float
         Of the parameters, as part of the gradient, which is PyTorch's `weight_decay`.
-    schedule : Schedule
+    schedule : RateSchedule
         Of the rate.
     """
 
     rate: float = 1e-3
     momentum: float = 0.0
     decay: float = 0.0
-    schedule: Schedule = _STEADY
+    schedule: RateSchedule = _STEADY
 
     @property
     def moments(self) -> int:
         """Numbers kept for each parameter."""
         return 1 if self.momentum else 0
 
-    def update(self, parameters: Array, gradient: Array, state: State) -> None:
+    def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
         """In place, in PyTorch's order of operations."""
         kind = parameters.dtype.type
         if self.decay:
@@ -109,12 +109,12 @@ class Sgd:
 Rule = Adam | Sgd
 
 
-def fresh(rule: Rule, parameters: Array) -> State:
+def fresh(rule: Rule, parameters: Array) -> OptimizerState:
     """The state before the first step."""
-    return State([np.zeros_like(parameters) for _ in range(rule.moments)])
+    return OptimizerState([np.zeros_like(parameters) for _ in range(rule.moments)])
 
 
-def step(rule: Rule, parameters: Array, gradient: Array, state: State) -> None:
+def step(rule: Rule, parameters: Array, gradient: Array, state: OptimizerState) -> None:
     """Update parameters and state in place, in the parameters' dtype."""
     state.steps += 1
     rule.update(parameters, gradient, state)

@@ -18,7 +18,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """A linear warmup, and what follows it [1]_.
 
     Attributes
@@ -46,7 +46,7 @@ class Schedule:
 
         Examples
         --------
-        >>> [Schedule("linear", 2, 6).factor(t) for t in range(6)]
+        >>> [RateSchedule("linear", 2, 6).factor(t) for t in range(6)]
         [0.0, 0.5, 1.0, 0.75, 0.5, 0.25]
         """
         at = update // self.updates

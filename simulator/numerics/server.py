@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Array
-from simulator.numerics.optimizer import Rule, State, step
+from simulator.numerics.optimizer import OptimizerState, Rule, step
 
 
 @dataclass(slots=True)
@@ -23,13 +23,13 @@ class Server:
     ----------
     parameters : array
         As wide as the master copy.
-    state : State
+    state : OptimizerState
     version : int
         How often they have been updated.
     """
 
     parameters: Array
-    state: State
+    state: OptimizerState
     version: int = 0
 
     def update(self, rule: Rule, gradient: Array) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.numerics.schedule import Schedule
+from simulator.numerics.schedule import RateSchedule
 from simulator.report.numbers.training_summary import Learning
 from simulator.run import Run, simulate
 from simulator.scenario.load import check_scenario
@@ -194,10 +194,10 @@ def rate(kind: str, warmup: int, steps: int, t: int) -> float:
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 1), (0, 7), (3, 10), (5, 5), (1, 100)])
 def test_schedules_are_those_of_transformers(kind: Any, warmup: int, steps: int) -> None:
-    made = Schedule(kind, warmup, steps)
+    made = RateSchedule(kind, warmup, steps)
     expected = [rate(kind, warmup, steps, t) for t in range(steps)]
     np.testing.assert_allclose([made.factor(t) for t in range(steps)], expected, rtol=1e-15, atol=1e-16)
-    shared = Schedule(kind, warmup, steps, updates=3)
+    shared = RateSchedule(kind, warmup, steps, updates=3)
     np.testing.assert_allclose(
         [shared.factor(u) for u in range(3 * steps)], np.repeat(expected, 3), rtol=1e-15, atol=1e-16
     )
