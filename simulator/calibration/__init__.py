@@ -1,1 +1,1 @@
-"""Constants held against measurements: machines' collectives, kernels, frameworks' training runs."""
+"""Which constants fit the measurements, and how far off are they: machines' collectives, kernels, training runs."""

@@ -1,7 +1,7 @@
-"""Fit the matmul constants of the H100 to the measured table, and tell how far off they are.
+"""Which constants make simulated matmuls of the H100 as fast as the measured ones, and how far off do they stay?
 
-Rule: reads the catalog, writes nothing; scipy is needed here alone. Like tailoring: the cut is fixed (matmul_time), a
-few lengths are taken, and some of the cloth is kept back to see whether it fits.
+Rule: reads the catalog, writes nothing; scipy is needed here alone. The form of the law is fixed (matmul_time), only
+its constants are fitted, and some rows are kept back to test them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "gemm.csv"
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
-# The constants that the table tells, and where each may lie: seconds, exponents, B/s, passes.
+# The constants that the table determines, and the bounds of each: seconds, exponents, B/s, passes.
 BOUNDS: Final = {
     "launch": (1e-6, 7e-6),
     "matmul_prologue": (0.0, 4e-6),
@@ -30,7 +30,7 @@ BOUNDS: Final = {
     "matmul_tf32_operand_rate": (4e12, 60e12),
     "matmul_float8_e4m3fn_copies": (0.0, 4.0),
 }
-# Each of them where a kernel has nothing of the kind; 30 and 1e30 stand for perfect hiding and an endless rate.
+# The value of each at which it has no effect: an exponent of 30 hides the shorter time fully, 1e30 B/s is no bound.
 NEUTRAL: Final = {
     "launch": 0.0,
     "matmul_prologue": 0.0,
@@ -42,7 +42,7 @@ NEUTRAL: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MatmulTable:
     """Rows of the table at one dtype.
 
     Attributes
@@ -59,9 +59,9 @@ class Measured:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def where(self, chosen: Bools) -> Measured:
+    def where(self, chosen: Bools) -> MatmulTable:
         """Some of the rows."""
-        return Measured(self.shapes[chosen], self.seconds[chosen])
+        return MatmulTable(self.shapes[chosen], self.seconds[chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,18 @@ class Misfit:
     largest: float
 
 
-def measured(dtype: str) -> Measured:
+def measured(dtype: str) -> MatmulTable:
     """Read the table at one dtype: "bfloat16", "tf32" or "float8_e4m3fn"."""
     import numpy as np
 
     with _TABLE.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     shapes = np.array([[int(row[c]) for c in ("batch", "m", "n", "k")] for row in rows], np.int64)
-    return Measured(shapes, np.array([float(row[dtype]) * 1e-6 for row in rows]))
+    return MatmulTable(shapes, np.array([float(row[dtype]) * 1e-6 for row in rows]))
 
 
-def possible(rows: Measured, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:
-    """Tell which rows respect the GPU's peak, and an HBM bandwidth [B/s] for all that is read and written."""
+def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:
+    """Which rows are no faster than the GPU's peak and an HBM bandwidth [B/s] for all reads and writes allow."""
     import numpy as np
 
     batch, m, n, k = rows.shapes.T.astype(float)
@@ -94,20 +94,23 @@ def possible(rows: Measured, constants: MatmulConstants, hbm_bandwidth: float) -
     return np.asarray(slow_enough, np.bool_)
 
 
-def errors(constants: MatmulConstants, rows: Measured) -> Floats:
+def errors(constants: MatmulConstants, rows: MatmulTable) -> Floats:
     """ln(simulated / measured) of each row."""
     import numpy as np
 
     return np.asarray(np.log(matmul_times(constants, rows.shapes) / rows.seconds))
 
 
-def misfit(constants: MatmulConstants, rows: Measured) -> Misfit:
-    """Sum the errors up."""
+def misfit(constants: MatmulConstants, rows: MatmulTable) -> Misfit:
+    """Summarize the errors of rows."""
     return _summed(errors(constants, rows))
 
 
-def own_spread(rows: Measured) -> Misfit:
-    """How far (m, n, k) and (n, m, k), the same work transposed, lie apart in the table itself."""
+def own_spread(rows: MatmulTable) -> Misfit:
+    """How much measured times of (m, n, k) and (n, m, k) differ, which are the same work transposed.
+
+    No smooth law can come nearer to the table than this.
+    """
     import numpy as np
 
     shapes: list[tuple[int, ...]] = [tuple(row) for row in rows.shapes.tolist()]
@@ -117,7 +120,7 @@ def own_spread(rows: Measured) -> Misfit:
 
 
 def fit(
-    tables: Mapping[str, Measured],
+    tables: Mapping[str, MatmulTable],
     start: KernelModel,
     *,
     fixed: Mapping[str, float] | None = None,
@@ -128,12 +131,12 @@ def fit(
 
     Parameters
     ----------
-    tables : mapping of str to Measured
+    tables : mapping of str to MatmulTable
         By dtype.
     start : KernelModel
         Gives the data sheet's figures and the best matmuls found, which stay.
     fixed : mapping of str to float, optional
-        Constants that stay at a value.
+        Constants that are not fitted, with their values.
     seed, rounds : int
         Of the search (differential evolution, Storn & Price 1997).
 
@@ -144,28 +147,28 @@ def fit(
 
     Notes
     -----
-    Least is the sum over dtypes of median + 0.8 x 90 % quantile of |ln(simulated / measured)|: most shapes well,
-    few badly, and the few whose library picked an odd kernel do not pull the others along.
+    The search minimizes the sum over dtypes of median + 0.8 x 90 % quantile of |ln(simulated / measured)|. So most
+    shapes fit well, and the few for which the library picked an odd kernel have no influence on the others.
     """
     import numpy as np
     from scipy.optimize import differential_evolution  # type: ignore[import-untyped]
 
-    held = dict(fixed or {})
+    constants = dict(fixed or {})
     used = ("launch", "matmul_prologue", *(f"matmul_{dtype}_" for dtype in tables))
-    free = [name for name in BOUNDS if name not in held and name.startswith(used)]
+    free = [name for name in BOUNDS if name not in constants and name.startswith(used)]
 
     def loss(values: Sequence[float]) -> float:
-        model = start.changed(held | dict(zip(free, map(float, values), strict=True)))
-        found = (np.abs(errors(model.matmul(dtype), rows)) for dtype, rows in tables.items())
-        return sum(float(np.median(off) + 0.8 * np.quantile(off, 0.9)) for off in found)
+        model = start.changed(constants | dict(zip(free, map(float, values), strict=True)))
+        off_by_dtype = (np.abs(errors(model.matmul(dtype), rows)) for dtype, rows in tables.items())
+        return sum(float(np.median(off) + 0.8 * np.quantile(off, 0.9)) for off in off_by_dtype)
 
     limits = [BOUNDS[name] for name in free]
-    found = differential_evolution(loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6)
-    return held | dict(zip(free, map(float, found.x), strict=True))
+    best = differential_evolution(loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6)
+    return constants | dict(zip(free, map(float, best.x), strict=True))
 
 
 def left_out(
-    tables: Mapping[str, Measured], start: KernelModel, *, seed: int = 3, rounds: int = 120
+    tables: Mapping[str, MatmulTable], start: KernelModel, *, seed: int = 3, rounds: int = 120
 ) -> dict[str, tuple[Misfit, Misfit]]:
     """Fit on half of each table's shapes, drawn at random; the misfits on those, and on the others."""
     import numpy as np

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from simulator.basics.whole_files import write_whole
-from simulator.calibration.machines import fit, to_yaml, told
+from simulator.calibration.machines import fit, fit_text, to_yaml
 
 
 def show(
@@ -19,10 +19,10 @@ def show(
     out: Path | None,
 ) -> None:
     """Fit, tell, and print (or write) the YAML section."""
-    found = fit(path, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
-    typer.echo(told(found), err=out is None)
+    fitted = fit(path, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
+    typer.echo(fit_text(fitted), err=out is None)
     if out is None:
-        typer.echo(to_yaml(found), nl=False)
+        typer.echo(to_yaml(fitted), nl=False)
     else:
-        write_whole(out, to_yaml(found))
+        write_whole(out, to_yaml(fitted))
         typer.echo(f"written: {out}")

@@ -12,7 +12,7 @@ import simulator
 from simulator.calibration.kernels import (
     BOUNDS,
     DTYPES,
-    Measured,
+    MatmulTable,
     fit,
     left_out,
     measured,
@@ -22,7 +22,7 @@ from simulator.calibration.kernels import (
 )
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Matmul
-from simulator.report.plots.kernels import Panel, figure
+from simulator.report.plots.kernels import DtypePanel, figure
 from simulator.step.kernels.kernel_time import duration, kernel_model
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
 
@@ -106,7 +106,7 @@ def test_fp8_is_slower_where_b_is_large_as_in_the_table() -> None:
     assert np.mean(wide > tall) > 0.85
 
 
-def swapped(rows: Measured) -> list[tuple[float, float]]:
+def swapped(rows: MatmulTable) -> list[tuple[float, float]]:
     """Times of (m, n, k) with m < n, and of (n, m, k)."""
     time = dict(zip(map(tuple, rows.shapes.tolist()), rows.seconds.tolist(), strict=True))
     return [(t, time[b, n, m, k]) for (b, m, n, k), t in time.items() if m < n and (b, n, m, k) in time]
@@ -162,7 +162,7 @@ def test_the_picture_has_a_panel_for_each_dtype_and_a_point_for_each_row() -> No
     for dtype in DTYPES:
         rows = measured(dtype)
         panels.append(
-            Panel(
+            DtypePanel(
                 dtype,
                 tuple(2.0 * rows.shapes.prod(axis=1)),
                 tuple(rows.seconds),

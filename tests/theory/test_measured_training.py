@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 
-from simulator.calibration.training_runs.checks import left_out, system, without_each, without_facts
-from simulator.calibration.training_runs.playing import Outcome, frameworks, play_rows
+from simulator.calibration.training_runs.checks import fitted_system, left_out, without_each, without_facts
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import errors, is_fitted
 
@@ -19,12 +19,12 @@ FEW = (104, 112, 117, 126, 131, 139, 143, 155, 177, 185, 199, 207, 216, 222)
 
 
 @cache
-def few() -> tuple[Outcome, ...]:
+def few() -> tuple[PlayedRow, ...]:
     return play_rows([row for row in measured("foundry") if row.line in FEW], jobs=1)
 
 
 @cache
-def everything() -> tuple[Outcome, ...]:
+def everything() -> tuple[PlayedRow, ...]:
     return play_rows(measured(), jobs=2)
 
 
@@ -67,7 +67,7 @@ def test_torchtitans_steps_on_h100_are_within_a_tenth() -> None:
 
 @pytest.mark.long
 def test_a_model_size_kept_back_is_foretold_within_three_points() -> None:
-    held = system(everything(), frameworks()["llm_foundry"])
+    held = fitted_system(everything(), frameworks()["llm_foundry"])
     for fitted, kept_back in left_out(held):
         assert kept_back.median - fitted.median <= 0.03, fitted.name
 
@@ -75,7 +75,7 @@ def test_a_model_size_kept_back_is_foretold_within_three_points() -> None:
 @pytest.mark.long
 def test_every_constant_and_every_fact_is_needed() -> None:
     framework = frameworks()["llm_foundry"]
-    all_of_them, *without = without_each(system(everything(), framework))
+    all_of_them, *without = without_each(fitted_system(everything(), framework))
     for found in (*without, *without_facts(everything(), framework)):
         assert found.median > all_of_them.median, found.name
 

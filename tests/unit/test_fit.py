@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.machines import Fit, Sweep, fit, fit_sweep, read_sweep, to_yaml, told
+from simulator.calibration.machines import Fit, Sweep, fit, fit_sweep, fit_text, read_sweep, to_yaml
 from simulator.calibration.machines.records import FitRow
 from simulator.calibration.machines.solve import Constants, Data, solve
 from simulator.cluster.build import build
@@ -92,7 +92,7 @@ def test_the_times_told_are_those_of_the_engine_with_the_written_constants(found
 def test_no_more_than_five_constants_are_set(found: Fit) -> None:
     assert set(found.constants) <= {"startup", "rate_cap", "cross_rate_cap", "half_size", "exponent", "chunks"}
     assert len(found.constants) <= 5
-    assert f"{len(found.constants)} constants: startup" in told(found)
+    assert f"{len(found.constants)} constants: startup" in fit_text(found)
 
 
 def test_the_same_sweep_gives_the_same_fit(found: Fit) -> None:

@@ -1,22 +1,33 @@
-"""The table of measured steps, constants of frameworks and what they do to a step, the fit, the sheets."""
+"""The table of measured steps, constants of frameworks and what they do to a step, the fit, the tables, the pages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from simulator.basics import registry
+from simulator.calibration.machines import page_text as machines_text
+from simulator.calibration.table import Table
 from simulator.calibration.training_runs import kernel_checks
+from simulator.calibration.training_runs import page_text as training_text
 from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
 from simulator.calibration.training_runs.constants import counted
-from simulator.calibration.training_runs.fitting import NEUTRAL, Linear, fit, kernel_time, linear, value, with_values
-from simulator.calibration.training_runs.playing import Outcome, frameworks, play_rows
-from simulator.calibration.training_runs.rows import BEST_MATMUL, Row, cluster_of, measured, step_of
-from simulator.calibration.training_runs.sheets import Sheet
+from simulator.calibration.training_runs.fitting import (
+    NEUTRAL,
+    LinearSystem,
+    fit,
+    kernel_time,
+    linear,
+    value,
+    with_values,
+)
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
+from simulator.calibration.training_runs.rows import BEST_MATMUL, MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
@@ -232,7 +243,7 @@ def test_buffers_of_the_loss_are_given_back(strategy: str) -> None:
     assert dict(peak.by_category)["loss buffers"] == 8 * 4 * 2048 * MPT.vocab_size
 
 
-def small(line: int = 112) -> Row:
+def small(line: int = 112) -> MeasuredRow:
     """13 B on one node, two sequences a GPU."""
     return next(row for row in measured("foundry") if row.line == line)
 
@@ -262,9 +273,9 @@ def test_a_step_whose_states_alone_exceed_memory_is_refused() -> None:
         play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=True)
 
 
-def outcome(error: float, **facts: object) -> Outcome:
+def outcome(error: float, **facts: object) -> PlayedRow:
     row = replace(small(), **facts)  # type: ignore[arg-type]
-    return Outcome(row, row.step_time / (1.0 + error), 40e9, H100.hbm_bytes, 0.0)
+    return PlayedRow(row, row.step_time / (1.0 + error), 40e9, H100.hbm_bytes, 0.0)
 
 
 def test_an_error_is_of_tokens_per_second() -> None:
@@ -301,7 +312,7 @@ def test_no_error_cannot_be_summarised() -> None:
         (outcome(-0.3), "kernels"),
     ],
 )
-def test_the_worst_rows_have_a_reason(found: Outcome, told: str) -> None:
+def test_the_worst_rows_have_a_reason(found: PlayedRow, told: str) -> None:
     (only, reason), *rest = worst([found])
     assert (only, rest) == (found, [])
     assert told in reason
@@ -312,13 +323,13 @@ def test_a_row_slower_than_one_of_longer_sequences_is_told_as_the_sources_puzzle
     assert "slower than sequence 4096" in worst([outcome(0.3), quick])[0][1]
 
 
-def made_up(truth: dict[str, float], rows: int = 40) -> Linear:
+def made_up(truth: dict[str, float], rows: int = 40) -> LinearSystem:
     """Rows that follow the truth exactly, but for one that is far off."""
     drawn = np.random.default_rng(0).uniform(0.05, 0.4, (rows, len(truth)))
     offset = 1.0 - drawn @ np.array(list(truth.values()))
     offset[0] += 0.5
     models = [f"model {i % 4}" for i in range(rows)]
-    return Linear(tuple(replace(small(), model=model) for model in models), tuple(truth), drawn, offset)
+    return LinearSystem(tuple(replace(small(), model=model) for model in models), tuple(truth), drawn, offset)
 
 
 TRUTH = {
@@ -414,10 +425,17 @@ def test_at_most_fifteen_constants_stand_behind_a_row(gpu: str) -> None:
     assert sum(map(len, counted(frameworks()["llm_foundry"], cluster_of(gpu, 8)).values())) <= 15
 
 
-def test_a_sheet_is_written_for_a_terminal_and_for_a_page() -> None:
-    sheet = Sheet("title", ("name", "figure"), (("a", "1"), ("bb", "22")))
-    assert sheet.text() == "title\n  name  figure\n  a          1\n  bb        22"
-    assert sheet.markdown() == "| name | figure |\n|---|---|\n| a | 1 |\n| bb | 22 |\n"
+def test_a_table_is_written_for_a_terminal_and_for_a_page() -> None:
+    table = Table("title", ("name", "figure"), (("a", "1"), ("bb", "22")))
+    assert table.text() == "title\n  name  figure\n  a          1\n  bb        22"
+    assert table.markdown() == "| name | figure |\n|---|---|\n| a | 1 |\n| bb | 22 |\n"
+
+
+@pytest.mark.parametrize(("page", "words"), [("measured", machines_text), ("validation", training_text)])
+def test_a_page_holds_the_words_that_it_is_written_from(page: str, words: ModuleType) -> None:
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    parts = {name: part for name, part in vars(words).items() if name.isupper() and isinstance(part, str)}
+    assert [name for name, part in parts.items() if part not in text] == []
 
 
 def test_the_picture_has_a_point_for_every_run() -> None:

@@ -1,14 +1,14 @@
-"""Fitting a machine: its start-up and its rate against size, from a sweep that somebody measured.
+"""Which start-up and which rate caps make a machine's collectives as fast as an nccl-tests sweep measured them?
 
-Rule: measured times in, a section of a topology file out; the last word has the played simulation. Like tuning a piano:
-listen, turn a few pegs, listen again.
+Rule: measured times in, a section of a topology file out. What is reported of a fit was played by the engine, not
+foreseen by the fit.
 """
 
 from __future__ import annotations
 
+from simulator.calibration.machines.fit_writing import fit_text, to_yaml
 from simulator.calibration.machines.fitting import fit, fit_sweep
-from simulator.calibration.machines.records import Fit, FitRow, Tried
+from simulator.calibration.machines.records import Fit, FitRow, TrialSummary
 from simulator.calibration.machines.sweep import Sweep, read_sweep
-from simulator.calibration.machines.words import to_yaml, told
 
-__all__ = ["Fit", "FitRow", "Sweep", "Tried", "fit", "fit_sweep", "read_sweep", "to_yaml", "told"]
+__all__ = ["Fit", "FitRow", "Sweep", "TrialSummary", "fit", "fit_sweep", "fit_text", "read_sweep", "to_yaml"]

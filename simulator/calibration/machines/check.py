@@ -1,6 +1,6 @@
-"""How far a machine can be trusted: constants held against figures that they were not fitted to.
+"""How far off are a machine's constants on measurements that they were not fitted to?
 
-Rule: what is checked here was not seen by the fit. Like an examination with fresh questions.
+Rule: no size or sweep that is checked here was used by the fit.
 """
 
 from __future__ import annotations

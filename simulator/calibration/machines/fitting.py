@@ -1,7 +1,7 @@
-"""The fit: try the sensible algorithms, play the best of them, keep one, and report.
+"""How is a machine fitted to a measured sweep: which algorithm does it run, and with which constants?
 
-Rule: constants are rounded before the last play, so what is told is what was played. Like trying on shoes: walk in them
-before paying.
+Rule: every sensible algorithm is solved for, the best are played, and one is kept. Constants are rounded before the
+last play, so that reported times are those of the constants as written.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from simulator.calibration.machines.ground import ground
 from simulator.calibration.machines.records import Fit
-from simulator.calibration.machines.refine import Refined, refined
+from simulator.calibration.machines.refine import Refinement, refine
 from simulator.calibration.machines.solve import FREE, Fading
 from simulator.calibration.machines.sweep import Sweep, read_sweep
+from simulator.calibration.machines.sweep_cluster import cluster_for
 from simulator.calibration.machines.trials import Trial, trials
 from simulator.errors import ScenarioError
 
-# How many of the tried are played at every size at most, and how much worse than the best they may look.
+# At most so many of the trials are played at every size, and only those whose loss is at most so many times the best.
 _FINALISTS: Final = 4
 _NEAR: Final = 1.5
-# Losses that differ by less than this part are not told apart by some twenty rows; then the nearer to what libraries
-# run is taken.
+# Some twenty rows cannot distinguish losses that differ by less than this share; of such algorithms the one that
+# communication libraries prefer is taken.
 _EQUAL: Final = 0.2
-# The same for the pieces of one algorithm, where 8 are preferred.
+# The same for one algorithm's numbers of pieces, where 8 are preferred.
 _EQUAL_PIECES: Final = 0.05
 
 
@@ -68,39 +68,40 @@ def fit(
 
 def fit_sweep(sweep: Sweep, *, topology: str | None = None, algorithm: str | None = None, fading: Fading = FREE) -> Fit:
     """Fit a machine to a sweep; see `fit`. `fading` bounds how many constants it gets."""
-    place = ground(sweep, topology)
-    able, too_slow = trials(place.cluster, sweep, algorithm, fading)
+    played_on = cluster_for(sweep, topology)
+    able, too_slow = trials(played_on.cluster, sweep, algorithm, fading)
     if not able:
-        raise ScenarioError(_none(sweep, place.cluster.name, algorithm, [slow.told for slow in too_slow]))
+        raise ScenarioError(_none(sweep, played_on.cluster.name, algorithm, [slow.text for slow in too_slow]))
     # Sorting keeps the order of preference among equals.
-    by_loss = sorted(able, key=lambda trial: trial.tried.loss)
-    near = [trial for trial in by_loss if trial.tried.loss <= _NEAR * by_loss[0].tried.loss][:_FINALISTS]
-    finalists = [(trial, refined(trial, sweep)) for trial in near]
-    chosen, found = _best(finalists, able)
-    rivals = [other.tried for trial, other in finalists if trial is not chosen]
-    rivals += [trial.tried for trial in by_loss[len(near) :]]
+    by_loss = sorted(able, key=lambda trial: trial.summary.loss)
+    near = [trial for trial in by_loss if trial.summary.loss <= _NEAR * by_loss[0].summary.loss][:_FINALISTS]
+    finalists = [(trial, refine(trial, sweep)) for trial in near]
+    chosen, refinement = _best(finalists, able)
+    rivals = [other.summary for trial, other in finalists if trial is not chosen]
+    rivals += [trial.summary for trial in by_loss[len(near) :]]
     return Fit(
         operation=sweep.operation,
         world_size=sweep.world_size,
-        nodes=max(1, len(place.cluster.nodes)),
-        topology=place.cluster.name,
-        base=place.base,
-        machine=found.machine,
-        rows=found.rows,
-        tried=(found.tried, *sorted(rivals, key=lambda tried: tried.loss), *too_slow),
-        assumed=sweep.assumed + place.assumed,
+        nodes=max(1, len(played_on.cluster.nodes)),
+        topology=played_on.cluster.name,
+        base=played_on.base,
+        machine=refinement.machine,
+        rows=refinement.rows,
+        tried=(refinement.summary, *sorted(rivals, key=lambda tried: tried.loss), *too_slow),
+        assumed=sweep.assumed + played_on.assumed,
         source=sweep.source,
     )
 
 
-def _best(finalists: list[tuple[Trial, Refined]], preferred: list[Trial]) -> tuple[Trial, Refined]:
-    least = min(found.tried.loss for _, found in finalists)
-    equal = [pair for pair in finalists if pair[1].tried.loss <= least * (1.0 + _EQUAL)]
+def _best(finalists: list[tuple[Trial, Refinement]], preferred: list[Trial]) -> tuple[Trial, Refinement]:
+    """Of finalists whose losses are about equal, the one that stands first in the order of preference."""
+    least = min(refinement.summary.loss for _, refinement in finalists)
+    equal = [pair for pair in finalists if pair[1].summary.loss <= least * (1.0 + _EQUAL)]
     first = min(preferred.index(trial) for trial, _ in equal)
     name = preferred[first].response.algorithm
     same = [pair for pair in finalists if pair[0].response.algorithm == name]
-    bound = min(found.tried.loss for _, found in same) * (1.0 + _EQUAL_PIECES)
-    return min((pair for pair in same if pair[1].tried.loss <= bound), key=lambda pair: preferred.index(pair[0]))
+    bound = min(refinement.summary.loss for _, refinement in same) * (1.0 + _EQUAL_PIECES)
+    return min((pair for pair in same if pair[1].summary.loss <= bound), key=lambda pair: preferred.index(pair[0]))
 
 
 def _none(sweep: Sweep, topology: str, algorithm: str | None, slow: list[str]) -> str:

@@ -1,7 +1,6 @@
-"""What stands around the rows of a sweep: ranks, hosts, GPU, operation.
+"""What does a measured sweep's file say of its machine: ranks, hosts, GPU, operation?
 
-Rule: the rank list of nccl-tests and the columns of a CSV file are read; nothing else is looked at. Like the front page
-of a report.
+Rule: read from the rank list of nccl-tests or from the columns of a CSV file, and from nothing else.
 """
 
 from __future__ import annotations
@@ -78,11 +77,11 @@ def _from_log(text: str, path: Path | str) -> Header:
     if numbers and numbers != list(range(len(numbers))):
         raise ScenarioError(f"{path}: ranks: got numbers {numbers}; must be 0 to {len(numbers) - 1}: is the log whole?")
     named = [operation_of(name) for name in _PROGRAM.findall(text)]
-    found = {name for name in named if name}
+    operations = {name for name in named if name}
     return Header(
         world_size=len(numbers) or None,
         nodes=len({host for _, host, _ in ranks}) or None,
-        operation=found.pop() if len(found) == 1 else None,
+        operation=operations.pop() if len(operations) == 1 else None,
         gpu=ranks[0][2] if ranks else "",
     )
 

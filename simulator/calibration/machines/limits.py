@@ -1,7 +1,6 @@
-"""Which links hold a machine back: those inside its nodes or those between them.
+"""Which links hold a machine back, those inside its nodes or those between them, and so which cap is fitted?
 
-Rule: one sweep tells one rate, so one cap is fitted: of the links that its largest array fills most. Like asking which
-of two doors the queue stands at.
+Rule: one sweep determines one rate, so one cap is fitted: of the links that its largest array fills most.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics.dtypes import find
-from simulator.calibration.machines.ground import with_machine
 from simulator.calibration.machines.response import Limit
 from simulator.calibration.machines.sweep import Sweep
+from simulator.calibration.machines.sweep_cluster import with_machine
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
@@ -77,11 +76,11 @@ def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]
         for link in log.routes[route]:
             carried[link] = carried.get(link, 0.0) + float(log.nbytes[i])
     bandwidth = cluster.router.bandwidth
-    found: list[tuple[Limit, float, float]] = []
+    uses: list[tuple[Limit, float, float]] = []
     for route, (src, dst) in ends.items():
         a, b = node_of.get(log.vertices[src]), node_of.get(log.vertices[dst])
         limit: Limit = "across" if a is not None and b is not None and a != b else "inside"
         links = log.routes[route]
         busy = max((carried[link] / bandwidth[link] for link in links), default=0.0)
-        found.append((limit, busy, min((bandwidth[link] for link in links), default=float("inf"))))
-    return found
+        uses.append((limit, busy, min((bandwidth[link] for link in links), default=float("inf"))))
+    return uses

@@ -1,6 +1,6 @@
-"""The project's own table of measured collectives: catalog/measured/collectives.csv.
+"""Which measured sweeps does the project have: the table catalog/measured/collectives.csv.
 
-Rule: every row names its source. Like a museum's register.
+Rule: every row names its source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "collectives
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSweep:
     """One sweep of the table.
 
     Attributes
@@ -34,7 +34,7 @@ class Measured:
     sweep: Sweep
 
 
-def measured_sweeps() -> dict[str, Measured]:
+def measured_sweeps() -> dict[str, MeasuredSweep]:
     """Read the table: every sweep by name, in the table's order.
 
     Examples
@@ -49,7 +49,7 @@ def measured_sweeps() -> dict[str, Measured]:
     return {name: _measured(name, rows) for name, rows in by_name.items()}
 
 
-def measured_sweep(name: str) -> Measured:
+def measured_sweep(name: str) -> MeasuredSweep:
     """One sweep of the table; UnknownNameError with "did you mean" otherwise."""
     sweeps = measured_sweeps()
     if name not in sweeps:
@@ -57,7 +57,7 @@ def measured_sweep(name: str) -> Measured:
     return sweeps[name]
 
 
-def _measured(name: str, rows: list[dict[str, str]]) -> Measured:
+def _measured(name: str, rows: list[dict[str, str]]) -> MeasuredSweep:
     first = rows[0]
     sweep = Sweep(
         operation=operation_of(first["op"]) or first["op"],
@@ -67,4 +67,4 @@ def _measured(name: str, rows: list[dict[str, str]]) -> Measured:
         gpu=first["gpu"],
         source=first["source"],
     )
-    return Measured(name, first["topology"], sweep)
+    return MeasuredSweep(name, first["topology"], sweep)

@@ -1,7 +1,7 @@
-"""The page docs/measured.md and its figure: `python -m simulator.calibration.machines.page` writes both anew.
+"""How is the page docs/measured.md written, with its figure? By `python -m simulator.calibration.machines.page`.
 
-Rule: every number on the page is computed here from the table and the shipped topologies; only words are written by
-hand. Like a balance sheet.
+Rule: every number on the page is computed here from the table and the shipped topologies; only words (page_text.py) are
+written by hand.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy as np
 
 from simulator.basics.units import format_bytes, format_time
 from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
+from simulator.calibration.machines.fit_writing import written
 from simulator.calibration.machines.fitting import fit_sweep
-from simulator.calibration.machines.measured import Measured, measured_sweeps
+from simulator.calibration.machines.measured import MeasuredSweep, measured_sweeps
 from simulator.calibration.machines.page_text import AFTER, BEFORE, RING, RING_WHY, WHY, XLA
 from simulator.calibration.machines.records import FitRow, constants, large
 from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading
 from simulator.calibration.machines.solve import FREE, Fading
-from simulator.calibration.machines.words import written
+from simulator.calibration.table import Table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
 from simulator.report.plots import measured as plot_measured
@@ -42,9 +43,9 @@ def write(folder: Path) -> None:
     """Write measured.md and images/measured.{png,svg} into a docs folder."""
     sweeps = measured_sweeps()
     played = {name: _played(sweeps[name]) for name in FITTED}
-    rows = {name: found for name, (_, found) in played.items()}
-    drawn = plot_measured.figure([_panel(name, sweeps[name], rows[name]) for name in FITTED], _finding(rows))
-    style.save(drawn, folder / "images", "measured")
+    rows = {name: fit_rows for name, (_, fit_rows) in played.items()}
+    fig = plot_measured.figure([_panel(name, sweeps[name], rows[name]) for name in FITTED], _finding(rows))
+    style.save(fig, folder / "images", "measured")
     parts = [
         BEFORE,
         _constants({name: machine for name, (machine, _) in played.items()}),
@@ -59,16 +60,16 @@ def write(folder: Path) -> None:
     (folder / "measured.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def _played(held: Measured) -> tuple[MachineCollective, tuple[FitRow, ...]]:
-    cluster = build(held.topology, held.sweep.world_size)
-    machine = cluster.collectives[held.sweep.operation]
-    return machine, machine_rows(cluster, held.sweep, machine)
+def _played(measured: MeasuredSweep) -> tuple[MachineCollective, tuple[FitRow, ...]]:
+    cluster = build(measured.topology, measured.sweep.world_size)
+    machine = cluster.collectives[measured.sweep.operation]
+    return machine, machine_rows(cluster, measured.sweep, machine)
 
 
-def _panel(name: str, held: Measured, rows: Sequence[FitRow]) -> plot_measured.Panel:
-    n = held.sweep.world_size
+def _panel(name: str, measured: MeasuredSweep, rows: Sequence[FitRow]) -> plot_measured.MachinePanel:
+    n = measured.sweep.world_size
     factor = 2 * (n - 1) / n
-    return plot_measured.Panel(
+    return plot_measured.MachinePanel(
         f"{_NAMES[name]}: {rows[-1].error:+.1%} at {format_bytes(rows[-1].size)}",
         tuple(float(row.size) for row in rows),
         tuple(factor * row.size / row.measured for row in rows),
@@ -77,8 +78,8 @@ def _panel(name: str, held: Measured, rows: Sequence[FitRow]) -> plot_measured.P
 
 
 def _finding(rows: Mapping[str, Sequence[FitRow]]) -> str:
-    middle = max(_median(found) for found in rows.values())
-    last = max(abs(found[-1].error) for found in rows.values())
+    middle = max(_median(fit_rows) for fit_rows in rows.values())
+    last = max(abs(fit_rows[-1].error) for fit_rows in rows.values())
     return (
         f"all_reduce on six machines: the simulated time is off by {middle:.1%} at most in the median from 1 MiB up, "
         f"by {last:.1%} at most at the largest size"
@@ -90,8 +91,7 @@ def _median(rows: Sequence[FitRow]) -> float:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+    return Table("", tuple(head), tuple(map(tuple, rows))).markdown()
 
 
 def _constants(machines: Mapping[str, MachineCollective]) -> str:
@@ -105,84 +105,86 @@ def _constants(machines: Mapping[str, MachineCollective]) -> str:
 
 
 def _errors(rows: Mapping[str, Sequence[FitRow]]) -> str:
-    told = []
-    for name, found in rows.items():
-        small = [abs(row.error) for row in found if row.size < 2**20]
-        worst = max(large(found), key=lambda row: abs(row.error))
-        told.append([
-            _NAMES[name], str(len(large(found))), f"{_median(found):.1%}", f"{found[-1].error:+.1%}",
+    lines = []
+    for name, fit_rows in rows.items():
+        small = [abs(row.error) for row in fit_rows if row.size < 2**20]
+        worst = max(large(fit_rows), key=lambda row: abs(row.error))
+        lines.append([
+            _NAMES[name], str(len(large(fit_rows))), f"{_median(fit_rows):.1%}", f"{fit_rows[-1].error:+.1%}",
             f"{worst.error:+.1%} at {format_bytes(worst.size)}", f"{median(small):.1%}" if small else "not measured",
         ])  # fmt: skip
     head = ["machine", "sizes from 1 MiB", "median", "largest size", "worst", "median below 1 MiB"]
-    return _table(head, told)
+    return _table(head, lines)
 
 
 def _worst(rows: Mapping[str, Sequence[FitRow]]) -> str:
-    told = [
+    lines = [
         [_NAMES[name], format_bytes(r.size), format_time(r.measured), format_time(r.simulated), f"{r.error:+.1%}"]
-        for name, found in rows.items()
-        for r in sorted(large(found), key=lambda row: -abs(row.error))[:2]
+        for name, fit_rows in rows.items()
+        for r in sorted(large(fit_rows), key=lambda row: -abs(row.error))[:2]
     ]
-    return "The two worst rows of each:\n\n" + _table(["machine", "size", "measured", "simulated", "error"], told) + WHY
+    return (
+        "The two worst rows of each:\n\n" + _table(["machine", "size", "measured", "simulated", "error"], lines) + WHY
+    )
 
 
-def _left_out(sweeps: Mapping[str, Measured]) -> str:
-    told = []
+def _left_out(sweeps: Mapping[str, MeasuredSweep]) -> str:
+    lines = []
     for name in FITTED:
         machine = build(sweeps[name].topology, sweeps[name].sweep.world_size).collectives["all_reduce"]
         kept, between = left_out(sweeps[name].sweep, sweeps[name].topology, machine.algorithm)
-        told.append([
+        lines.append([
             _NAMES[name], str(len(large(kept))), f"{_median(kept):.1%}", str(len(large(between))),
             f"{_median(between):.1%}", f"{between[-1].error:+.1%} at {format_bytes(between[-1].size)}",
         ])  # fmt: skip
     head = ["machine", "sizes fitted", "their median", "sizes left out", "their median", "the largest left out"]
     return (
         "## Sizes that the fit did not see\n\nFitted to every other size (counted from the largest), played at the "
-        "sizes between, errors from 1 MiB up:\n\n" + _table(head, told)
+        "sizes between, errors from 1 MiB up:\n\n" + _table(head, lines)
     )
 
 
-def _rings(sweeps: Mapping[str, Measured]) -> str:
+def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
     """The operations that have one sweep: with how many constants, and how far off."""
-    told = []
+    lines = []
     for operation, name in RINGS.items():
-        held = sweeps[name]
-        machines = build(held.topology, held.sweep.world_size).collectives
+        measured = sweeps[name]
+        machines = build(measured.topology, measured.sweep.world_size).collectives
         cases = [(2, Fading(allowed=False)), (3, ring_fading(None)), (4, FREE)]
         if operation != "all_gather":
             cases.insert(0, (1, ring_fading(machines["all_gather"])))
         for count, fading in cases:
-            fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
+            fit = fit_sweep(measured.sweep, topology=measured.topology, algorithm="ring", fading=fading)
             taken = constants(fit.machine) == constants(machines[operation])
             text = written(fit.machine)
             figures = [text.get(key, "") for key in ("startup", "rate_cap", "half_size", "exponent")]
             errors = [abs(row.error) for row in fit.large]
-            told.append([
+            lines.append([
                 operation, f"**{count}**" if taken else str(count), *figures, f"{fit.median:.1%}",
                 f"{np.quantile(errors, 0.9):.1%}", f"{fit.at_largest:+.1%}",
             ])  # fmt: skip
     head = ["operation", "constants fitted", "`startup`", "`rate_cap`", "`half_size`", "`exponent`", "median",
             "90 % below", "at 2 GiB"]  # fmt: skip
-    return RING + _table(head, told) + RING_WHY
+    return RING + _table(head, lines) + RING_WHY
 
 
-def _others(sweeps: Mapping[str, Measured]) -> str:
-    told = []
-    for name, held in sweeps.items():
+def _others(sweeps: Mapping[str, MeasuredSweep]) -> str:
+    lines = []
+    for name, measured in sweeps.items():
         if name in FITTED or name in RINGS.values():
             continue
-        algorithm, rows = shipped_rows(held.sweep, held.topology)
+        algorithm, rows = shipped_rows(measured.sweep, measured.topology)
         signed = median(row.error for row in large(rows))
-        told.append([
-            held.sweep.operation, str(held.sweep.world_size), algorithm, f"{_median(rows):.0%}", f"{signed:+.0%}",
-            f"{rows[-1].error:+.0%}",
+        lines.append([
+            measured.sweep.operation, str(measured.sweep.world_size), algorithm, f"{_median(rows):.0%}",
+            f"{signed:+.0%}", f"{rows[-1].error:+.0%}",
         ])  # fmt: skip
     head = ["operation", "H100", "algorithm", "median of the error's size", "median error", "at 2 GiB"]
-    return XLA + _table(head, told)
+    return XLA + _table(head, lines)
 
 
-def _sources(sweeps: Mapping[str, Measured]) -> str:
-    named = {held.sweep.source: None for held in sweeps.values()}
+def _sources(sweeps: Mapping[str, MeasuredSweep]) -> str:
+    named = {measured.sweep.source: None for measured in sweeps.values()}
     return "\n" + "".join(f"- {source}\n" for source in named)
 
 

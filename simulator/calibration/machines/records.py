@@ -1,6 +1,6 @@
-"""What a fit found. Records.
+"""What is the result of fitting a machine: its constants, each size's error, and what else was tried?
 
-Rule: everything that a table or a file is written from is kept here. Like a surveyor's sheet.
+Rule: everything that a fit's table or its topology file is written from is kept in these records.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from simulator.cluster.cluster import MachineCollective
 
-# Errors are told from here on [B]: below it only the start-up counts, and no training step sends so little at once.
+# Errors are reported from this size on [B]: below it only the start-up counts, and no training step sends so little at
+# once.
 LARGE: Final = 2**20
 
 
@@ -27,7 +28,7 @@ class FitRow:
     measured, simulated : float
         [s]
     played : bool
-        Whether the engine played it; else it is what the fit foresees.
+        Whether the engine played it; otherwise the simulated time is the fit's prediction.
     """
 
     size: int
@@ -42,7 +43,7 @@ class FitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrialSummary:
     """One algorithm that was tried, with its best constants.
 
     Attributes
@@ -54,7 +55,7 @@ class Tried:
     at_largest : float
         Error at the largest size.
     loss : float
-        What is compared.
+        What trials are compared by.
     """
 
     algorithm: str
@@ -64,8 +65,8 @@ class Tried:
     loss: float
 
     @property
-    def told(self) -> str:
-        """In a few words."""
+    def text(self) -> str:
+        """The algorithm and its errors, or how much too slow it is."""
         name = self.algorithm + ("" if self.chunks is None else f" in {self.chunks} pieces")
         if self.median == float("inf"):
             return f"{name} takes {1 + self.at_largest:.3g} times as long"
@@ -88,7 +89,7 @@ class Fit:
         The constants, as they stand in the topology file.
     rows : tuple of FitRow
         By size.
-    tried : tuple of Tried
+    tried : tuple of TrialSummary
         Best first; the first is the machine's.
     assumed : tuple of str
         What the sweep did not say.
@@ -103,7 +104,7 @@ class Fit:
     base: str | Mapping[str, Any]
     machine: MachineCollective
     rows: tuple[FitRow, ...]
-    tried: tuple[Tried, ...]
+    tried: tuple[TrialSummary, ...]
     assumed: tuple[str, ...]
     source: str
 
@@ -140,10 +141,10 @@ def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:
 
 def constants(machine: MachineCollective) -> dict[str, float]:
     """The constants of a machine that are not left at their default, by name, in SI units."""
-    held: dict[str, float] = {"startup": machine.startup}
+    values: dict[str, float] = {"startup": machine.startup}
     for name in ("rate_cap", "cross_rate_cap"):
         if getattr(machine, name) != float("inf"):
-            held[name] = getattr(machine, name)
+            values[name] = getattr(machine, name)
     if machine.half_size:
-        held |= {"half_size": machine.half_size, "exponent": machine.exponent}
-    return held | ({} if machine.chunks is None else {"chunks": machine.chunks})
+        values |= {"half_size": machine.half_size, "exponent": machine.exponent}
+    return values | ({} if machine.chunks is None else {"chunks": machine.chunks})

@@ -1,6 +1,8 @@
-"""From foreseen to played: solve, play every size, correct, and solve again.
+"""How do constants that fit predicted times come to fit played ones?
 
-Rule: the engine has the last word. Like rehearsing with the orchestra after practising alone.
+By turns: play every size, correct the prediction by what was played, solve again.
+
+Rule: the errors that count are those of played times.
 """
 
 from __future__ import annotations
@@ -11,52 +13,55 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
-from simulator.calibration.machines.records import FitRow, Tried
+from simulator.calibration.machines.records import FitRow, TrialSummary
 from simulator.calibration.machines.response import played
 from simulator.calibration.machines.solve import Constants, Data, loss, solve
 from simulator.calibration.machines.sweep import Sweep
-from simulator.calibration.machines.trials import Trial, data, judged
+from simulator.calibration.machines.trials import Trial, data, summarize_trial
 from simulator.cluster.cluster import MachineCollective
 
 _ROUNDS: Final = 5
-# A round that changes the loss by less than this part is the last.
+# A round that changes the loss by less than this share is the last.
 _SETTLED: Final = 0.01
-# Transfers that are played in one round; where one size has many, only some sizes are played, the others foreseen.
+# At most so many transfers are played in one round; of an algorithm with many only some sizes are played, the others
+# predicted.
 _MOST_TRANSFERS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Refined:
+class Refinement:
     """Rounded constants and what they give when played."""
 
     machine: MachineCollective
     rows: tuple[FitRow, ...]
-    tried: Tried
+    summary: TrialSummary
 
 
-def refined(trial: Trial, sweep: Sweep) -> Refined:
-    """Play a trial's constants and mend them; the best of a few rounds."""
-    measured, found = data(sweep), trial.constants
+def refine(trial: Trial, sweep: Sweep) -> Refinement:
+    """Play a trial's constants, correct them by what was played, and repeat; the best of a few rounds."""
+    measured, constants = data(sweep), trial.constants
     factor = np.ones_like(measured.sizes)
-    rounds: list[Refined] = []
+    rounds: list[Refinement] = []
     for number in range(_ROUNDS):
         if number:
-            found, _ = solve(
-                measured, _Corrected(trial, factor), trial.response.fastest, fading=trial.fading, start=found
+            constants, _ = solve(
+                measured, _Corrected(trial, factor), trial.response.fastest, fading=trial.fading, start=constants
             )
-        machine = _machine(trial, found, sweep)
-        bare = trial.response.times(measured.sizes, found.caps(measured.sizes), trial.chunks)
+        machine = _machine(trial, constants, sweep)
+        bare = trial.response.times(measured.sizes, constants.caps(measured.sizes), trial.chunks)
         rows = _play(trial, machine, sweep, machine.startup + factor * bare)
         factor = np.array([row.simulated - machine.startup for row in rows]) / bare
-        rounds.append(Refined(machine, rows, judged(machine.algorithm, trial.chunks, rows, _lost(rows, measured))))
-        if number and abs(rounds[-1].tried.loss / rounds[-2].tried.loss - 1.0) < _SETTLED:
+        rounds.append(
+            Refinement(machine, rows, summarize_trial(machine.algorithm, trial.chunks, rows, _loss_of(rows, measured)))
+        )
+        if number and abs(rounds[-1].summary.loss / rounds[-2].summary.loss - 1.0) < _SETTLED:
             break
-    return min(rounds, key=lambda one: one.tried.loss)
+    return min(rounds, key=lambda one: one.summary.loss)
 
 
 @dataclass(frozen=True, slots=True)
 class _Corrected:
-    """Foreseen times, each size corrected by what its last play showed."""
+    """Predicted times, each size's multiplied by its last played over its last predicted time."""
 
     trial: Trial
     factor: Floats
@@ -65,12 +70,12 @@ class _Corrected:
         return self.factor * self.trial.response.times(sizes, caps, self.trial.chunks)
 
 
-def _lost(rows: tuple[FitRow, ...], measured: Data) -> float:
+def _loss_of(rows: tuple[FitRow, ...], measured: Data) -> float:
     return loss(np.log([row.simulated / row.measured for row in rows]), measured.weights)
 
 
 def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, foreseen: Floats) -> tuple[FitRow, ...]:
-    """Play every size; of a costly play the largest, the smallest and some between."""
+    """Play every size; where that costs too much, the largest, the smallest and some between."""
     response, count = trial.response, len(sweep.rows)
     rows: dict[int, FitRow] = {}
     chosen = [count - 1]
@@ -88,13 +93,13 @@ def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, foreseen: Floa
     return tuple(rows[number] for number in range(count))
 
 
-def _machine(trial: Trial, found: Constants, sweep: Sweep) -> MachineCollective:
+def _machine(trial: Trial, constants: Constants, sweep: Sweep) -> MachineCollective:
     """The constants with four digits, as they go into a file."""
     return replace(
-        trial.response.machine(_rounded(found.cap), trial.chunks),
-        startup=_rounded(found.startup),
-        half_size=_rounded(found.half_size),
-        exponent=_rounded(found.exponent),
+        trial.response.machine(_rounded(constants.cap), trial.chunks),
+        startup=_rounded(constants.startup),
+        half_size=_rounded(constants.half_size),
+        exponent=_rounded(constants.exponent),
         source=f"fitted to {sweep.source}",
     )
 

@@ -1,7 +1,7 @@
-"""How long a collective takes on a cluster, for any size and rate cap, from a few plays.
+"""How long does a collective take on a cluster at any size and rate cap, predicted from a few plays?
 
-Rule: played where it bends, straight lines between. A play is homogeneous: latencies are paid once, bytes are paid by
-rate, so time = L(pieces) + S g(cap, pieces), and g is known from plays of one large array. Like a tide table.
+Rule: latencies are paid once and bytes by rate, so time = L(pieces) + S g(cap, pieces). One small array gives L. One
+large array, played at the caps where g bends, gives g, which is linear in 1 / cap between them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import find
-from simulator.calibration.machines.ground import with_machine
+from simulator.calibration.machines.sweep_cluster import with_machine
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
@@ -22,8 +22,8 @@ from simulator.records.timeline import Timeline
 
 Limit = Literal["inside", "across"]
 
-# Caps that are played, as parts of the fastest link: time bends where flows that share it stop being held back by each
-# other (a half, a third); below, where caps rule alone, it is straight in 1 / cap.
+# Caps that are played, as shares of the fastest link. Time over 1 / cap bends where flows that share a link stop
+# holding each other back (a half, a third); at smaller caps, which alone bound flows, it is a straight line.
 _CAPS: Final = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 1 / 3, 0.2, 0.1)
 _LARGE: Final = 2**32
 _SMALL: Final = 2**12
@@ -46,7 +46,7 @@ class Response:
     cluster : Cluster
     operation, algorithm, dtype : str
     limit : {"inside", "across"}
-        Which cap is turned.
+        Which cap is varied.
     fastest : float
         Bandwidth of the fastest link that the cap bounds [B/s].
     """
@@ -79,7 +79,7 @@ class Response:
         return self._tables[pieces]
 
     def _time(self, nbytes: int, cap: float, pieces: int | None) -> float:
-        # The pieces are asked for outright: a small array would else not be cut.
+        # The pieces are asked for explicitly, because a machine does not cut small arrays by itself.
         machine = self.machine(cap)
         elements = nbytes // find(self.dtype).itemsize
         n = self.cluster.world_size
@@ -89,14 +89,14 @@ class Response:
         return execute(planned.program, cluster).end
 
     def times(self, sizes: Floats, caps: Floats, chunks: int | None) -> Floats:
-        """Foresee the time of each size [B] with its own cap [B/s], without start-up [s]."""
-        found = np.empty_like(sizes)
+        """Predict the time of each size [B] with its own cap [B/s], without start-up [s]."""
+        seconds = np.empty_like(sizes)
         bounds = [MachineCollective(self.algorithm, chunks=chunks).segments(size) for size in sizes]
         for pieces in set(bounds):
             mine = np.array([bound == pieces for bound in bounds])
             latency, slopes = self.table(pieces)
-            found[mine] = latency + sizes[mine] * self._slope(caps[mine], slopes)
-        return found
+            seconds[mine] = latency + sizes[mine] * self._slope(caps[mine], slopes)
+        return seconds
 
     def _slope(self, caps: Floats, slopes: Floats) -> Floats:
         inverse, known = 1.0 / caps, 1.0 / self.caps

@@ -1,7 +1,7 @@
-"""The fitted sections of the shipped topologies: `python -m simulator.calibration.machines.shipped` writes them anew.
+"""Which constants do the shipped topologies have? `python -m simulator.calibration.machines.shipped` writes them anew.
 
-Rule: what was not measured on a machine says so, and from which it is taken. Like a recipe book that marks which dishes
-were cooked.
+Rule: the source of a constant that was not measured on that machine says so, and names the machine that it is taken
+from.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from simulator.calibration.machines.fit_writing import section, without_section
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.measured import measured_sweep
 from simulator.calibration.machines.solve import FREE, Constants, Fading
-from simulator.calibration.machines.words import section, without_section
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
 
-# Sweeps of all_reduce that the constants are fitted to; the table's others are only held against them.
+# Sweeps of all_reduce that the constants are fitted to; the table's others only check them.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")
 # The only sweeps of these operations over a full node, taken for a ring as NCCL runs it; those over 2 and 4 of its GPUs
 # are held out.
@@ -30,16 +30,17 @@ _ROOT: Final = 0.5
 
 def machines() -> dict[str, MachineCollective]:
     """Fit every sweep of FITTED, then those of RINGS."""
-    found = {name: _fitted(name) for name in FITTED}
+    fitted = {name: _fitted(name) for name in FITTED}
     for name in RINGS.values():
-        found[name] = _fitted(name, "ring", ring_fading(found.get(RINGS["all_gather"])))
-    return found
+        fitted[name] = _fitted(name, "ring", ring_fading(fitted.get(RINGS["all_gather"])))
+    return fitted
 
 
 def ring_fading(gather: MachineCollective | None) -> Fading:
-    """Caps of rings fade with the root of the size, and both operations alike: more would explain no more.
+    """How caps of rings depend on the size: with its square root, and for both operations alike.
 
-    What more constants explain stands in docs/measured.md. Exponents fitted to all-reduces lie from 0.51 to 0.75.
+    More constants would explain no more; docs/measured.md has the figures. Exponents fitted to all-reduces lie from
+    0.51 to 0.75.
     """
     if gather is None:
         return Fading(exponent=_ROOT)
@@ -48,20 +49,22 @@ def ring_fading(gather: MachineCollective | None) -> Fading:
 
 
 def _fitted(name: str, algorithm: str | None = None, fading: Fading = FREE) -> MachineCollective:
-    held = measured_sweep(name)
-    machine = fit_sweep(held.sweep, topology=held.topology, algorithm=algorithm, fading=fading).machine
+    measured = measured_sweep(name)
+    machine = fit_sweep(measured.sweep, topology=measured.topology, algorithm=algorithm, fading=fading).machine
     given = "" if fading.like is None else ", start-up and half size as its all_gather's"
-    return replace(machine, source=f"fitted to {held.sweep.world_size} {held.sweep.gpu}{given}: {held.sweep.source}")
+    return replace(
+        machine, source=f"fitted to {measured.sweep.world_size} {measured.sweep.gpu}{given}: {measured.sweep.source}"
+    )
 
 
 def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, MeasuredOperation]]:
     """What each shipped topology runs by operation, from the fits by sweep."""
     all_reduces = _all_reduces(fitted)
-    found = {name: {"all_reduce": both} for name, both in all_reduces.items()}
+    by_topology = {name: {"all_reduce": both} for name, both in all_reduces.items()}
     for operation, sweep in RINGS.items():
         for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_node).items():
-            found[name][operation] = MeasuredOperation(ring, _over_nodes(name, ring, all_reduces))
-    return found
+            by_topology[name][operation] = MeasuredOperation(ring, _over_nodes(name, ring, all_reduces))
+    return by_topology
 
 
 def _all_reduces(fitted: Mapping[str, MachineCollective]) -> dict[str, MeasuredOperation]:
@@ -91,21 +94,21 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
 
 
 def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
-    """Several such rings at once; what the network adds to the start-up, and its cap, as of all_reduces."""
+    """Several such rings at once; the network's part of the start-up and its cap are those of all_reduces."""
     own = all_reduces[name]
-    # An all_reduce that its links inside hold back tells no cap between nodes.
-    held_by = {"dgx_h100": "dgx_b200"}.get(name, name)
-    network = all_reduces[held_by].nodes
+    # An all_reduce that the links inside its nodes hold back determines no cap between nodes.
+    other = {"dgx_h100": "dgx_b200"}.get(name, name)
+    network = all_reduces[other].nodes
     if own.one_node is None or own.nodes is None or network is None:
         raise ValueError(f"{name} has no all_reduce to take the network's part from")
     startup = float(f"{ring.startup + own.nodes.startup - own.one_node.startup:.4g}")
-    told = f"{_ABSENT}: rings as in one node, the network's start-up as of its all_reduce, "
+    why = f"{_ABSENT}: rings as in one node, the network's start-up as of its all_reduce, "
     if network.cross_rate_cap == float("inf"):
-        told += "no cap between nodes but its cards' rating"
+        why += "no cap between nodes but its cards' rating"
     else:
-        told += f"cap between nodes as of the all_reduce of {held_by}" + (", the same cards" if held_by != name else "")
+        why += f"cap between nodes as of the all_reduce of {other}" + (", the same cards" if other != name else "")
     machine = replace(ring, algorithm="multi_ring", startup=startup, cross_rate_cap=network.cross_rate_cap)
-    return _said(machine, told)
+    return _said(machine, why)
 
 
 def _said(machine: MachineCollective, why: str) -> MachineCollective:

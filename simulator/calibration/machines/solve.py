@@ -1,7 +1,7 @@
-"""Start-up, cap, half size and exponent from times: a robust least-squares fit of logarithms.
+"""Which start-up, cap, half size and exponent come nearest to measured times: a robust least-squares fit of logarithms.
 
-Rule: numpy alone, the same figures every time; a few outliers (a change of protocol) do not pull. Like a ruler laid
-through points by eye, but repeatable.
+Rule: numpy alone, and the same figures every time. A few outliers (sizes at which a library changes its protocol) have
+little influence.
 
 References
 ----------
@@ -20,10 +20,10 @@ import numpy as np
 from simulator.basics.arrays import Floats
 from simulator.cluster.cluster import PACKET
 
-# Errors beyond this count by their size and no longer by its square, so that the fit goes by the middle of the rows.
+# Errors beyond this count by their size and no longer by its square, so that most rows decide and not the outliers.
 _OUTLIER: Final = 0.02
-# How firmly the constants are held where the rows leave them open, in rows that are off by an outlier's width.
-_HOLD: Final = 0.3
+# Weight of the prior, which decides where the rows leave a constant open; in rows that are off by an outlier's width.
+_PRIOR_WEIGHT: Final = 0.3
 _STEPS: Final = 120
 
 
@@ -61,11 +61,11 @@ class Fading:
     Attributes
     ----------
     allowed : bool
-        Whether it may at all: 2 constants where not.
+        Whether it may depend on it at all; without, 2 constants are solved for.
     exponent : float or None
-        Given, from elsewhere; None to solve for it. 3 constants or 4.
+        A given exponent (3 constants are solved for), or None to solve for it too (4).
     like : Constants or None
-        Whose start-up and half size are taken: 1 constant is left, the cap.
+        Constants whose start-up and half size are taken: only the cap is solved for.
     """
 
     allowed: bool = True
@@ -101,7 +101,7 @@ def solve(
         The cap above which nothing changes any more [B/s].
     fading : Fading
     start : Constants, optional
-        To begin there and nowhere else.
+        The only starting point; several are tried where it is left out.
 
     Returns
     -------
@@ -116,8 +116,8 @@ def solve(
         return _unpacked(theta, data, fastest, fading)
 
     def residuals(theta: Floats) -> Floats:
-        found = constants(theta)
-        return np.log((found.startup + times(data.sizes, found.caps(data.sizes))) / data.times)
+        candidate = constants(theta)
+        return np.log((candidate.startup + times(data.sizes, candidate.caps(data.sizes))) / data.times)
 
     best: tuple[float, Floats] | None = None
     for first in firsts:
@@ -134,8 +134,8 @@ def loss(residuals: Floats, weights: Floats) -> float:
     return _loss(residuals, weights) / float(weights.sum())
 
 
-# theta: startup, cap and half size as logarithms of multiples of what the data suggest, the exponent as it is; all 0 at
-# the place where they are held.
+# theta, the vector that is solved for: startup, cap and half size as logarithms of multiples of what the data suggest,
+# and the exponent, shifted and scaled. 0 is the centre of the prior.
 def _unpacked(theta: Floats, data: Data, fastest: float, fading: Fading) -> Constants:
     exponent = float(np.clip(0.6 + 0.15 * theta[3], 0.2, 1.0)) if fading.exponent is None else fading.exponent
     if fading.like is not None:
@@ -149,13 +149,13 @@ def _cap(theta: Floats, fastest: float) -> float:
     return fastest / (1.0 + float(np.exp(np.clip(-theta[1], -30, 30))))
 
 
-def _packed(found: Constants, data: Data, fastest: float) -> Floats:
-    share = min(found.cap / fastest, 1 - 1e-9)
+def _packed(constants: Constants, data: Data, fastest: float) -> Floats:
+    share = min(constants.cap / fastest, 1 - 1e-9)
     return np.array([
-        np.log(max(found.startup, 1e-12) / (0.5 * data.times.min())),
+        np.log(max(constants.startup, 1e-12) / (0.5 * data.times.min())),
         np.log(share / (1.0 - share)),
-        np.log(max(found.half_size, 1e-2) / 4e6),
-        (found.exponent - 0.6) / 0.15,
+        np.log(max(constants.half_size, 1e-2) / 4e6),
+        (constants.exponent - 0.6) / 0.15,
     ])  # fmt: skip
 
 
@@ -167,9 +167,8 @@ def _starts(data: Data, fastest: float) -> list[Floats]:
     ]
 
 
-# How far from 0 each theta may stray before it costs: factors of e^0.7 around half of the shortest time for the
-# start-up (sweeps that begin at large arrays leave it open), of e^2 for the cap, of e^3 for the half size; 0.15 for the
-# exponent.
+# Width of the prior for each theta: factors of e^0.7 around half of the shortest time for the start-up (sweeps that
+# begin at large arrays leave it open), of e^2 for the cap, of e^3 for the half size; 0.15 for the exponent.
 _WIDTH: Final = np.array([0.7, 2.0, 3.0, 1.0])
 
 
@@ -178,25 +177,25 @@ def _loss(residuals: Floats, weights: Floats) -> float:
     return float((weights * 2.0 * (np.sqrt(1.0 + (residuals / _OUTLIER) ** 2) - 1.0)).sum())
 
 
-def _held(theta: Floats) -> float:
-    return float(_HOLD * ((theta / _WIDTH) ** 2).sum())
+def _prior(theta: Floats) -> float:
+    return float(_PRIOR_WEIGHT * ((theta / _WIDTH) ** 2).sum())
 
 
 def _descend(residuals: Callable[[Floats], Floats], weights: Floats, first: Floats) -> tuple[Floats, float]:
     """Levenberg-Marquardt [1]_ on reweighted squares [2]_."""
     theta, damping = first.copy(), 1e-2
     now = residuals(theta)
-    cost = _loss(now, weights) + _held(theta)
+    cost = _loss(now, weights) + _prior(theta)
     for _ in range(_STEPS):
         rows = _slopes(residuals, theta, now)
         scaled = now / _OUTLIER
         pull = weights / np.sqrt(1.0 + scaled**2)
-        gradient = rows.T @ (pull * scaled) / _OUTLIER + _HOLD * theta / _WIDTH**2
-        curvature = (rows.T * pull) @ rows / _OUTLIER**2 + np.diag(_HOLD / _WIDTH**2)
+        gradient = rows.T @ (pull * scaled) / _OUTLIER + _PRIOR_WEIGHT * theta / _WIDTH**2
+        curvature = (rows.T * pull) @ rows / _OUTLIER**2 + np.diag(_PRIOR_WEIGHT / _WIDTH**2)
         step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
         tried = theta - step
         then = residuals(tried)
-        gained = cost - (_loss(then, weights) + _held(tried))
+        gained = cost - (_loss(then, weights) + _prior(tried))
         if gained > 0:
             theta, now, cost, damping = tried, then, cost - gained, max(damping / 3, 1e-9)
             if gained < 1e-7 * cost:

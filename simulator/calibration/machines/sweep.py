@@ -1,6 +1,6 @@
-"""A sweep that somebody measured: its rows, and what the file says of the machine.
+"""What does a measured sweep hold: sizes and times, the operation, ranks and hosts?
 
-Rule: what the file does not say is asked for, or worked out from its figures and said so. Like a form with blanks.
+Rule: what the file does not say must be given, or is worked out from its figures and listed as assumed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.report.tables.nccl_table import NcclRow
 
 # Ratio of busbw to algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): above 1 only for all_reduce,
 # where it is 2 (n - 1) / n. Its two decimals tell n apart up to this.
-_MOST_TOLD_BY_RATIO: Final = 32
+_MOST_RANKS_BY_RATIO: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ def _world_size(
     if given is not None and not 2 <= given <= MOST_RANKS:
         bound = "at least 2" if given < 2 else f"at most {MOST_RANKS}"
         raise ScenarioError(f"{path}: world_size: got {given}; must be {bound}")
-    found = given or header.world_size
-    if found is None and operation in (None, "all_reduce"):
-        found = _from_ratio(rows)
-        if found is not None:
-            assumed.append(f"{found} ranks, from busbw / algbw = {2 * (found - 1) / found:.4g} of an all_reduce")
-    if found is None:
+    ranks = given or header.world_size
+    if ranks is None and operation in (None, "all_reduce"):
+        ranks = _from_ratio(rows)
+        if ranks is not None:
+            assumed.append(f"{ranks} ranks, from busbw / algbw = {2 * (ranks - 1) / ranks:.4g} of an all_reduce")
+    if ranks is None:
         raise ScenarioError(f"{path}: does not say how many ranks it was measured on; give world_size")
-    return found
+    return ranks
 
 
 def _ratio(rows: Sequence[NcclRow]) -> float | None:
@@ -121,7 +121,7 @@ def _from_ratio(rows: Sequence[NcclRow]) -> int | None:
         return None
     ranks = round(2.0 / (2.0 - ratio))
     exact = abs(ratio - 2 * (ranks - 1) / ranks) < 2e-3 / ranks
-    return ranks if exact and ranks <= _MOST_TOLD_BY_RATIO else None
+    return ranks if exact and ranks <= _MOST_RANKS_BY_RATIO else None
 
 
 def _operation(path: Path | str, ranks: int, rows: Sequence[NcclRow], assumed: list[str]) -> str:

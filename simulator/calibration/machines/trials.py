@@ -1,6 +1,6 @@
-"""The algorithms that a machine may run, each with its best constants on foreseen times.
+"""Which algorithms may a measured machine have run, and which constants does each need, by predicted times?
 
-Rule: nothing is played at every size here. Like an audition before the concert.
+Rule: times are predicted from a few plays (response.py); refine.py then plays the best trials at every size.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from simulator.calibration.machines.limits import bounds
-from simulator.calibration.machines.records import LARGE, FitRow, Tried, large
+from simulator.calibration.machines.records import LARGE, FitRow, TrialSummary, large
 from simulator.calibration.machines.response import Response
 from simulator.calibration.machines.solve import FREE, Constants, Data, Fading, solve
 from simulator.calibration.machines.sweep import Sweep
@@ -27,9 +27,10 @@ _PREFERRED: Final = ("nvls", "ring", "double_binary_tree", "direct", "tree", "ch
 _OVER_NODES: Final = ("nvls", "hierarchical", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
 # Into how many pieces arrays are tried to be cut, where nodes add up in stages that can overlap.
 _CUTS: Final = (8, 4, 16)
-# An algorithm that needs so much longer without a cap than was measured with the largest array is not it.
+# The machine did not run an algorithm that takes more than this many times the measured time without any cap, with the
+# largest array.
 _TOO_SLOW: Final = 1.1
-# Small rows count less than those of 1 MiB and more: they say little but the start-up.
+# Weight of rows below 1 MiB, which determine little but the start-up.
 _SMALL_WEIGHT: Final = 0.25
 
 
@@ -40,13 +41,13 @@ class Trial:
     response: Response
     chunks: int | None
     constants: Constants
-    tried: Tried
+    summary: TrialSummary
     fading: Fading = FREE
 
 
 def trials(
     cluster: Cluster, sweep: Sweep, algorithm: str | None, fading: Fading = FREE
-) -> tuple[list[Trial], list[Tried]]:
+) -> tuple[list[Trial], list[TrialSummary]]:
     """Solve for every algorithm that can do it here, in the order of preference, and list those that are too slow.
 
     Raises
@@ -54,8 +55,8 @@ def trials(
     ScenarioError
         The given algorithm does not have this operation, or cannot do it here.
     """
-    found: list[Trial] = []
-    too_slow: list[Tried] = []
+    solved: list[Trial] = []
+    too_slow: list[TrialSummary] = []
     for name in _names(cluster, sweep, algorithm):
         staged = sweep.operation == "all_reduce" and name in ("nvls", "hierarchical") and len(cluster.nodes) > 1
         cuts: tuple[int | None, ...] = _CUTS if staged else (None,)
@@ -66,11 +67,11 @@ def trials(
                 raise
             continue
         if limits.time > _TOO_SLOW * sweep.rows[-1][1]:
-            too_slow.append(Tried(name, None, float("inf"), limits.time / sweep.rows[-1][1] - 1.0, float("inf")))
+            too_slow.append(TrialSummary(name, None, float("inf"), limits.time / sweep.rows[-1][1] - 1.0, float("inf")))
             continue
         response = Response(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
-        found += [_trial(response, sweep, chunks, fading) for chunks in cuts]
-    return found, too_slow
+        solved += [_trial(response, sweep, chunks, fading) for chunks in cuts]
+    return solved, too_slow
 
 
 def data(sweep: Sweep) -> Data:
@@ -81,9 +82,9 @@ def data(sweep: Sweep) -> Data:
     return Data(sizes, times, weights)
 
 
-def judged(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...], loss: float) -> Tried:
-    """What is told of a trial."""
-    return Tried(algorithm, chunks, median(abs(row.error) for row in large(rows)), rows[-1].error, loss)
+def summarize_trial(algorithm: str, chunks: int | None, rows: tuple[FitRow, ...], loss: float) -> TrialSummary:
+    """Summarize a trial's rows: their median error from 1 MiB on, and that of the largest."""
+    return TrialSummary(algorithm, chunks, median(abs(row.error) for row in large(rows)), rows[-1].error, loss)
 
 
 def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
@@ -102,4 +103,4 @@ def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading)
     constants, loss = solve(measured, foreseen, response.fastest, fading=fading)
     times = constants.startup + response.times(measured.sizes, constants.caps(measured.sizes), chunks)
     rows = tuple(FitRow(size, time, float(x), False) for (size, time), x in zip(sweep.rows, times, strict=True))
-    return Trial(response, chunks, constants, judged(response.algorithm, chunks, rows, loss), fading)
+    return Trial(response, chunks, constants, summarize_trial(response.algorithm, chunks, rows, loss), fading)

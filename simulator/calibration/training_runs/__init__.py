@@ -1,1 +1,1 @@
-"""Played training steps against measured ones: how far off, where, and by which constants."""
+"""How far are played training steps from measured ones, where, and which constants stand behind them?"""

@@ -1,6 +1,6 @@
-"""Which numbers stand behind a played row, and where they come from.
+"""Which constants stand behind a played row, and where does each come from?
 
-Rule: counted from the records that are used, never from memory.
+Rule: counted from the records that playing uses, never from a list written by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FRAMEWORK: Final = ("sustained", "attention_masked", "elementwise", "parameter_
 _KERNELS: Final = ("launch", "matmul_prologue")
 _PUBLISHED: Final = ("hbm_efficiency", "attention_2")
 _COMMUNICATION: Final = ("communication_sms",)
-# Fading with the root of the size is the form that was chosen; no number was fitted to it
+# An exponent of one half is part of the law's form, which was chosen; it was not fitted
 # (simulator/calibration/machines/shipped.py).
 _FORM: Final = ("exponent", 0.5)
 # What a sharded step sends.
@@ -49,11 +49,11 @@ def counted(
 
 def _of_collectives(cluster: Cluster) -> tuple[str, ...]:
     """Constants of the operations of a sharded step; one that two of them have in common counts once."""
-    found: dict[tuple[str, float], str] = {}
+    by_value: dict[tuple[str, float], str] = {}
     for operation in _OPERATIONS:
         machine = cluster.collectives.get(operation)
         for name in _MACHINE if machine else ():
             if (name, getattr(machine, name)) == _FORM:
                 continue
-            found.setdefault((name, getattr(machine, name)), f"{operation} {name}")
-    return tuple(found.values())
+            by_value.setdefault((name, getattr(machine, name)), f"{operation} {name}")
+    return tuple(by_value.values())

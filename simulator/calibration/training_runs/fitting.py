@@ -1,7 +1,8 @@
-"""Fit a framework's constants to played rows: robust, in relative error, with what communication adds kept as played.
+"""Which constants of a framework make played training steps as fast as measured ones?
 
-Rule: kernel time is linear in the constants, so that a row is one line of a linear system; what playing adds to it
-(communication, overlap, shared SMs) is taken from the played outcome and confirmed by playing again.
+Rule: the time of kernels is linear in the constants, so that each row is one equation of a linear system, solved in
+relative errors with little weight on rows that are far off. What playing adds to kernels (communication, overlap,
+shared SMs) is taken from the played outcome and confirmed by playing again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import find
-from simulator.calibration.training_runs.playing import Outcome
-from simulator.calibration.training_runs.rows import Changes, Row, cluster_of, step_of
+from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.rows import Changes, MeasuredRow, cluster_of, step_of
 from simulator.step.framework import Framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.states import states
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     pass
 
 
-# What stands where a constant is taken away, and how far it may go.
+# The value at which a constant has no effect, and the largest that it may have.
 NEUTRAL: Final[Mapping[str, float]] = {
     "sustained.H100": 1.0,
     "sustained.A100": 1.0,
@@ -57,7 +58,7 @@ def with_values(framework: Framework, values: Mapping[str, float]) -> Framework:
     return replace(framework, sustained=sustained, **plain)
 
 
-def kernel_time(row: Row, framework: Framework, changes: Changes = ()) -> float:
+def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -> float:
     """Time of a row's kernels one after the other, no communication [s]."""
     step = step_of(row, framework)
     gpu = cluster_of(row.gpu, row.gpus, changes, row.topology).gpus[0]
@@ -74,18 +75,18 @@ def kernel_time(row: Row, framework: Framework, changes: Changes = ()) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearSystem:
     """Rows as a linear system: relative time = offset + slopes x constants.
 
     Attributes
     ----------
-    rows : tuple of Row
+    rows : tuple of MeasuredRow
     names : tuple of str
     slopes : float array, shape (rows, names)
     offset : float array, shape (rows,)
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     names: tuple[str, ...]
     slopes: Floats
     offset: Floats
@@ -95,10 +96,10 @@ class Linear:
         import numpy as np
 
         times = self.offset + self.slopes @ np.array([values[name] for name in self.names])
-        found: Floats = 1.0 / times - 1.0
-        return found
+        errors: Floats = 1.0 / times - 1.0
+        return errors
 
-    def where(self, chosen: Sequence[bool]) -> Linear:
+    def where(self, chosen: Sequence[bool]) -> LinearSystem:
         """Some of the rows."""
         import numpy as np
 
@@ -108,11 +109,11 @@ class Linear:
 
 
 def linear(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[PlayedRow],
     framework: Framework,
     names: Sequence[str] = tuple(NEUTRAL),
     changes: Changes = (),
-) -> Linear:
+) -> LinearSystem:
     """Make the system from rows that were played with this framework."""
     import numpy as np
 
@@ -122,20 +123,21 @@ def linear(
     for i, outcome in enumerate(outcomes):
         base = kernel_time(outcome.row, framework, changes)
         for j, name in enumerate(names):
-            # Exact but for rounding, since time is linear: half of the constant's number as the distance.
+            # Time is linear in the constant, so the slope over any distance is exact but for rounding; here over half
+            # of the constant's value.
             moved = with_values(framework, {name: at[j] * 0.5})
             slopes[i, j] = (base - kernel_time(outcome.row, moved, changes)) / (at[j] * 0.5) if at[j] else 0.0
         slopes[i] /= outcome.row.step_time
         offset[i] = outcome.step_time / outcome.row.step_time - slopes[i] @ np.array(at)
-    return Linear(tuple(outcome.row for outcome in outcomes), tuple(names), slopes, offset)
+    return LinearSystem(tuple(outcome.row for outcome in outcomes), tuple(names), slopes, offset)
 
 
-def fit(system: Linear, removed: str | None = None) -> dict[str, float]:
-    """The constants that lie best: least squares with weights that let far rows lie, within physical bounds.
+def fit(system: LinearSystem, removed: str | None = None) -> dict[str, float]:
+    """The constants with the smallest errors: least squares with less weight on rows that are far off, within bounds.
 
     Parameters
     ----------
-    system : Linear
+    system : LinearSystem
     removed : str, optional
         A constant that stays at its neutral value.
 
@@ -149,12 +151,15 @@ def fit(system: Linear, removed: str | None = None) -> dict[str, float]:
     for j, name in enumerate(system.names):
         if not np.any(system.slopes[:, j]):
             fixed[name] = NEUTRAL[name]  # a chip that no row has
+    # A constant that comes out beyond its bound is fixed there and the others are solved again. Each round fixes one at
+    # least, so this ends.
     while True:
         free = [name for name in system.names if name not in fixed]
-        found = fixed | _solved(system, free, fixed)
-        beyond = {name: _bounded(name, found[name]) for name in free if found[name] != _bounded(name, found[name])}
+        constants = fixed | _solved(system, free, fixed)
+        bounded = {name: _bounded(name, constants[name]) for name in free}
+        beyond = {name: number for name, number in bounded.items() if number != constants[name]}
         if not beyond:
-            return {name: found[name] for name in system.names}
+            return {name: constants[name] for name in system.names}
         fixed |= beyond
 
 
@@ -163,16 +168,16 @@ def _bounded(name: str, number: float) -> float:
     return min(max(number, least), _MOST.get(name, number if number > least else least))
 
 
-def _solved(system: Linear, free: Sequence[str], fixed: Mapping[str, float]) -> dict[str, float]:
+def _solved(system: LinearSystem, free: Sequence[str], fixed: Mapping[str, float]) -> dict[str, float]:
     import numpy as np
 
     columns = [system.names.index(name) for name in free]
-    held = sum((system.slopes[:, system.names.index(n)] * v for n, v in fixed.items()), np.zeros(len(system.rows)))
-    wanted = 1.0 - system.offset - held
+    explained = sum((system.slopes[:, system.names.index(n)] * v for n, v in fixed.items()), np.zeros(len(system.rows)))
+    wanted = 1.0 - system.offset - explained
     matrix = system.slopes[:, columns]
     weights: Floats = np.ones(len(wanted))
-    found: Floats = np.zeros(len(free))
+    solution: Floats = np.zeros(len(free))
     for _ in range(_ROUNDS):
-        found = np.asarray(np.linalg.lstsq(matrix * weights[:, None], wanted * weights, rcond=None)[0], np.float64)
-        weights = (_KNEE**2 + (matrix @ found - wanted) ** 2) ** -0.25
-    return dict(zip(free, map(float, found), strict=True))
+        solution = np.asarray(np.linalg.lstsq(matrix * weights[:, None], wanted * weights, rcond=None)[0], np.float64)
+        weights = (_KNEE**2 + (matrix @ solution - wanted) ** 2) ** -0.25
+    return dict(zip(free, map(float, solution), strict=True))

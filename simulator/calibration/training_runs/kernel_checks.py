@@ -1,7 +1,7 @@
-"""Is each constant of the kernels needed? Each is taken away, and what was fitted beside it is fitted again.
+"""Is each constant of the kernels needed? Each is taken away, and those fitted together with it are fitted again.
 
-Rule: the matmul table tells by its own rows, training rows by the linear system of their fit; only what slows kernels
-beside communication is played again, since nothing else shows it.
+Rule: errors of the matmul table come from its own rows, errors of training rows from the linear system of their fit.
+Only for what slows kernels down during communication are the rows played again, since nothing else shows it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from simulator.calibration.kernels import DTYPES, Misfit, fit, measured, misfit
 from simulator.calibration.kernels import NEUTRAL as KERNELS
 from simulator.calibration.training_runs.fitting import fit as fit_rows
 from simulator.calibration.training_runs.fitting import kernel_time, linear
-from simulator.calibration.training_runs.playing import Outcome, play_rows
+from simulator.calibration.training_runs.playing import PlayedRow, play_rows
 from simulator.calibration.training_runs.rows import BEST_MATMUL, Changes, cluster_of
 from simulator.calibration.training_runs.summary import Errors, errors, is_fitted
 from simulator.cluster.gpu_file import load_gpu
 from simulator.step.framework import Framework
 from simulator.step.kernels.kernel_model import REFERENCE, KernelModel, kernel_model
 
-# Constants that no fit to the table finds, each where a kernel has nothing of the kind.
+# Constants that the matmul table does not determine, each with the value at which it has no effect.
 _OTHERS: Final[Mapping[str, float]] = {BEST_MATMUL: 1.0, "hbm_efficiency": 1.0, "attention_2": 1.0}
 _BESIDE: Final = "communication_sms"
-# Of the search; enough for a difference that is seen, in seconds.
+# Rounds of the search: some seconds, enough to see whether a constant matters.
 _ROUNDS: Final = 25
 
 
@@ -37,7 +37,7 @@ class Without:
     rows: Errors
 
 
-def without_kernel_constants(outcomes: Sequence[Outcome], framework: Framework, jobs: int = 2) -> Iterator[Without]:
+def without_kernel_constants(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Iterator[Without]:
     """First with all constants, then without each."""
     played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     yield _without("all constants", {}, played, framework)
@@ -47,7 +47,7 @@ def without_kernel_constants(outcomes: Sequence[Outcome], framework: Framework, 
     yield Without(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
 
 
-def _without(name: str, gone: Mapping[str, float], played: Sequence[Outcome], framework: Framework) -> Without:
+def _without(name: str, gone: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework) -> Without:
     model = _model(gone)
     again: dict[str, float] = {}
     if gone and "attention_2" not in gone:
@@ -68,11 +68,11 @@ def _tables(model: KernelModel) -> dict[str, Misfit]:
     return {dtype: misfit(model.matmul(dtype), measured(dtype)) for dtype in DTYPES}
 
 
-def _longer(outcome: Outcome, framework: Framework, changes: Changes) -> float:
+def _longer(outcome: PlayedRow, framework: Framework, changes: Changes) -> float:
     """What other constants add to a step [s]."""
     return kernel_time(outcome.row, framework, changes) - kernel_time(outcome.row, framework)
 
 
-def _errors(name: str, played: Sequence[Outcome], framework: Framework, changes: Changes) -> Errors:
-    held = linear(played, framework, changes=changes)
-    return errors(name, held.errors(fit_rows(held)))
+def _errors(name: str, played: Sequence[PlayedRow], framework: Framework, changes: Changes) -> Errors:
+    system = linear(played, framework, changes=changes)
+    return errors(name, system.errors(fit_rows(system)))

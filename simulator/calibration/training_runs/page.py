@@ -1,8 +1,7 @@
-"""The page docs/validation.md and its figure.
+"""How is the page docs/validation.md written, with its figure? By `python -m simulator.calibration.training_runs.page`.
 
-`python -m simulator.calibration.training_runs.page` plays all rows and writes both.
-
-Rule: every number on the page is computed here; only words are written by hand. Like a balance sheet.
+Rule: all measured rows are played, and every number in a table is computed from them; only words (page_text.py) are
+written by hand.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulator.calibration.training_runs import sheets
-from simulator.calibration.training_runs.checks import system
+from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.checks import fitted_system
 from simulator.calibration.training_runs.page_text import (
     AIMS,
     BEFORE,
@@ -25,7 +24,7 @@ from simulator.calibration.training_runs.page_text import (
     UNSEEN,
     WORST,
 )
-from simulator.calibration.training_runs.playing import Outcome, frameworks, play_rows
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import errors, is_fitted
 from simulator.report.plots import style
@@ -36,50 +35,50 @@ def write(folder: Path, jobs: int = 2) -> None:
     """Play all rows; write validation.md and images/validation.{png,svg} into a docs folder."""
     known = frameworks()
     outcomes = play_rows(measured(), known, jobs)
-    held = system(outcomes, known["llm_foundry"])
-    drawn = plot_validation.figure(_groups(outcomes), _finding(outcomes))
-    style.save(drawn, folder / "images", "validation")
-    memory = sheets.memory(outcomes, "torchtitan")
-    other = sheets.memory(outcomes, "nanotron")
+    fit_system = fitted_system(outcomes, known["llm_foundry"])
+    fig = plot_validation.figure(_groups(outcomes), _finding(outcomes))
+    style.save(fig, folder / "images", "validation")
+    memory = tables.memory(outcomes, "torchtitan")
+    other = tables.memory(outcomes, "nanotron")
     parts = [
         BEFORE,
-        sheets.groups(outcomes).markdown(),
+        tables.groups(outcomes).markdown(),
         AIMS,
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
-        WORST + sheets.worst_rows(outcomes).markdown(),
-        CONSTANTS + sheets.constants(known, held).markdown(),
-        sheets.counts(known).markdown(),
-        REMOVED + sheets.removed(held, outcomes, known["llm_foundry"]).markdown(),
-        KERNELS + sheets.kernels_removed(outcomes, known["llm_foundry"], jobs).markdown(),
-        KEPT_BACK + sheets.kept_back(held).markdown(),
+        WORST + tables.worst_rows(outcomes).markdown(),
+        CONSTANTS + tables.constants(known, fit_system).markdown(),
+        tables.counts(known).markdown(),
+        REMOVED + tables.removed(fit_system, outcomes, known["llm_foundry"]).markdown(),
+        KERNELS + tables.kernels_removed(outcomes, known["llm_foundry"], jobs).markdown(),
+        KEPT_BACK + tables.kept_back(fit_system).markdown(),
         MEMORY + ("" if memory is None else memory.markdown()),
-        UNSEEN + sheets.steps(outcomes, "nanotron").markdown(),
+        UNSEEN + tables.steps(outcomes, "nanotron").markdown(),
         "" if other is None else other.markdown(),
         SHORT,
     ]
     (folder / "validation.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def _groups(outcomes: Sequence[Outcome]) -> list[plot_validation.Group]:
+def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:
     names = dict.fromkeys(outcome.row.group for outcome in outcomes)
-    found = []
+    groups = []
     for name in names:
         own = [outcome for outcome in outcomes if outcome.row.group == name]
-        found.append(
+        groups.append(
             plot_validation.Group(
                 name,
                 tuple(outcome.row.tokens_per_s / outcome.row.gpus for outcome in own),
                 tuple(outcome.tokens_per_s / outcome.row.gpus for outcome in own),
             )
         )
-    return found
+    return groups
 
 
-def _finding(outcomes: Sequence[Outcome]) -> str:
-    found = errors("", [outcome.error for outcome in outcomes if is_fitted(outcome.row)])
+def _finding(outcomes: Sequence[PlayedRow]) -> str:
+    summary = errors("", [outcome.error for outcome in outcomes if is_fitted(outcome.row)])
     return (
-        f"{found.count} runs of llm-foundry in bfloat16 are off by {found.median:.1%} in the middle, 90 % of them by "
-        f"less than {found.most:.1%}; grey is ten per cent"
+        f"{summary.count} runs of llm-foundry in bfloat16 are off by {summary.median:.1%} in the middle, "
+        f"90 % of them by less than {summary.most:.1%}; grey is ten per cent"
     )
 
 

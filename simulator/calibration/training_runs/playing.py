@@ -1,6 +1,6 @@
-"""Play measured rows, on several processes.
+"""How fast is each measured training run when it is simulated, played on several processes?
 
-Rule: a row and constants in, an outcome out; the same row gives the same outcome wherever it is played.
+Rule: a row and constants in, an outcome out; the same row gives the same outcome whichever process plays it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, Row, cluster_of, step_of
+from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, MeasuredRow, cluster_of, step_of
 from simulator.engine.events import execute
 from simulator.report.numbers.training_summary import summarize_step
 from simulator.step.framework import Framework, load_framework
@@ -17,23 +17,23 @@ from simulator.step.plan import plan_step
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A row and what was played.
+class PlayedRow:
+    """A measured row, and the outcome of playing it.
 
     Attributes
     ----------
-    row : Row
+    row : MeasuredRow
     step_time : float
         [s]
     peak : float
-        Of the rank that needs most, with what the framework holds beside tensors [B].
+        Memory of the rank that needs most, with what the framework takes besides tensors [B].
     capacity : int
         [B]
     communication : float
         Time in which nothing but communication went on, as a share of what was played.
     """
 
-    row: Row
+    row: MeasuredRow
     step_time: float
     peak: float
     capacity: int
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits, as the measured run did."""
+        """Whether the played step fits into memory, as every measured run did."""
         return self.peak <= self.capacity
 
 
@@ -65,7 +65,7 @@ def frameworks() -> dict[str, Framework]:
     return {name: load_framework(name) for name in ("llm_foundry", "torchtitan")}
 
 
-def play_row(row: Row, known: Mapping[str, Framework], changes: Changes = ()) -> Outcome:
+def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:
     """Play one row, with other constants of its GPU where some are changed.
 
     Notes
@@ -86,21 +86,21 @@ def play_row(row: Row, known: Mapping[str, Framework], changes: Changes = ()) ->
         time += (row.accumulation - accumulation) * period
     report = summarize_step(planned, cluster, timeline)
     peak = report.peak_memory_bytes + framework.reserved
-    return Outcome(row, time, peak, cluster.gpus[0].hbm_bytes, report.exposed_comm_time_s / report.step_time_s)
+    return PlayedRow(row, time, peak, cluster.gpus[0].hbm_bytes, report.exposed_comm_time_s / report.step_time_s)
 
 
 def play_rows(
-    rows: Sequence[Row],
+    rows: Sequence[MeasuredRow],
     known: Mapping[str, Framework] | None = None,
     jobs: int = 2,
     advance: Callable[[], None] | None = None,
     changes: Changes = (),
-) -> tuple[Outcome, ...]:
+) -> tuple[PlayedRow, ...]:
     """Play rows on so many processes, in their order.
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows : sequence of MeasuredRow
     known : mapping of str to Framework, optional
         Other constants than the shipped ones.
     jobs : int
@@ -111,18 +111,18 @@ def play_rows(
     """
     play = partial(play_row, known=known or frameworks(), changes=changes)
     if jobs == 1 or len(rows) == 1:
-        return tuple(_told(map(play, rows), advance))
+        return tuple(_collected(map(play, rows), advance))
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return tuple(_told(pool.map(play, rows, chunksize=4), advance))
+        return tuple(_collected(pool.map(play, rows, chunksize=4), advance))
 
 
-def _told(outcomes: Iterable[Outcome], advance: Callable[[], None] | None) -> list[Outcome]:
-    found = []
+def _collected(outcomes: Iterable[PlayedRow], advance: Callable[[], None] | None) -> list[PlayedRow]:
+    played = []
     for outcome in outcomes:
-        found.append(outcome)
+        played.append(outcome)
         if advance is not None:
             advance()
-    return found
+    return played

@@ -1,7 +1,7 @@
-"""Rows of measured training: what ran, on what, and how fast it was.
+"""Which training runs were measured: the model, the GPUs, the settings, how fast it was, and who printed it?
 
-Rule: facts and their source, as printed; what follows from them (the step, the cluster) is made here and nothing is
-played. Like the entry form of a race.
+Rule: facts as their source printed them. The training step and the cluster that follow from them are built here, and
+nothing is played.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from simulator.step.spec import Precision, Sharding, TrainingStep
 
 _TABLE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "training.csv"
 _GIB: Final = 2**30
-# Beyond this many micro-batches one is like the other; their time is told by the distance between two of them.
+# Beyond this many micro-batches each takes as long as the one before, so these are played and the rest are added up.
 MOST_PLAYED: Final = 3
-# Among changes of a GPU's constants: the best matmul's share of the peak.
+# Name, among changes of a GPU's constants, of the best matmul's share of the peak.
 BEST_MATMUL: Final = "best_matmul"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredRow:
     """One measured training run.
 
     Attributes
@@ -109,7 +109,7 @@ class Row:
         )
 
 
-def measured(table: str | None = None) -> tuple[Row, ...]:
+def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
     """Read the table, or one of its parts.
 
     Raises
@@ -123,16 +123,16 @@ def measured(table: str | None = None) -> tuple[Row, ...]:
     9
     """
     with _TABLE.open(encoding="utf-8", newline="") as lines:
-        found = [_row(row) for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
-    names = sorted({row.table for row in found})
+        rows = [_row(row) for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
+    names = sorted({row.table for row in rows})
     if table is not None and table not in names:
         raise UnknownNameError("--table", table, names)
-    return tuple(row for row in found if table in (None, row.table))
+    return tuple(row for row in rows if table in (None, row.table))
 
 
-def _row(row: Mapping[str, str]) -> Row:
+def _row(row: Mapping[str, str]) -> MeasuredRow:
     policy = row["checkpointing"]
-    return Row(
+    return MeasuredRow(
         table=row["table"],
         line=int(row["line"]),
         framework=row["framework"],
@@ -155,7 +155,7 @@ def _row(row: Mapping[str, str]) -> Row:
     )
 
 
-def step_of(row: Row, framework: Framework, accumulation: int | None = None) -> TrainingStep:
+def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
     """The row's training step, with so many micro-batches."""
     return TrainingStep(
         model=load_model(row.model, row.seq_len),
@@ -179,12 +179,12 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:
         return build(topology, gpus, gpu=_gpu(gpu))
-    held = _gpu(gpu)
-    data = dict(load(registry.find("gpu", held)).data) if isinstance(held, str) else held
+    base = _gpu(gpu)
+    data = dict(load(registry.find("gpu", base)).data) if isinstance(base, str) else base
     other = dict(changes)
     if BEST_MATMUL in other:
         share = other.pop(BEST_MATMUL)
-        peak = load_gpu(held).peak_flops
+        peak = load_gpu(base).peak_flops
         data["best_matmul_flops"] = {
             dtype: f"{share * peak[dtype] / 1e12} TFLOP/s" for dtype in data["best_matmul_flops"]
         }

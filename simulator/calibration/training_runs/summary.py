@@ -1,6 +1,6 @@
-"""How far off played rows are: by group, the worst of them with a reason, memory.
+"""How far off are played rows: errors by group, the worst rows with a likely reason, errors of memory?
 
-Rule: counts and sorts; plays nothing. Like the marks at the end of a term.
+Rule: counts and sorts; plays nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-from simulator.calibration.training_runs.playing import Outcome
-from simulator.calibration.training_runs.rows import Row
+from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.rows import MeasuredRow
 
 # Above this share of memory an allocator that keeps freed blocks begins to give them back and ask again.
 _NEARLY_FULL: Final = 0.8
@@ -27,7 +27,7 @@ class Errors:
     name : str
     count : int
     median, most : float
-        Of the errors' sizes: the middle one, and what 90 % stay below.
+        Of the errors' sizes: the median, and the size that 90 % of them stay below.
     bias : float
         Mean, signs kept.
     middle : float
@@ -42,7 +42,7 @@ class Errors:
     middle: float
 
 
-def errors(name: str, found: Iterable[float]) -> Errors:
+def errors(name: str, relative: Iterable[float]) -> Errors:
     """Summarise errors.
 
     Examples
@@ -50,7 +50,7 @@ def errors(name: str, found: Iterable[float]) -> Errors:
     >>> errors("three", [0.1, -0.2, 0.3]).median
     0.2
     """
-    signed = [float(error) for error in found]
+    signed = [float(error) for error in relative]
     if not signed:
         raise ValueError(f"{name}: no error to summarise")
     sizes = sorted(map(abs, signed))
@@ -58,7 +58,7 @@ def errors(name: str, found: Iterable[float]) -> Errors:
     return Errors(name, len(sizes), median(sizes), sizes[last], fmean(signed), median(signed))
 
 
-def by_group(outcomes: Sequence[Outcome]) -> tuple[Errors, ...]:
+def by_group(outcomes: Sequence[PlayedRow]) -> tuple[Errors, ...]:
     """Errors of tokens/s for each group; first all of the fitted rows together, where they are among them."""
     fitted = [o.error for o in outcomes if is_fitted(o.row)]
     first = (errors("foundry, bf16, all", fitted),) if fitted else ()
@@ -66,26 +66,26 @@ def by_group(outcomes: Sequence[Outcome]) -> tuple[Errors, ...]:
     return (*first, *(errors(name, [o.error for o in outcomes if o.row.group == name]) for name in names))
 
 
-def is_fitted(row: Row) -> bool:
+def is_fitted(row: MeasuredRow) -> bool:
     """Whether constants are fitted to the row: llm-foundry's in bfloat16."""
     return row.table == "foundry" and not row.eight_bit
 
 
-def of_memory(outcomes: Sequence[Outcome], table: str) -> Errors | None:
+def of_memory(outcomes: Sequence[PlayedRow], table: str) -> Errors | None:
     """Errors of peak memory in a part of the table, where any was printed."""
-    found = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
-    return errors(table, found) if found else None
+    relative = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
+    return errors(table, relative) if relative else None
 
 
-def worst(outcomes: Sequence[Outcome], count: int = 10) -> tuple[tuple[Outcome, str], ...]:
+def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:
     """The rows that are farthest off, each with the likely reason."""
     ordered = sorted(outcomes, key=lambda o: -abs(o.error))[:count]
     rows = [o.row for o in outcomes]
     return tuple((outcome, reason(outcome, rows)) for outcome in ordered)
 
 
-def reason(outcome: Outcome, rows: Sequence[Row]) -> str:
-    """What is known that the simulator does not play, or does not know; a guess where nothing is known."""
+def reason(outcome: PlayedRow, rows: Sequence[MeasuredRow]) -> str:
+    """The likely reason of a row's error: what the simulator does not play, or what the source does not state."""
     row = outcome.row
     longer = [r for r in rows if _like(r, row) and r.seq_len > row.seq_len and r.tokens_per_s > row.tokens_per_s]
     if outcome.error > 0 and longer:
@@ -106,6 +106,6 @@ def reason(outcome: Outcome, rows: Sequence[Row]) -> str:
     return "kernels: shapes of this size lie off the middle of the constants"
 
 
-def _like(other: Row, row: Row) -> bool:
+def _like(other: MeasuredRow, row: MeasuredRow) -> bool:
     keys = ("table", "model", "gpu", "gpus", "matmul", "checkpointing", "compiled")
     return all(getattr(other, key) == getattr(row, key) for key in keys)

@@ -20,7 +20,7 @@ _RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class DtypePanel:
     """One dtype.
 
     Attributes
@@ -41,12 +41,12 @@ class Panel:
     possible: tuple[bool, ...]
 
 
-def figure(panels: Sequence[Panel], finding: str) -> Figure:
+def figure(panels: Sequence[DtypePanel], finding: str) -> Figure:
     """Draw the panels in one row, on common axes.
 
     Parameters
     ----------
-    panels : sequence of Panel
+    panels : sequence of DtypePanel
     finding : str
         The sentence above the figure.
 
@@ -69,7 +69,7 @@ def figure(panels: Sequence[Panel], finding: str) -> Figure:
     return fig
 
 
-def _panel(axes: Axes, panel: Panel) -> None:
+def _panel(axes: Axes, panel: DtypePanel) -> None:
     for possible, colour, marker, label in ((True, style.BLUE, "o", ""), (False, style.VERMILION, "x", "above a roof")):
         chosen = [i for i, fact in enumerate(panel.possible) if fact is possible]
         axes.plot(

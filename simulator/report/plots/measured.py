@@ -21,7 +21,7 @@ _TICKS: Final = (2**10, 2**20, 2**30)
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class MachinePanel:
     """One machine.
 
     Attributes
@@ -39,12 +39,12 @@ class Panel:
     simulated: tuple[float, ...]
 
 
-def figure(panels: Sequence[Panel], finding: str) -> Figure:
+def figure(panels: Sequence[MachinePanel], finding: str) -> Figure:
     """Draw the panels, three to a row.
 
     Parameters
     ----------
-    panels : sequence of Panel
+    panels : sequence of MachinePanel
     finding : str
         The sentence above the figure.
 
@@ -72,7 +72,7 @@ def figure(panels: Sequence[Panel], finding: str) -> Figure:
     return fig
 
 
-def _panel(axes: Axes, panel: Panel) -> None:
+def _panel(axes: Axes, panel: MachinePanel) -> None:
     axes.plot(panel.sizes, [rate / 1e9 for rate in panel.simulated], color=style.BLUE, label="simulated")
     axes.plot(
         panel.sizes,

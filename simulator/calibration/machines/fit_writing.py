@@ -1,6 +1,6 @@
-"""A fit in words: a table for people, and YAML for a topology file.
+"""How is a fit written: as a table for people, and as YAML for a topology file?
 
-Rule: numbers are written so that they read back as they were played. Like a receipt.
+Rule: constants are written with the digits that they were played with, so that they are read back the same.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _UNITS: Final = {
 }  # fmt: skip
 
 
-def told(fit: Fit) -> str:
-    """Tell a fit: what was taken, each size, and how far off.
+def fit_text(fit: Fit) -> str:
+    """Write a fit as text: the algorithm and its constants, each size's times and error, what else was tried.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ def told(fit: Fit) -> str:
         Lines; ends without a newline.
     """
     machine = fit.machine
-    held = ", ".join(f"{name} {text}" for name, text in written(machine).items())
+    figures = ", ".join(f"{name} {text}" for name, text in written(machine).items())
     nodes = "" if fit.nodes == 1 else f" in {fit.nodes} nodes"
     lines = [f"{fit.operation} on {fit.world_size} ranks{nodes} of {fit.topology}: {machine.algorithm}"]
-    lines += [f"{len(fit.constants)} constants: {held}"]
+    lines += [f"{len(fit.constants)} constants: {figures}"]
     lines += [f"assumed: {text}" for text in fit.assumed]
     lines += ["", f"{'size':>10}  {'measured':>10}  {'simulated':>10}  {'error':>7}"]
     for row in fit.rows:
@@ -48,7 +48,7 @@ def told(fit: Fit) -> str:
             f"{row.error:>+7.1%}{mark}"
         )
     lines += ["", f"{_range(fit)}: {summary(fit)}"]
-    lines += [f"also tried: {tried.told}" for tried in fit.tried[1:]]
+    lines += [f"also tried: {tried.text}" for tried in fit.tried[1:]]
     return "\n".join(lines)
 
 
@@ -88,15 +88,15 @@ def to_yaml(fit: Fit) -> str:
     """
     one = MeasuredOperation(one_node=fit.machine) if fit.nodes == 1 else MeasuredOperation(nodes=fit.machine)
     if isinstance(fit.base, Mapping):
-        said = "".join(f"# Assumed: {text}.\n" for text in fit.assumed)
-        return f"{said}{_mapping(fit.base)}{section({fit.operation: one})}"
+        assumptions = "".join(f"# Assumed: {text}.\n" for text in fit.assumed)
+        return f"{assumptions}{_mapping(fit.base)}{section({fit.operation: one})}"
     path = locate("topology", fit.base)
     if path.suffix in (".json", ".graphml"):
         return section({fit.operation: one})
-    held = dict(load_topology(fit.base).collectives)
-    before = held.get(fit.operation, MeasuredOperation())
-    held[fit.operation] = MeasuredOperation(one.one_node or before.one_node, one.nodes or before.nodes)
-    return without_section(path) + section(held)
+    operations = dict(load_topology(fit.base).collectives)
+    before = operations.get(fit.operation, MeasuredOperation())
+    operations[fit.operation] = MeasuredOperation(one.one_node or before.one_node, one.nodes or before.nodes)
+    return without_section(path) + section(operations)
 
 
 def section(collectives: Mapping[str, MeasuredOperation]) -> str:

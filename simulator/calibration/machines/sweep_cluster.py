@@ -1,6 +1,6 @@
-"""The cluster that a sweep is played on: the one that was named, or a plain one with bandwidths from the sweep itself.
+"""On which cluster is a measured sweep played: the named topology, or an assumed one with links as fast as the sweep?
 
-Rule: what is assumed is said. Like choosing a test track.
+Rule: everything that is assumed is listed, so that it can be reported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.errors import ScenarioError
 
-# How much faster than the fastest row an assumed link is: the fitted cap shall rule, not the link.
+# An assumed link is this many times as fast as the fastest row needs: the fitted cap shall bound flows, not the link.
 _SPARE: Final = 1.25
-# How much faster links inside a node are, where cards between nodes are what rules.
+# Assumed links inside a node are this many times as fast again where cards between nodes are the bottleneck.
 _PLENTY: Final = 4.0
 # A route through a switch, recalled for NVSwitch (1-2 us), and one to another node, measured with perftest on EDR.
 _LATENCY: Final = "0.5 us"
@@ -26,8 +26,8 @@ _NIC_LATENCY: Final = "0.9 us"
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """Where a sweep is played.
+class SweepCluster:
+    """The cluster that a sweep is played on.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Ground:
     assumed: tuple[str, ...] = ()
 
 
-def ground(sweep: Sweep, topology: str | None) -> Ground:
+def cluster_for(sweep: Sweep, topology: str | None) -> SweepCluster:
     """Build the cluster of a sweep.
 
     Raises
@@ -59,10 +59,10 @@ def ground(sweep: Sweep, topology: str | None) -> Ground:
             f"but {cluster.name} puts them into {len(cluster.nodes)}; give the topology that was measured"
         )
     placed = f"{len(cluster.nodes)} node(es), as {cluster.name} places {sweep.world_size} ranks"
-    return Ground(cluster, topology, () if sweep.nodes else (placed,))
+    return SweepCluster(cluster, topology, () if sweep.nodes else (placed,))
 
 
-def _assumed(sweep: Sweep) -> Ground:
+def _assumed(sweep: Sweep) -> SweepCluster:
     nodes = sweep.nodes or 1
     if sweep.world_size % nodes:
         raise ScenarioError(
@@ -74,7 +74,7 @@ def _assumed(sweep: Sweep) -> Ground:
     where = "one switch" if nodes == 1 else f"{nodes} nodes with a card for each GPU"
     said = "" if sweep.nodes else ", because the sweep names no hosts"
     links = keys["options"].get("nic_bandwidth", keys["options"].get("bandwidth"))
-    return Ground(
+    return SweepCluster(
         build(keys, sweep.world_size),
         keys,
         (
@@ -86,7 +86,7 @@ def _assumed(sweep: Sweep) -> Ground:
 
 
 def _any_gpu(sweep: Sweep) -> dict[str, Any]:
-    """A GPU file's keys: reducing takes three times the arriving rate of its memory, and it has plenty."""
+    """A GPU file's keys; its HBM is so fast that reducing, which takes three times the arriving rate, costs nothing."""
     return {
         "vector_flops": {"float32": "10 TFLOP/s"},
         "hbm_bytes": "80 GB",
@@ -108,7 +108,7 @@ def _nodes(sweep: Sweep, nodes: int) -> dict[str, Any]:
     size = sweep.world_size // nodes
     card = _SPARE * _fastest(sweep)
     if sweep.operation == "all_reduce":
-        # A rank's share of what leaves a node, where sums are made inside first: S / G in a ring of nodes.
+        # With sums made inside each node first, each of a node's G cards carries S / G in a ring over the nodes.
         card = _SPARE * max(nbytes / time for nbytes, time in sweep.rows) * 2 * (nodes - 1) / sweep.world_size
     return {
         "name": "measured_nodes",
@@ -139,7 +139,10 @@ def _rate(bandwidth: float) -> str:
 
 
 def _gpu(name: str) -> str | None:
-    """The shipped GPU that a sweep names: of one chip's the one whose words are all there, else an SXM module."""
+    """The shipped GPU that a sweep names.
+
+    Of several with the same chip it is the one of which every word is in the name, else an SXM module.
+    """
     said = name.lower().replace("-", " ").replace("_", " ")
     known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in said.split()]
     fitting = [gpu for gpu in known if all(word in said for word in gpu.split("_")[1:])]
@@ -148,5 +151,5 @@ def _gpu(name: str) -> str | None:
 
 
 def with_machine(cluster: Cluster, operation: str, machine: MachineCollective) -> Cluster:
-    """The same cluster, running this operation in this way."""
+    """The same cluster, with these constants for this operation and none for others."""
     return replace(cluster, collectives={operation: machine})

@@ -1,0 +1,123 @@
+"""Which tables does the validation of training steps consist of: errors by group, worst rows, constants, memory?
+
+Rule: figures come from played rows and from the fit; here they are only put into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulator.calibration.table import Table
+from simulator.calibration.training_runs.checks import drift, left_out, without_any
+from simulator.calibration.training_runs.constants import counted
+from simulator.calibration.training_runs.fitting import LinearSystem
+from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
+from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.rows import cluster_of
+from simulator.calibration.training_runs.summary import Errors, by_group, of_memory, worst
+from simulator.step.framework import Framework
+
+
+def groups(outcomes: Sequence[PlayedRow]) -> Table:
+    """Errors of tokens/s by group."""
+    head = ("tokens/s", "rows", "median", "90 % below", "bias", "middle")
+    return Table("error of tokens/s by group (simulated / measured - 1)", head, tuple(map(_row, by_group(outcomes))))
+
+
+def _row(summary: Errors) -> tuple[str, ...]:
+    return (
+        summary.name,
+        str(summary.count),
+        f"{summary.median:.1%}",
+        f"{summary.most:.1%}",
+        f"{summary.bias:+.1%}",
+        f"{summary.middle:+.1%}",
+    )
+
+
+def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
+    """Peak memory where a part of the table has it."""
+    summary = of_memory(outcomes, table)
+    if summary is None:
+        return None
+    rows = [
+        (o.row.name, f"{o.row.peak / 2**30:.1f} GiB", f"{o.peak / 2**30:.1f} GiB", f"{o.memory_error:+.1%}")
+        for o in outcomes
+        if o.row.table == table and o.row.peak is not None and o.memory_error is not None
+    ]
+    return Table(
+        f"peak memory under {table}: bias {summary.bias:+.1%}", ("row", "measured", "simulated", "error"), tuple(rows)
+    )
+
+
+def steps(outcomes: Sequence[PlayedRow], table: str) -> Table:
+    """Every row of a part of the table."""
+    rows = [
+        (o.row.name, f"{o.row.tokens_per_s:,.0f}", f"{o.tokens_per_s:,.0f}", f"{o.error:+.1%}")
+        for o in outcomes
+        if o.row.table == table
+    ]
+    return Table(f"tokens/s under {table}", ("row", "measured", "simulated", "error"), tuple(rows))
+
+
+def worst_rows(outcomes: Sequence[PlayedRow]) -> Table:
+    """The ten rows that are farthest off, with reasons."""
+    rows = [(o.row.name, f"{o.error:+.1%}", why) for o, why in worst(outcomes)]
+    return Table("the ten worst rows", ("row", "error", "likely reason"), tuple(rows))
+
+
+def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
+    """The frameworks' constants, and what fitting again would give."""
+    again = drift(system, known["llm_foundry"]) if system is not None else {}
+    rows = []
+    for name, framework in known.items():
+        numbers = {
+            **{f"sustained.{chip}": kept.time for chip, kept in framework.sustained.items()},
+            **{n: getattr(framework, n) for n in ("attention_masked", "elementwise", "parameter_bytes", "compiled")},
+        }
+        for constant, number in numbers.items():
+            fitted = again.get(constant) if name == "llm_foundry" else None
+            rows.append((f"{name} {constant}", f"{number:.4g}", "" if fitted is None else f"{fitted[1]:.4g}"))
+    return Table("constants of frameworks", ("constant", "shipped", "fitted again"), tuple(rows))
+
+
+def counts(known: Mapping[str, Framework]) -> Table:
+    """How many constants stand behind a row, by origin, for the dtypes that rows of a GPU use."""
+    rows = []
+    for gpu, dtypes in (
+        ("h100_sxm", ("bfloat16",)),
+        ("h100_sxm", ("bfloat16", "float8_e4m3fn")),
+        ("a100_sxm_80gb", ("bfloat16",)),
+    ):
+        by_origin = counted(known["llm_foundry"], cluster_of(gpu, 8), dtypes)
+        numbers = (*(str(len(names)) for names in by_origin.values()), str(sum(map(len, by_origin.values()))))
+        rows.append((gpu, ", ".join(dtypes), *numbers))
+    head = ("GPU", "dtypes", "training rows", "matmul table", "published", "guessed", "collectives", "together")
+    return Table("number of constants behind a row", head, tuple(rows))
+
+
+def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
+    """One constant of the kernels taken away at a time: errors of the matmul table, and of training rows."""
+    rows = []
+    for without in without_kernel_constants(outcomes, framework, jobs):
+        tables = tuple(f"{100 * one.median:.1f}, {100 * one.most:.1f}" for one in without.tables.values())
+        rows.append((without.name, *tables, f"{100 * without.rows.median:.1f}, {100 * without.rows.most:.1f}"))
+    head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
+    return Table("each constant of the kernels taken away: median and 90 % of errors, per cent", head, tuple(rows))
+
+
+def kept_back(system: LinearSystem) -> Table:
+    """One model size left out of the fit at a time."""
+    rows = [
+        (one.name, str(one.count), f"{one.median:.1%}", f"{other.median:.1%}", f"{other.median - one.median:+.1%}")
+        for one, other in left_out(system)
+    ]
+    head = ("model left out", "rows", "median, fitted", "median, kept back", "difference")
+    return Table("each model size kept back from the fit", head, tuple(rows))
+
+
+def removed(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Framework) -> Table:
+    """One constant or fact taken away at a time."""
+    head = ("constants", "rows", "median", "90 % below", "bias", "middle")
+    summaries = without_any(system, outcomes, framework)
+    return Table("each constant or fact taken away, the others fitted again", head, tuple(map(_row, summaries)))
