@@ -1,6 +1,6 @@
-"""The words of docs/measured.md that are no numbers.
+"""Which words stand on the page docs/measured.md, between the tables that page.py computes?
 
-Rule: nothing here is computed. Like the captions in a museum.
+Rule: nothing here is computed; a figure that is quoted here must agree with the tables.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ A machine has at most five constants. The simulator plays the algorithm that the
 - over several nodes all-reduces are cut into `chunks` pieces (none smaller than 4 MiB), so that links inside and
   between nodes work at once.
 
-Only one cap is fitted: one sweep tells one rate. It is the cap of those links that the largest array fills most. A ring
-cannot explain 483 GB/s of bus bandwidth over links of 450 GB/s (8 H100), nor 78 GB/s over cards of 50 GB/s a node (two
-p4de nodes): the first adds inside its switch (`nvls`), the second adds up inside its nodes first (`hierarchical`).
+Only one cap is fitted, because one sweep determines one rate. It is the cap of those links that the largest array fills
+most. A ring cannot explain 483 GB/s of bus bandwidth over links of 450 GB/s (8 H100), nor 78 GB/s over cards of 50 GB/s
+a node (two p4de nodes): the first adds inside its switch (`nvls`), the second adds up inside its nodes first
+(`hierarchical`).
 """
 
 WHY: Final = """
 Where it is far off, the measured time does something that no smooth curve does, most likely because the library changes
 its protocol or its algorithm from size to size: 8 A100 need 101 us for 1, for 2 and for 4 MiB; 16 H100 fall behind
-between 16 and 64 MiB and catch up beyond. The fit goes by the middle of the rows and lets such rows lie. Below 1 MiB
-hardly anything counts but the start-up; those rows have a quarter of the weight.
+between 16 and 64 MiB and catch up beyond. The fit follows most of the rows and gives such outliers little weight. Below
+1 MiB hardly anything counts but the start-up; those rows have a quarter of the weight.
 """
 
 RING: Final = """## Gathers and reduce-scatters
 
-A sharded training step lives by these two, and one node of 8 H100 is the only place where they were measured: a table
+A sharded training step depends on these two, and one node of 8 H100 is the only place where they were measured: a table
 that the compiler XLA ships. Its times contain the launch, so the start-ups here do too. The machine is taken to run a
 ring, as NCCL does. The rows over 8 GPUs were fitted with two constants (start-up and cap), with three (the cap fades
 with the root of the size) and with four, those of the reduce-scatter also with one, its cap, and the gather's start-up
@@ -46,15 +47,16 @@ and half size; the topology files have the bold lines. Errors from 1 MiB up:
 """
 
 RING_WHY: Final = """
-A cap that fades with the size is needed (two constants are off by 4 to 7 % in the middle, 5 to 6 % at the end), an
-exponent of its own is not, nor a second start-up and half size: four numbers for both operations. The 90 % are the
-sweep's own unrest: its reduce-scatter of 1 MiB takes 20 us, that of 512 KiB 41 us. Over 4 and 2 GPUs, held out, the
-same constants are too fast (table below); over 2 there is only one neighbour.
+A cap that fades with the size is needed (two constants are off by 4 to 7 % in the median, by 5 to 6 % at the largest
+size), an exponent of its own is not, nor a second start-up and half size: four numbers for both operations. What 90 %
+of the errors stay below is the scatter of the sweep itself: its reduce-scatter of 1 MiB takes 20 us, that of 512 KiB 41
+us. Over 4 and 2 GPUs, held out, the same constants are too fast (table below); over 2 there is only one neighbour.
 
-Nobody's gathers over several nodes are known here. There `multi_ring` runs, one ring a GPU, each crossing to the next
-node over another card, with the constants of one node, what the network adds to the start-up of the all-reduce, and its
-cap between nodes where one was fitted: `source` says `not measured here`. dgx_a100 and aws_p4de take their all-reduce's
-constants, which is a ring over the same links; dgx_b200 takes twice the bytes in the time of dgx_h100.
+No measurement of gathers over several nodes is known here. There `multi_ring` runs, one ring a GPU, each crossing to
+the next node over another card, with the constants of one node, with what the network adds to the start-up of the
+all-reduce, and with the all-reduce's cap between nodes where one was fitted: `source` says `not measured here`.
+dgx_a100 and aws_p4de take their all-reduce's constants, which is a ring over the same links; dgx_b200 takes twice the
+bytes in the time of dgx_h100.
 """
 
 XLA: Final = """## Operations that the fit did not see
@@ -65,12 +67,12 @@ own takes the all-reduce's, which is the nearest thing that was measured. From 1
 """
 
 AFTER: Final = """
-What to make of it: the two sources do not agree with each other, since XLA's own all-reduce on 8 GPUs is slower than
-the sweep that was fitted; that much of an error lies in the choice of a source. An all-to-all has no constants of its
-own: `auto` picks the direct exchange, whose seven flows share a GPU's port, so that a cap on each flow does not hold
-them back and the port is used to its rated 450 GB/s. Expect operations without constants of their own to be a fifth to
-a third too fast. Where one matters, measure it and run `simulator fit`: a topology file takes a section for each
-operation.
+How to read this table: the two sources do not agree with each other, since XLA's own all-reduce on 8 GPUs is slower
+than the sweep that was fitted; that much of an error lies in the choice of a source. An all-to-all has no constants of
+its own: `auto` picks the direct exchange, whose seven flows share a GPU's port, so that a cap on each flow does not
+hold them back and the port is used to its rated 450 GB/s. Expect operations without constants of their own to be a
+fifth to a third too fast. Where one matters, measure it and run `simulator fit`: a topology file takes a section for
+each operation.
 
 ## How far to trust it
 
@@ -90,7 +92,7 @@ operation.
 
 `sweep.txt` is what an nccl-tests program printed (the list of ranks tells how many ranks and hosts there were), or a
 CSV file with a size and a time. Without `--topology` links are assumed that are a quarter faster than the fastest row
-needs. From Python: `simulator.calibration.machines.fit(path)`, `told` and `to_yaml`.
+needs. From Python: `simulator.calibration.machines.fit(path)`, `fit_text` and `to_yaml`.
 
 ## Sources
 """
