@@ -1,7 +1,7 @@
 """Which start-up and which rate caps make a machine's collectives as fast as an nccl-tests sweep measured them?
 
 Rule: measured times in, a section of a topology file out. What is reported of a fit was played by the engine, not
-foreseen by the fit.
+predicted by the fit.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _loss_of(rows: tuple[FitRow, ...], measured: Data) -> float:
     return loss(np.log([row.simulated / row.measured for row in rows]), measured.weights)
 
 
-def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, foreseen: Floats) -> tuple[FitRow, ...]:
+def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, predicted: Floats) -> tuple[FitRow, ...]:
     """Play every size; where that costs too much, the largest, the smallest and some between."""
     response, count = trial.response, len(sweep.rows)
     rows: dict[int, FitRow] = {}
@@ -89,7 +89,7 @@ def _play(trial: Trial, machine: MachineCollective, sweep: Sweep, foreseen: Floa
     unplayed = (number for number in range(count) if number not in rows)
     for number in unplayed:
         size, time = sweep.rows[number]
-        rows[number] = FitRow(size, time, float(foreseen[number]), False)
+        rows[number] = FitRow(size, time, float(predicted[number]), False)
     return tuple(rows[number] for number in range(count))
 
 

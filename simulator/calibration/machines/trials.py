@@ -99,8 +99,8 @@ def _names(cluster: Cluster, sweep: Sweep, algorithm: str | None) -> list[str]:
 
 def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading) -> Trial:
     measured = data(sweep)
-    foreseen = partial(response.times, chunks=chunks)
-    constants, loss = solve(measured, foreseen, response.fastest, fading=fading)
+    predicted = partial(response.times, chunks=chunks)
+    constants, loss = solve(measured, predicted, response.fastest, fading=fading)
     times = constants.startup + response.times(measured.sizes, constants.caps(measured.sizes), chunks)
     rows = tuple(FitRow(size, time, float(x), False) for (size, time), x in zip(sweep.rows, times, strict=True))
     return Trial(response, chunks, constants, summarize_trial(response.algorithm, chunks, rows, loss), fading)

@@ -39,24 +39,24 @@ def figure(rows: Sequence[Row]) -> Figure:
     runs = [(label, _numbers(report["learning"])) for label, report in rows]
     with style.applied():
         fig = style.new_figure(11.0, 4.6)
-        by_step, beside = fig.subplots(1, 2, sharey=not _same_times(runs))
+        by_step, second = fig.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
         for (label, learning), width in zip(runs, _widths(runs), strict=True):
             _line(by_step, range(len(learning["losses"])), learning, colours[label], width, label)
             if _same_times(runs):
-                _distance(beside, runs[0][1], learning, colours[label])
+                _distance(second, runs[0][1], learning, colours[label])
             else:
-                _line(beside, learning["ended_s"], learning, colours[label], width, label)
+                _line(second, learning["ended_s"], learning, colours[label], width, label)
         _step_axis(by_step)
         by_step.set_ylabel("loss (nats a token)")
         if _same_times(runs):
-            _step_axis(beside)
-            beside.set_yscale("symlog", linthresh=_NOTHING)
-            beside.set_ylim(0)
-            beside.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
+            _step_axis(second)
+            second.set_yscale("symlog", linthresh=_NOTHING)
+            second.set_ylim(0)
+            second.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
         else:
-            style.time_axis(beside, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
-            beside.set_xlabel(f"simulated {beside.get_xlabel()}")
+            style.time_axis(second, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
+            second.set_xlabel(f"simulated {second.get_xlabel()}")
         _legend(fig, by_step, runs)
         style.set_title(fig, finding(rows))
     return fig

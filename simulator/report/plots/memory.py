@@ -142,7 +142,7 @@ def over_time(
         bytes_axis(axes.yaxis, highest, "HBM in use")
         _mark_peak(axes, peak)
         handles, labels = axes.get_legend_handles_labels()
-        peak_bytes = folded(dict(peak.by_category), names)
+        peak_bytes = with_rest(dict(peak.by_category), names)
         entries = [f"{name}  {format_bytes(peak_bytes[name])}" if name in peak_bytes else name for name in labels]
         axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), title="at the peak",
                     alignment="left")  # fmt: skip
@@ -158,7 +158,7 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
     every = sorted({name for by_category in by_sample for name in by_category})
     at_peak = dict(peak_of(samples).by_category)
     names = largest(every, {name: max(h.get(name, 0) for h in by_sample) for name in every})
-    shown = [folded(by_category, names) for by_category in by_sample]
+    shown = [with_rest(by_category, names) for by_category in by_sample]
     # What stays allocated lies at the bottom, so that its edge is flat; what comes and goes lies on top.
     least = {name: min(h[name] for h in shown) for name in names}
     names.sort(key=lambda name: (name == REST, -least[name], -at_peak.get(name, 0), name))
@@ -187,7 +187,7 @@ def largest(names: Sequence[str], sizes: Mapping[str, float]) -> list[str]:
     return [*sorted(names, key=lambda name: (-sizes[name], name))[: _MOST_CATEGORIES - 1], REST]
 
 
-def folded(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """Bytes of each name, of the rest together."""
     shown = {name: by_category.get(name, 0) for name in names}
     if REST in shown:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import format_bytes
 from simulator.report.plots import style
-from simulator.report.plots.memory import FARTHEST_LINE, REST, byte_unit, bytes_axis, distance, folded, largest, palette
+from simulator.report.plots.memory import (
+    FARTHEST_LINE,
+    REST,
+    byte_unit,
+    bytes_axis,
+    distance,
+    largest,
+    palette,
+    with_rest,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +113,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
     peak_bytes = [dict(peak.by_category) for peak in peaks]
     most = {name: max(h.get(name, 0) for h in peak_bytes) for h in peak_bytes for name in h}
     names = sorted(largest(sorted(most), most), key=lambda name: (name == REST, -most.get(name, 0), name))
-    bars = [folded(h, names) for h in peak_bytes]
+    bars = [with_rest(h, names) for h in peak_bytes]
     most_held = max(peak.nbytes for peak in peaks)
     near = capacity <= FARTHEST_LINE * most_held
     highest = max(most_held, capacity) if near else most_held
