@@ -173,12 +173,12 @@ def left_out(
     """Fit on half of each table's shapes, drawn at random; the misfits on those, and on the others."""
     import numpy as np
 
-    draw = np.random.default_rng(seed)
-    halves = {dtype: draw.permutation(len(rows)) < len(rows) // 2 for dtype, rows in tables.items()}
-    seen = {dtype: tables[dtype].where(half) for dtype, half in halves.items()}
-    model = start.changed(fit(seen, start, seed=seed, rounds=rounds))
+    random = np.random.default_rng(seed)
+    halves = {dtype: random.permutation(len(rows)) < len(rows) // 2 for dtype, rows in tables.items()}
+    fitted = {dtype: tables[dtype].where(half) for dtype, half in halves.items()}
+    model = start.changed(fit(fitted, start, seed=seed, rounds=rounds))
     return {
-        dtype: (misfit(model.matmul(dtype), seen[dtype]), misfit(model.matmul(dtype), tables[dtype].where(~half)))
+        dtype: (misfit(model.matmul(dtype), fitted[dtype]), misfit(model.matmul(dtype), tables[dtype].where(~half)))
         for dtype, half in halves.items()
     }
 

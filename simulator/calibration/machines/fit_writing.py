@@ -86,16 +86,16 @@ def to_yaml(fit: Fit) -> str:
         A whole topology file: of a named topology its own text, comments kept, in which only what was fitted is new; of
         an assumed one its keys. Of a graph file the `collectives` section alone.
     """
-    one = MeasuredOperation(one_node=fit.machine) if fit.nodes == 1 else MeasuredOperation(nodes=fit.machine)
+    fitted = MeasuredOperation(one_node=fit.machine) if fit.nodes == 1 else MeasuredOperation(nodes=fit.machine)
     if isinstance(fit.base, Mapping):
         assumptions = "".join(f"# Assumed: {text}.\n" for text in fit.assumed)
-        return f"{assumptions}{_mapping(fit.base)}{section({fit.operation: one})}"
+        return f"{assumptions}{_mapping(fit.base)}{section({fit.operation: fitted})}"
     path = locate("topology", fit.base)
     if path.suffix in (".json", ".graphml"):
-        return section({fit.operation: one})
+        return section({fit.operation: fitted})
     operations = dict(load_topology(fit.base).collectives)
     before = operations.get(fit.operation, MeasuredOperation())
-    operations[fit.operation] = MeasuredOperation(one.one_node or before.one_node, one.nodes or before.nodes)
+    operations[fit.operation] = MeasuredOperation(fitted.one_node or before.one_node, fitted.nodes or before.nodes)
     return without_section(path) + section(operations)
 
 
@@ -113,9 +113,9 @@ def section(collectives: Mapping[str, MeasuredOperation]) -> str:
           rate_cap: 200 GB/s
     """
     lines = ["collectives:"]
-    for operation, both in collectives.items():
+    for operation, measured in collectives.items():
         lines.append(f"  {operation}:")
-        for key, machine in (("one_node", both.one_node), ("nodes", both.nodes)):
+        for key, machine in (("one_node", measured.one_node), ("nodes", measured.nodes)):
             if machine is None:
                 continue
             lines += [f"    {key}:", f"      algorithm: {machine.algorithm}"]

@@ -56,7 +56,7 @@ def refine(trial: Trial, sweep: Sweep) -> Refinement:
         )
         if number and abs(rounds[-1].summary.loss / rounds[-2].summary.loss - 1.0) < _SETTLED:
             break
-    return min(rounds, key=lambda one: one.summary.loss)
+    return min(rounds, key=lambda refinement: refinement.summary.loss)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def _fitted(name: str, algorithm: str | None = None, fading: Fading = FREE) -> M
 def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, MeasuredOperation]]:
     """What each shipped topology runs by operation, from the fits by sweep."""
     all_reduces = _all_reduces(fitted)
-    by_topology = {name: {"all_reduce": both} for name, both in all_reduces.items()}
+    by_topology = {name: {"all_reduce": measured} for name, measured in all_reduces.items()}
     for operation, sweep in RINGS.items():
         for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_node).items():
             by_topology[name][operation] = MeasuredOperation(ring, _over_nodes(name, ring, all_reduces))

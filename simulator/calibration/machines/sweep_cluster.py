@@ -72,13 +72,13 @@ def _assumed(sweep: Sweep) -> SweepCluster:
     keys = _star(sweep) if nodes == 1 else _nodes(sweep, nodes)
     keys["gpu"] = gpu or _any_gpu(sweep)
     where = "one switch" if nodes == 1 else f"{nodes} nodes with a card for each GPU"
-    said = "" if sweep.nodes else ", because the sweep names no hosts"
+    because = "" if sweep.nodes else ", because the sweep names no hosts"
     links = keys["options"].get("nic_bandwidth", keys["options"].get("bandwidth"))
     return SweepCluster(
         build(keys, sweep.world_size),
         keys,
         (
-            f"{where}{said}",
+            f"{where}{because}",
             f"links of {links}, {_SPARE:g} times what the fastest row needs; name a topology for the real ones",
             f"GPU {gpu}" if gpu else "a GPU whose memory never holds back, since no known one is named",
         ),
@@ -143,9 +143,9 @@ def _gpu(name: str) -> str | None:
 
     Of several with the same chip it is the one of which every word is in the name, else an SXM module.
     """
-    said = name.lower().replace("-", " ").replace("_", " ")
-    known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in said.split()]
-    fitting = [gpu for gpu in known if all(word in said for word in gpu.split("_")[1:])]
+    words = name.lower().replace("-", " ").replace("_", " ")
+    known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in words.split()]
+    fitting = [gpu for gpu in known if all(word in words for word in gpu.split("_")[1:])]
     modules = [gpu for gpu in known if "_sxm" in gpu]
     return next(iter(fitting or modules or known), None)
 

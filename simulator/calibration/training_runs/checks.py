@@ -70,5 +70,5 @@ def with_fact(framework: Framework, name: Fact) -> Framework:
 
 def drift(system: LinearSystem, framework: Framework) -> dict[str, tuple[float, float]]:
     """Each constant as shipped, and as fitting again would give it."""
-    again = fit(system)
-    return {name: (value(framework, name), again[name]) for name in system.names}
+    refitted = fit(system)
+    return {name: (value(framework, name), refitted[name]) for name in system.names}

@@ -1,4 +1,4 @@
-"""Which constants stand behind a played row, and where does each come from?
+"""Which constants does a simulated row depend on, and where does each come from?
 
 Rule: counted from the records that playing uses, never from a list written by hand.
 """

@@ -47,21 +47,21 @@ def without_kernel_constants(outcomes: Sequence[PlayedRow], framework: Framework
     yield Without(f"without {_BESIDE}", _tables(_model({})), _errors(_BESIDE, alone, framework, ()))
 
 
-def _without(name: str, gone: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework) -> Without:
-    model = _model(gone)
-    again: dict[str, float] = {}
-    if gone and "attention_2" not in gone:
-        fixed = {key: value for key, value in gone.items() if key in KERNELS}
-        again = fit({dtype: measured(dtype) for dtype in DTYPES}, model, fixed=fixed, rounds=_ROUNDS)
-    changes = tuple({**gone, **again}.items())
+def _without(name: str, removed: Mapping[str, float], played: Sequence[PlayedRow], framework: Framework) -> Without:
+    model = _model(removed)
+    refitted: dict[str, float] = {}
+    if removed and "attention_2" not in removed:
+        fixed = {key: value for key, value in removed.items() if key in KERNELS}
+        refitted = fit({dtype: measured(dtype) for dtype in DTYPES}, model, fixed=fixed, rounds=_ROUNDS)
+    changes = tuple({**removed, **refitted}.items())
     moved = [replace(o, step_time=o.step_time + _longer(o, framework, changes)) for o in played]
-    return Without(name, _tables(model.changed(again)), _errors(name, moved, framework, changes))
+    return Without(name, _tables(model.changed(refitted)), _errors(name, moved, framework, changes))
 
 
-def _model(gone: Mapping[str, float]) -> KernelModel:
-    if not gone:
+def _model(removed: Mapping[str, float]) -> KernelModel:
+    if not removed:
         return kernel_model(load_gpu(REFERENCE))
-    return kernel_model(cluster_of(REFERENCE, 1, tuple(gone.items())).gpus[0])
+    return kernel_model(cluster_of(REFERENCE, 1, tuple(removed.items())).gpus[0])
 
 
 def _tables(model: KernelModel) -> dict[str, Misfit]:

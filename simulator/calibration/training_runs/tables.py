@@ -68,7 +68,7 @@ def worst_rows(outcomes: Sequence[PlayedRow]) -> Table:
 
 def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
     """The frameworks' constants, and what fitting again would give."""
-    again = drift(system, known["llm_foundry"]) if system is not None else {}
+    refitted = drift(system, known["llm_foundry"]) if system is not None else {}
     rows = []
     for name, framework in known.items():
         numbers = {
@@ -76,13 +76,13 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
             **{n: getattr(framework, n) for n in ("attention_masked", "elementwise", "parameter_bytes", "compiled")},
         }
         for constant, number in numbers.items():
-            fitted = again.get(constant) if name == "llm_foundry" else None
+            fitted = refitted.get(constant) if name == "llm_foundry" else None
             rows.append((f"{name} {constant}", f"{number:.4g}", "" if fitted is None else f"{fitted[1]:.4g}"))
     return Table("constants of frameworks", ("constant", "shipped", "fitted again"), tuple(rows))
 
 
 def counts(known: Mapping[str, Framework]) -> Table:
-    """How many constants stand behind a row, by origin, for the dtypes that rows of a GPU use."""
+    """How many constants a simulated row depends on, by origin, for each GPU and the dtypes of its rows."""
     rows = []
     for gpu, dtypes in (
         ("h100_sxm", ("bfloat16",)),
@@ -97,10 +97,10 @@ def counts(known: Mapping[str, Framework]) -> Table:
 
 
 def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
-    """One constant of the kernels taken away at a time: errors of the matmul table, and of training rows."""
+    """Errors of the matmul table and of training rows, with one constant of the kernels taken away at a time."""
     rows = []
     for without in without_kernel_constants(outcomes, framework, jobs):
-        tables = tuple(f"{100 * one.median:.1f}, {100 * one.most:.1f}" for one in without.tables.values())
+        tables = tuple(f"{100 * errors.median:.1f}, {100 * errors.most:.1f}" for errors in without.tables.values())
         rows.append((without.name, *tables, f"{100 * without.rows.median:.1f}, {100 * without.rows.most:.1f}"))
     head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
     return Table("each constant of the kernels taken away: median and 90 % of errors, per cent", head, tuple(rows))

@@ -140,8 +140,8 @@ def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, F
     for log in logs:
         lengths = np.array([len(route) for route in log.routes], np.int64)
         starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
-        every = np.array([link for route in log.routes for link in route], np.int64)
-        rows = np.where(np.isin(every, numbers), np.searchsorted(numbers, every), -1)
+        links_of_routes = np.array([link for route in log.routes for link in route], np.int64)
+        rows = np.where(np.isin(links_of_routes, numbers), np.searchsorted(numbers, links_of_routes), -1)
         carrying = np.flatnonzero(log.nbytes > 0)
         for begin in range(0, len(carrying), _AT_ONCE):
             chosen = carrying[begin : begin + _AT_ONCE]
@@ -167,9 +167,9 @@ def _spread(
     bins = len(edges) - 1
     first = np.clip(np.searchsorted(edges, enter, "right") - 1, 0, bins - 1)
     last = np.clip(np.searchsorted(edges, end, "left") - 1, first, bins - 1)
-    one = first == last
-    _add(carried, link[one], first[one], size[one])
-    link, size, enter, end, first, last = (column[~one] for column in (link, size, enter, end, first, last))
+    in_one_bin = first == last
+    _add(carried, link[in_one_bin], first[in_one_bin], size[in_one_bin])
+    link, size, enter, end, first, last = (column[~in_one_bin] for column in (link, size, enter, end, first, last))
     rate = size / (end - enter)
     _add(carried, link, first, rate * (edges[first + 1] - enter))
     _add(carried, link, last, rate * (end - edges[last]))

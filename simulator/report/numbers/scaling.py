@@ -140,15 +140,15 @@ def _lines(table: Mapping[Place, dict[str, float]], along: Axis) -> dict[int, li
 def _pair(
     line: Sequence[tuple[int, dict[str, float]]], first: str, second: str, along: Axis, fixed: int
 ) -> list[Crossing]:
-    both = [(x, times) for x, times in line if first in times and second in times]
+    measured = [(x, times) for x, times in line if first in times and second in times]
     # At places where both are equal neither leads, so they are left out here; one between two leads is the crossing.
-    led = [(x, times) for x, times in both if not _equal(times[first], times[second])]
+    with_leader = [(x, times) for x, times in measured if not _equal(times[first], times[second])]
     crossed: list[Crossing] = []
-    for (x0, left), (x1, right) in pairwise(led):
+    for (x0, left), (x1, right) in pairwise(with_leader):
         d0, d1 = math.log(left[first] / left[second]), math.log(right[first] / right[second])
         if d0 * d1 > 0:
             continue
-        tied = [(x, times) for x, times in both if x0 < x < x1]
+        tied = [(x, times) for x, times in measured if x0 < x < x1]
         share = d0 / (d0 - d1)
         at = float(tied[0][0]) if tied else math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
         time = tied[0][1][first] if tied else left[first] * (right[first] / left[first]) ** share

@@ -43,10 +43,10 @@ def figure(timeline: Timeline) -> Figure:
     ValueError
         No link carried anything.
     """
-    every = link_uses(timeline)
-    if not every:
+    all_uses = link_uses(timeline)
+    if not all_uses:
         raise ValueError("no link carried anything; run a collective between at least two ranks")
-    uses = sorted(every, key=lambda use: (-use.nbytes, -used(use, timeline.end), style.natural(use.name)))
+    uses = sorted(all_uses, key=lambda use: (-use.nbytes, -used(use, timeline.end), style.natural(use.name)))
     shown = uses[:_MOST_ROWS]
     traffic = link_traffic(timeline, _BINS, {use.name for use in shown})
     with style.applied():
@@ -64,11 +64,11 @@ def figure(timeline: Timeline) -> Figure:
 
 def on_links(timeline: Timeline) -> str:
     """Say how many collectives were not on links because closed forms stood for them; nothing where there are none."""
-    every = {span.name for span in timeline.spans if span.kind in OPERATIONS}
-    played = {sent.collective for sent in timeline.sent} & every
-    if len(played) == len(every):
+    collectives = {span.name for span in timeline.spans if span.kind in OPERATIONS}
+    played = {sent.collective for sent in timeline.sent} & collectives
+    if len(played) == len(collectives):
         return ""
-    replaced = f"{len(every) - len(played)} of {len(every)} collectives"
+    replaced = f"{len(collectives) - len(played)} of {len(collectives)} collectives"
     return f"closed forms stand for {replaced}, which are on no link (collectives: played); of the rest "
 
 

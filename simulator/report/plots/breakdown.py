@@ -76,10 +76,10 @@ def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
     for bar in bars:
         for name, seconds in bar.items():
             widest[name] = max(widest.get(name, 0.0), seconds)
-    seen = [name for name in widest if widest[name] > _THINNEST * longest]
-    kernels = [name for name in seen if name in (_PASSES, "recompute", "optimizer")]
-    bare = sorted((name for name in seen if name.startswith("bare ")), key=lambda name: -widest[name])
-    return [*kernels, *bare, *(name for name in seen if name == _IDLE)]
+    visible = [name for name in widest if widest[name] > _THINNEST * longest]
+    kernels = [name for name in visible if name in (_PASSES, "recompute", "optimizer")]
+    bare = sorted((name for name in visible if name.startswith("bare ")), key=lambda name: -widest[name])
+    return [*kernels, *bare, *(name for name in visible if name == _IDLE)]
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:

@@ -155,9 +155,9 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
     kept = _thinned(samples, end)
     kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
     by_sample = [dict(sample.by_category) for sample in kept]
-    every = sorted({name for by_category in by_sample for name in by_category})
+    categories = sorted({name for by_category in by_sample for name in by_category})
     at_peak = dict(peak_of(samples).by_category)
-    names = largest(every, {name: max(h.get(name, 0) for h in by_sample) for name in every})
+    names = largest(categories, {name: max(h.get(name, 0) for h in by_sample) for name in categories})
     shown = [with_rest(by_category, names) for by_category in by_sample]
     # What stays allocated lies at the bottom, so that its edge is flat; what comes and goes lies on top.
     least = {name: min(h[name] for h in shown) for name in names}

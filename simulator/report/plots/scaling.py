@@ -64,8 +64,8 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
     if not points:
         raise ValueError("got no points; a scaling figure needs at least one run")
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
-    every = sorted({getattr(point, fixed_name) for point in points})
-    shown = spread(every, _MOST_PANELS)
+    values = sorted({getattr(point, fixed_name) for point in points})
+    shown = spread(values, _MOST_PANELS)
     crossed = crossings(points)
     names = list(dict.fromkeys(point.algorithm for point in points))
     palette = style.colours(names)
@@ -82,7 +82,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
             here = [point for point in points if getattr(point, fixed_name) == value]
             _panel(axes, here, along, names, palette)
             axes.set_title(_fixed_text(fixed_name, value), loc="left")
-            _mark(axes, [c for c in crossed if c.along == along and c.fixed == value], len(_both(here)) > 1)
+            _mark(axes, [c for c in crossed if c.along == along and c.fixed == value], len(_algorithms(here)) > 1)
             below = number + columns >= len(shown)
             if below:
                 axes.set_xlabel("workers" if along == "world_size" else "size of the array at one rank")
@@ -90,7 +90,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
             if number % columns == 0:
                 axes.set_ylabel("time of one operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in points}), along)
-        note = f" ({len(shown)} of {len(every)} panels shown)" if len(shown) < len(every) else ""
+        note = f" ({len(shown)} of {len(values)} panels shown)" if len(shown) < len(values) else ""
         style.set_title(fig, headline(points) + note)
         _legend(fig, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in crossed))
     return fig
@@ -109,7 +109,7 @@ def spread(values: Sequence[Any], most: int) -> list[Any]:
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def _both(points: Sequence[ScalingPoint]) -> set[str]:
+def _algorithms(points: Sequence[ScalingPoint]) -> set[str]:
     return {point.algorithm for point in points}
 
 

@@ -88,8 +88,8 @@ def finding(cluster: Cluster) -> str:
 
 
 def _counted(count: int, kind: str) -> str:
-    one = {"gpu": "GPU", "nic": "NIC"}.get(kind, kind)
-    return f"{count} {one}" if count == 1 else f"{count} {_PLURAL.get(kind, kind)}s"
+    singular = {"gpu": "GPU", "nic": "NIC"}.get(kind, kind)
+    return f"{count} {singular}" if count == 1 else f"{count} {_PLURAL.get(kind, kind)}s"
 
 
 def _unused(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:

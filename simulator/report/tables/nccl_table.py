@@ -116,26 +116,26 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "") -> str:
     >>> print(write_table([row]).splitlines()[3].strip())
     1000000        250000      float     sum      -1    1000.0    1.00    1.50      0
     """
-    both = any(row.in_place for row in rows)
+    has_in_place = any(row.in_place for row in rows)
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
-    lines += _header(both)
+    lines += _header(has_in_place)
     for row in rows:
         count = "-" if row.count is None else str(row.count)
         dtype = _SPELLED.get(row.dtype, row.dtype or "-")
         redop = _REDUCTION_SPELLED.get(row.redop, row.redop or "none")
         line = f"{row.size:>13}  {count:>12}  {dtype:>9}  {redop:>6}  {row.root:>6}{_timing(row.out_of_place)}"
-        lines.append(line + (_timing(row.in_place) if both else ""))
+        lines.append(line + (_timing(row.in_place) if has_in_place else ""))
     lines += _footer(rows)
     return "\n".join(lines) + "\n"
 
 
-def _header(both: bool) -> list[str]:
+def _header(has_in_place: bool) -> list[str]:
     columns = f"  {'time':>8}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>5}"
     units = f"  {'(us)':>8}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>5}"
     above = f"#{'':>57}{'out-of-place':^35}"
     first = f"#{'size':>12}  {'count':>12}  {'type':>9}  {'redop':>6}  {'root':>6}"
     second = f"#{'(B)':>12}  {'(elements)':>12}  {'':>9}  {'':>6}  {'':>6}"
-    if not both:
+    if not has_in_place:
         return [above.rstrip(), first + columns, (second + units).rstrip()]
     return [(above + f"{'in-place':^35}").rstrip(), first + columns * 2, (second + units * 2).rstrip()]
 
@@ -174,7 +174,7 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     Raises
     ------
     ScenarioError
-        No row at all, or one that begins like a row and does not go on like one: with its line.
+        The text has no row at all, or a line begins like a row but its other columns are not a row's: with its number.
     """
     rows: list[NcclRow] = []
     faults: list[str] = []

@@ -82,8 +82,8 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
     )
     cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
-    taken = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
-    shown = _fitting(columns, cells, width - taken - 1)
+    axes_width = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
+    shown = _fitting(columns, cells, width - axes_width - 1)
     table = Table(title=title, title_justify="left", header_style="bold")
     for axis, name in zip(axes, names, strict=True):
         table.add_column(name, justify="left" if axis.endswith(_WORDS) else "right", overflow="fold")

@@ -233,13 +233,13 @@ class _State:
 
 
 def _segment(run: _Run, allocations: list[AllocatorEvent]) -> dict[str, Any]:
-    taken = sum(_block_size(event) for event in allocations)
+    allocated = sum(_block_size(event) for event in allocations)
     return {
         "device": 0,
         "address": run.address,
         "total_size": run.size,
-        "allocated_size": taken,
-        "active_size": taken,
+        "allocated_size": allocated,
+        "active_size": allocated,
         "requested_size": sum(event.size for event in allocations),
         "stream": run.stream,
         "segment_type": run.kind,
