@@ -44,7 +44,13 @@ class States:
 
 
 def shard(elements: int, ranks: int) -> int:
-    """Elements of a rank's part, padded."""
+    """Elements of a rank's part, padded.
+
+    Examples
+    --------
+    >>> shard(6, 3), shard(7, 3), shard(1, 4)
+    (2, 3, 1)
+    """
     return -(-elements // ranks)
 
 

@@ -6,9 +6,11 @@ one input for each of k = round(sqrt(L)) segments, and holds a whole segment whe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import pytest
+from simulator.training.checkpointing import kept
 
 from simulator.model.layer import Batch, layer_operations, saved_bytes
 from simulator.model.shape import Transformer
@@ -59,3 +61,19 @@ def test_sqrt_keeps_an_input_a_segment_and_holds_a_segment_when_it_is_run_again(
     # Segment i is at work: the inputs of those before it, and all its own layers.
     peaks = [i * BOUNDARY + length * LAYER for i, length in enumerate(lengths)]
     assert held("sqrt") == (count * BOUNDARY, max(peaks))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_selective_op_keeps_attentions_output_and_every_second_matmul(gated: bool) -> None:
+    """torchtitan's rule, of a layer's four matmuls qkv and up; what the backward pass does not need is not run again.
+
+    With t tokens of width d, feed-forward f and two bytes: the layer's input and attention's output are t d each, qkv
+    3 t d, up f (2 f where gated), and attention keeps four bytes a head and token.
+    """
+    model = replace(MODEL, gated=gated)
+    tokens, d, f = 2 * 32, model.hidden_size, model.ffn_size
+    operations = layer_operations(model, Batch(2, 32))
+    found = kept("selective_op", 0, model, operations, 2 * tokens * d)
+    assert found.nbytes == 2 * tokens * (d + d + 3 * d + (2 if gated else 1) * f) + 4 * tokens * model.num_heads
+    again = [op.name for op in found.operations]
+    assert again == ["norm1", "proj", "residual1", "norm2", "activation"]

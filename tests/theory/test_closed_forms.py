@@ -17,7 +17,8 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
-from tests.playing import WIDE_GPU, assert_time, equal_nodes, nodes, planned, regular, star, time_of
+from simulator.collectives.idle import Across
+from tests.playing import WIDE_GPU, assert_time, boxes, equal_nodes, nodes, planned, regular, star, time_of
 
 WORLD_SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16)
 # Divisible by every number up to 16.
@@ -255,6 +256,41 @@ def test_a_full_mesh_of_nvlinks_overruns_the_hbm_of_a_naive_root() -> None:
     assert planned(cluster, "naive", request).predicted is None
     # A ring's 3 x 300 GB/s are within it.
     assert_time(2 * (n - 1) * S / (n * beta), cluster, "ring", request)
+
+
+@pytest.mark.parametrize("times", [1.5, 2.5, 3.0, 4.0])
+def test_a_ring_adds_as_fast_as_hbm_reads_twice_and_writes(times: float) -> None:
+    """Of HBM with so many times a port's bandwidth a flow that is added gets a third; copies need none of it."""
+    n, alpha, beta = 4, 10e-6, 12.5e9
+    options = {"bandwidth": "12.5 GB/s", "latency": "5 us"}
+    gpu = {**WIDE_GPU, "hbm_bandwidth": f"{12.5 * times} GB/s"}
+    cluster = build({"builder": "star", "options": options}, n, gpu=gpu)
+    adding, copying = ((n - 1) * (alpha + S / n / rate) for rate in (min(beta, beta * times / 3), beta))
+    assert_time(adding + copying, cluster, "ring", Request("all_reduce", n, ELEMENTS), foreseen=times >= 3)
+    for algorithm in ("direct", "naive", "chain", "tree", "halving_doubling", "double_binary_tree"):
+        is_played_time_or_not_given(
+            cluster, algorithm, Request("reduce" if algorithm == "chain" else "all_reduce", n, 96)
+        )
+
+
+def is_played_time_or_not_given(cluster: Cluster, algorithm: str, request: Request) -> None:
+    predicted = planned(cluster, algorithm, request).predicted
+    assert predicted in (None, pytest.approx(time_of(cluster, algorithm, request), rel=EXACT)), algorithm
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2), (2, 0, 3, 1)])
+def test_a_ring_whose_hops_share_a_card_has_no_form_that_forgets_it(order: tuple[int, ...]) -> None:
+    """Two boxes of two GPUs with a card each: in three of these orders every hop leaves its box, all hops alike."""
+    is_played_time_or_not_given(boxes(4, 2, 1), "ring", Request("all_reduce", 4, ELEMENTS, rank_order=order))
+
+
+@pytest.mark.parametrize("latencies", [(1.0, 5.0, 2.0), (4.0, 4.0, 1.0, 4.0, 0.0), (2.0, 7.0), (3.0, 0.0, 9.0, 1.0)])
+def test_after_any_number_of_steps_a_ring_is_as_late_as_its_hops_add_up_to(latencies: tuple[float, ...]) -> None:
+    """Written out: whoever comes over a hop is its latency later; the latest of all after each step."""
+    late = [0.0] * len(latencies)
+    for steps in range(1, 4 * len(latencies)):
+        late = [late[hop - 1] + latency for hop, latency in enumerate(latencies)]
+        assert Across(latencies, 1.0).latency(steps) == max(late)
 
 
 def test_hbm_of_a_slow_rank_bounds_what_it_adds_but_not_what_it_copies() -> None:

@@ -51,6 +51,15 @@ def test_ranks_leave_a_collective_when_their_own_transfers_have_ended() -> None:
     assert ends == {r: pytest.approx(k * hop, rel=1e-9) for r, k in ((0, 1), (1, 2), (2, 3), (3, 3))}
 
 
+def test_collectives_that_differ_in_the_bound_of_a_flow_alone_go_each_at_its_own() -> None:
+    """A ring of two: two rounds of half the array, 10 us and at most the port's 12.5 GB/s each."""
+    one = collective("at the port's rate")
+    ops = (one, replace(one, name="at 1 GB/s", rate_cap=1e9), replace(one, name="at 2 GB/s", rate_cap=2e9))
+    spans = {span.name: span.end - span.start for span in execute(Program((ops, ops)), star(2)).spans}
+    for name, rate in (("at the port's rate", 12.5e9), ("at 1 GB/s", 1e9), ("at 2 GB/s", 2e9)):
+        assert spans[name] == pytest.approx(2 * (10e-6 + 4 * 500 / rate), rel=1e-9)
+
+
 def test_opposite_orders_are_a_deadlock_that_names_both_ranks_and_both_collectives() -> None:
     a, b = collective("A"), collective("B")
     with pytest.raises(DeadlockError) as caught:
