@@ -186,6 +186,19 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
         ("size,time,op\n8,1,sendrecv\n16,2,sendrecv\n", {}, "operation: got 'sendrecv'; one of all_reduce"),
         ("size,time,ranks\n8,1,4\n16,2,4\n", {"world_size": 8}, "got 8; the file says 4"),
         ("size,time\n8,1\n16,2\n", {"world_size": 1}, "must be at least 2"),
+        ("size,time\n8,1\n16,2\n", {"world_size": 10**9}, "must be at most 1000000"),
+        ("size,time,ranks\n8,1,1000000000\n16,2,1000000000\n", {}, "ranks: got '1000000000'; must be a whole number"),
+        ("size,time,ranks\n8,1,²\n16,2,²\n", {}, "ranks: got '²'; must be a whole number"),
+        (
+            "size,time,ranks,op,dtype\n8,1,2,all_reduce,floot32\n16,2,2,all_reduce,floot32\n",
+            {},
+            "dtype: got 'floot32'; one of bfloat16, float16, float32, float64, float8_e4m3fn, float8_e5m2, int32, "
+            "int64, int8, uint8; did you mean 'float32'?",
+        ),
+        ("size,time\n8," + "1" * 200_000 + "\n", {}, "field larger than field limit"),
+        ('size,time,op\n8,1,"x\n' + "1,1,x\n" * 30_000, {}, "field larger than field limit"),
+        ("size_gib,time\n1e308,1\n16,2\n", {}, "size_gib: got '1e308'; larger or smaller than anything"),
+        ("size,time\n8,1e-36\n16,2\n", {}, "time: got '1e-36'; larger or smaller than anything"),
         ("size,time,ranks,hosts,op\n8,1,5,2,all_reduce\n16,2,5,2,all_reduce\n", {}, "5 ranks on 2 hosts"),
     ],
 )
