@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Final
 
 # Lines of faults that are told at once: more than a screen holds, nobody reads.
 MOST_FAULTS: Final = 50
+# Letters of a line that tells a fault.
+_LONGEST: Final = 1000
 # Letters of a name that are compared with others; comparing takes as long as both are long, multiplied.
 _MOST_COMPARED: Final = 200
 
@@ -138,6 +140,18 @@ class NoRouteError(SimulationError):
         )
 
 
+def one_line(text: str) -> str:
+    r"""Say something in one line of bounded length: a name may hold line breaks, and a value may fill a file.
+
+    Examples
+    --------
+    >>> one_line("a\nb")
+    'a\\nb'
+    """
+    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
+
+
 def in_lines(faults: Sequence[str]) -> str:
     """Say one fault a line: the first 50, and how many more there are.
 
@@ -147,7 +161,7 @@ def in_lines(faults: Sequence[str]) -> str:
     'a.yaml:1:1: x\\na.yaml:2:1: y'
     """
     more = len(faults) - MOST_FAULTS
-    return "\n".join([*faults[:MOST_FAULTS], *([f"and {more} more faults"] if more > 0 else [])])
+    return "\n".join([*map(one_line, faults[:MOST_FAULTS]), *([f"and {more} more faults"] if more > 0 else [])])
 
 
 def one_of(allowed: Iterable[str], name: object) -> str:

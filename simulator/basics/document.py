@@ -11,13 +11,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from simulator.basics.input_files import DEEPEST, MOST_DIGITS, read_text
 from simulator.basics.yaml_dialect import MOST_VALUES, Loader
-from simulator.errors import ScenarioError, in_lines, one_of
+from simulator.errors import ScenarioError, in_lines, one_line, one_of
+from simulator.input_files import MOST_DIGITS, read_text
+from simulator.plain_data import DEEPEST, at
+from simulator.yaml_dialect import MOST_VALUES, Loader
 
 Key = tuple[str | int, ...]
 
@@ -49,7 +52,7 @@ class Fault:
         named = self.source or source
         place = named if self.line is None else f"{named}:{self.line}:{self.column}"
         dotted = ".".join(map(str, self.key))
-        return _one_line(f"{place}: {dotted}: {self.message}" if dotted else f"{place}: {self.message}")
+        return one_line(f"{place}: {dotted}: {self.message}" if dotted else f"{place}: {self.message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,32 +108,6 @@ class Document:
         return tuple(fault.as_line(self.source) for fault in ordered)
 
 
-def at(data: Any, key: Key) -> Any:
-    """The value at a key path; None where there is none.
-
-    Examples
-    --------
-    >>> at({"a": [1, 2]}, ("a", 1)), at({"a": [1, 2]}, ("b", 1))
-    (2, None)
-    """
-    for step in key:
-        try:
-            data = data[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return data
-
-
-def _one_line(text: str) -> str:
-    """A quoted key or a strange name may hold line breaks, and a value may be long; a fault must not."""
-    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short)
-
-
-# Letters of a line that tells a fault: a value that fills the file is not told in full.
-_LONGEST: Final = 1000
-
-
 def load(path: Path | str, *, source: str | None = None, keep_faults: bool = False) -> Document:
     """Read a file.
 
@@ -163,11 +140,11 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
     try:
         root = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
-        raise ScenarioError(_one_line(_syntax(error, source))) from error
+        raise ScenarioError(one_line(_syntax(error, source))) from error
     except yaml.reader.ReaderError as error:
         raise ScenarioError(_unreadable(error, text, source)) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else _one_line(str(error))
+        reason = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
         raise ScenarioError(f"{source}: not YAML that can be read: {reason}") from error
     if root is None:
         raise ScenarioError(f"{source}:1:1: the file is empty")

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from simulator.basics.units import format_bytes
 from simulator.errors import ScenarioError
+from simulator.plain_data import DEEPEST, is_deep
+from simulator.units import format_bytes
 
 # What people write or a program writes for them (scenarios, topologies, graphs, models): some 150,000 lines.
 MOST_TEXT: Final = 2**24
@@ -22,8 +24,6 @@ MOST_TEXT: Final = 2**24
 MOST_DATA: Final = 2**28
 # Beyond it a whole number has no float any more (the largest is 1.8e308), and Python itself may refuse to read it.
 MOST_DIGITS: Final = sys.float_info.max_10_exp
-# No file that is read here goes deeper than ten; what walks through data by calling itself has room for as many calls.
-DEEPEST: Final = 40
 # JSON may write a character in two halves; one alone is nothing that a file can hold.
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -122,14 +122,3 @@ def _whole(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"got a number of {len(digits)} digits; must have at most {MOST_DIGITS}")
     return int(digits)
-
-
-def is_deep(data: Any, most: int = DEEPEST) -> bool:
-    """Whether plain data has more than so many lists and mappings inside each other; itself calls nothing again."""
-    level = [data]
-    for _ in range(most + 1):
-        held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        if not held:
-            return False
-        level = [inner for each in held for inner in each]
-    return True

@@ -152,7 +152,7 @@ def check(name: str, content: bytes, folder: Path) -> None:
     except ScenarioError as error:
         lines = str(error).split("\n")
         assert 0 < len(lines) <= MOST_FAULTS + 1
-        assert max(map(len, lines)) < 6000
+        assert max(map(len, lines)) < 6500
     except SimulatorError:
         return  # what is played can still have no route
 
