@@ -15,12 +15,10 @@ from typing import Any
 
 import yaml
 
-from simulator.basics.input_files import DEEPEST, MOST_DIGITS, read_text
+from simulator.basics.input_files import MOST_DIGITS, read_text
+from simulator.basics.plain_data import DEEPEST, at
 from simulator.basics.yaml_dialect import MOST_VALUES, Loader
 from simulator.errors import ScenarioError, in_lines, one_line, one_of
-from simulator.input_files import MOST_DIGITS, read_text
-from simulator.plain_data import DEEPEST, at
-from simulator.yaml_dialect import MOST_VALUES, Loader
 
 Key = tuple[str | int, ...]
 

@@ -121,7 +121,7 @@ def _arrived(
 ) -> list[tuple[slice, Array]]:
     """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
     places = _places(op)
-    found = [] if op.auxiliaries else [(place, buffers[host][place]) for host, place in enumerate(places)]
+    pieces = [] if op.auxiliaries else [(place, buffers[host][place]) for host, place in enumerate(places)]
     for number in order.tolist():
         place = places[int(log.transfers.first[number])]
         sent_piece = buffers[int(log.transfers.src[number])][place]

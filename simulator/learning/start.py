@@ -45,7 +45,7 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     ranks = []
     for number in range(setting.world_size):
         # Rounded from the copy that is updated, as after each step, so that whoever gathers them has the same.
-        held = {
+        working = {
             u: {name: value.astype(wide).astype(stored) for name, value in own.items()} for u, own in initial.items()
         }
         # Where parameters are sharded they are gathered before anybody computes.

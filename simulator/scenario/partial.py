@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from simulator.basics.document import Document, Key, at
-from simulator.document import Document, Key
-from simulator.plain_data import at
+from simulator.basics.document import Document, Key
+from simulator.basics.plain_data import at
 from simulator.scenario import axes, error_messages
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.shape import KINDS, ScenarioShape, fields

@@ -10,10 +10,10 @@ from dataclasses import replace
 from math import sqrt
 
 import pytest
-from simulator.training.checkpointing import kept
 
 from simulator.model.layer import Batch, layer_operations, saved_bytes
 from simulator.model.shape import Transformer
+from simulator.step.checkpointing import kept
 from tests.training import play, step
 
 MODEL = Transformer("eight", 8, 64, 4, 4, 16, 256, 512, 128)

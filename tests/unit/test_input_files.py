@@ -8,17 +8,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from simulator.fit.sweep import read_sweep
 from simulator.input_files import MOST_DATA, MOST_TEXT, parse_json, read_bytes, read_text
 
 from simulator.basics import document
 from simulator.basics.input_files import DEEPEST, MOST_DATA, MOST_TEXT, is_deep, parse_json, read_bytes, read_text
+from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.topology_file import load_topology
 from simulator.errors import MOST_FAULTS, ScenarioError, in_lines
 from simulator.model.load import load_model
-from simulator.plain_data import DEEPEST, is_deep
 
 
 def refused(text: str) -> str:
