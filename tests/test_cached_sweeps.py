@@ -15,7 +15,7 @@ from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps import cache as caching
 from simulator.sweeps.cache import Cache
-from simulator.sweeps.sweep import Place, play_points, sweep
+from simulator.sweeps.sweep import Backend, play_points, sweep
 from tests.commands import Command, commands_in
 from tests.interrupting import ROOT, contents
 
@@ -141,7 +141,7 @@ def test_a_file_that_changes_while_a_point_is_played_keeps_nothing(tmp_path: Pat
         with (tmp_path / "own" / "star.yaml").open("a", encoding="utf-8") as file:
             file.write("# changed\n")
 
-    assert list(play_points(list(enumerate(points(scenario))), Place(cache=tmp_path / "kept"), changes))
+    assert list(play_points(list(enumerate(points(scenario))), Backend(cache=tmp_path / "kept"), changes))
     assert not (tmp_path / "kept").exists()
 
 

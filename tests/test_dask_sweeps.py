@@ -17,9 +17,9 @@ from simulator.errors import ScenarioError, SimulationError
 from simulator.run import Run
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import dask_cluster
-from simulator.sweeps.keeping import Keeper
-from simulator.sweeps.outcome import Numbered
-from simulator.sweeps.sweep import Place, play_points, sweep
+from simulator.sweeps.artifacts import ArtifactWriter
+from simulator.sweeps.outcome import NumberedPoint
+from simulator.sweeps.sweep import Backend, play_points, sweep
 from tests.commands import Command, commands_in
 from tests.interrupting import ROOT, contents, started
 
@@ -43,7 +43,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return commands_in(tmp_path, monkeypatch, capsys)
 
 
-def numbered(count: int, scenario: dict[str, Any] = SCENARIO) -> list[Numbered]:
+def numbered(count: int, scenario: dict[str, Any] = SCENARIO) -> list[NumberedPoint]:
     return list(enumerate(points(load_scenario({**scenario, "sweep": {"seed": list(range(count))}}))))
 
 
@@ -79,9 +79,9 @@ def test_files_that_a_scenario_names_go_to_the_workers(cluster: LocalCluster, tm
         encoding="utf-8",
     )
     at = list(enumerate(points(load_scenario(tmp_path / "s.yaml"))))
-    assert list(dask_cluster.named_by([point for _, point in at])) == ["own/mine.yaml"]
+    assert list(dask_cluster.files_to_send([point for _, point in at])) == ["own/mine.yaml"]
     here = list(play_points(at))
-    outcomes = play_points(at, Place(scheduler=cluster.scheduler_address))
+    outcomes = play_points(at, Backend(scheduler=cluster.scheduler_address))
     first = next(outcomes)
     there = sorted([first, *outcomes], key=lambda outcome: outcome.index)
     assert there == here
@@ -97,18 +97,18 @@ def test_a_model_is_called_there_as_it_is_here(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (at,) = enumerate(points(load_scenario(folder / "s.yaml")))
-    files = dask_cluster.named_by([at[1]])
-    here, _ = dask_cluster.play_there(at, keep=None, files=None, ours=dask_cluster.edition(), alone=False)
-    there, _ = dask_cluster.play_there(at, keep=None, files=files, ours=dask_cluster.edition(), alone=False)
+    files = dask_cluster.files_to_send([at[1]])
+    here, _ = dask_cluster.play_on_worker(at, keep=None, files=None, ours=dask_cluster.edition(), alone=False)
+    there, _ = dask_cluster.play_on_worker(at, keep=None, files=files, ours=dask_cluster.edition(), alone=False)
     assert there == here
     assert there.error is None
 
 
 def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> None:
     at = numbered(150)
-    keep = Keeper(tmp_path, single=False)
+    keep = ArtifactWriter(tmp_path, single=False)
     found = []
-    for outcome in play_points(at, Place(scheduler=cluster.scheduler_address), keep):
+    for outcome in play_points(at, Backend(scheduler=cluster.scheduler_address), keep):
         found.append(outcome)
         if len(found) == 20:
             os.kill(cluster.workers[0].pid, signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> 
     cluster.wait_for_workers(2, timeout=60)
 
 
-class EndsItsProcess(Keeper):
+class EndsItsProcess(ArtifactWriter):
     """Keeps nothing, and ends the process that plays point 1."""
 
     __slots__ = ()
@@ -129,7 +129,7 @@ class EndsItsProcess(Keeper):
 
 def test_a_point_that_ends_every_worker_fails_and_the_others_go_on(cluster: LocalCluster, tmp_path: Path) -> None:
     keep = EndsItsProcess(tmp_path, single=False)
-    found = {o.index: o.error for o in play_points(numbered(6), Place(scheduler=cluster.scheduler_address), keep)}
+    found = {o.index: o.error for o in play_points(numbered(6), Backend(scheduler=cluster.scheduler_address), keep)}
     assert sorted(found) == list(range(6))
     assert str(found[1]).startswith("its worker was ended from outside")
     assert [index for index, error in found.items() if error] == [1]
@@ -145,7 +145,7 @@ def test_sweep_plays_on_a_cluster(cluster: LocalCluster) -> None:
 def test_what_a_cluster_played_is_kept_here(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = Place(scheduler=cluster.scheduler_address, cache=tmp_path / "kept")
+    there = Backend(scheduler=cluster.scheduler_address, cache=tmp_path / "kept")
     first = sorted(play_points(numbered(4), there), key=lambda outcome: outcome.index)
     monkeypatch.setattr(dask_cluster, "play", None)
     assert list(play_points(numbered(4), there)) == first
@@ -156,23 +156,23 @@ def test_another_edition_is_refused(cluster: LocalCluster, monkeypatch: pytest.M
     with pytest.raises(
         ScenarioError, match=r"--scheduler: this is simulator 9\.9 .*, (the scheduler|tcp://\S+) has "
     ) as told:
-        list(play_points(numbered(2), Place(scheduler=cluster.scheduler_address)))
+        list(play_points(numbered(2), Backend(scheduler=cluster.scheduler_address)))
     assert str(told.value).endswith("install the same on every machine")
 
 
 def test_a_worker_that_joins_later_with_another_edition_is_refused() -> None:
     with pytest.raises(SimulationError, match=r"this is simulator 9\.9, a worker has 0\.1\.0"):
-        dask_cluster.play_there(numbered(1)[0], keep=None, files=None, ours="9.9", alone=False)
+        dask_cluster.play_on_worker(numbered(1)[0], keep=None, files=None, ours="9.9", alone=False)
 
 
 def test_a_cluster_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "PATIENCE", 0.5)
+    monkeypatch.setattr(dask_cluster, "TIMEOUT", 0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with LocalCluster(n_workers=0, dashboard_address=None) as empty:
             address = empty.scheduler_address
             with pytest.raises(ScenarioError, match="has no workers; start some with `dask worker"):
-                list(play_points(numbered(2), Place(scheduler=address)))
+                list(play_points(numbered(2), Backend(scheduler=address)))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_what_is_no_cluster_is_refused(cli: Command, tmp_path: Path, options: tu
 def test_an_address_that_nobody_answers_is_told_in_one_line(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_cluster, "PATIENCE", 0.5)
+    monkeypatch.setattr(dask_cluster, "TIMEOUT", 0.5)
     answer = cli("sweep", "both.yaml", "--out", "here", "--scheduler", "tcp://127.0.0.1:1")
     assert answer.code == 2
     assert answer.faults == [

@@ -17,9 +17,9 @@ from simulator.errors import SimulationError
 from simulator.results import run_directory
 from simulator.run import Run
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeps import processes
-from simulator.sweeps.notes import NAME, line, noted, noting
-from simulator.sweeps.outcome import Keep, Numbered, Outcome
+from simulator.sweeps import process_pool
+from simulator.sweeps.journal import NAME, line, open_journal, read_journal
+from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler
 from simulator.sweeps.sweep import play_points
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import contents, running, started
@@ -58,7 +58,7 @@ def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed:
                 time.sleep(luck.uniform(0, 1))
             else:
                 wanted = min(count, before + luck.randint(1, 3 * count // (4 * kills)))
-                while process.poll() is None and len(noted(torn)) < wanted:
+                while process.poll() is None and len(read_journal(torn)) < wanted:
                     time.sleep(0.002)
             process.send_signal(signal.SIGKILL)  # its workers are not told
             process.communicate(timeout=60)
@@ -103,7 +103,7 @@ def test_a_thousand_points_outlive_twenty_kills(cli: Command, tmp_path: Path) ->
 def test_processes_of_a_parent_that_was_killed_end_by_themselves(tmp_path: Path) -> None:
     (tmp_path / "many.yaml").write_text(many(500), encoding="utf-8")
     with started(tmp_path, "sweep", "many.yaml", "--out", "torn", "--jobs", "2", "--json") as process:
-        while process.poll() is None and not noted(tmp_path / "torn"):
+        while process.poll() is None and not read_journal(tmp_path / "torn"):
             time.sleep(0.01)
         process.kill()
         process.communicate(timeout=60)
@@ -133,7 +133,7 @@ def test_between_report_and_run_a_run_has_not_ended_but_nothing_is_played_again(
 
 def test_notes_that_outlived_their_run_are_removed(cli: Command, tmp_path: Path) -> None:
     assert cli("sweep", "both.yaml", "--out", "here", "--jobs", 1).code == 0
-    (tmp_path / "here" / NAME).write_bytes(line(Outcome(0, {}, None, None)))
+    (tmp_path / "here" / NAME).write_bytes(line(PointOutcome(0, {}, None, None)))
     ended = cli("sweep", "both.yaml", "--out", "here", "--resume")
     assert (ended.code, ended.err) == (2, "--resume: the run in here has ended; nothing is missing\n")
     assert not (tmp_path / "here" / NAME).exists()
@@ -156,7 +156,7 @@ def begun(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *option
     with monkeypatch.context() as patched:
         patched.setattr(run_directory, "finish", interrupted)
         assert cli("sweep", "own.yaml", "--out", "torn", "--jobs", 1, *options).code == 130
-    assert noted(tmp_path / "torn")
+    assert read_journal(tmp_path / "torn")
 
 
 def test_going_on_with_something_else_is_refused(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_two_processes_do_not_play_for_one_directory(cli: Command, tmp_path: Pat
     scenario = load_scenario(tmp_path / "both.yaml")
     folder = run_directory.create("both", tmp_path / "here")
     run_directory.begin(folder, scenario)
-    with noting(folder):
+    with open_journal(folder):
         refused = cli("sweep", "both.yaml", "--out", "here", "--resume")
     assert (refused.code, refused.faults) == (
         2,
@@ -197,20 +197,20 @@ def test_two_processes_do_not_play_for_one_directory(cli: Command, tmp_path: Pat
 def test_notes_cut_at_any_byte_hold_the_points_whose_lines_are_whole(
     tmp_path_factory: pytest.TempPathFactory, cut: int, count: int
 ) -> None:
-    outcomes = [Outcome(i, {"seed": i}, "events", {"time_s": 1 / 3, "told": "a\nb é"}) for i in range(count)]
+    outcomes = [PointOutcome(i, {"seed": i}, "events", {"time_s": 1 / 3, "told": "a\nb é"}) for i in range(count)]
     lines = [line(outcome) for outcome in outcomes]
     folder = tmp_path_factory.mktemp("cut")
     (folder / NAME).write_bytes(b"".join(lines)[:cut])
     # The last line is whole with its last brace; what is behind it is only its end.
     whole = [o for i, o in enumerate(outcomes) if sum(map(len, lines[: i + 1])) - 1 <= cut]
-    assert list(noted(folder).values()) == whole
-    later = Outcome(9, {}, None, None, "failed")
-    with noting(folder) as note:
+    assert list(read_journal(folder).values()) == whole
+    later = PointOutcome(9, {}, None, None, "failed")
+    with open_journal(folder) as note:
         note(later)
-    assert list(noted(folder).values()) == [*whole, later]
+    assert list(read_journal(folder).values()) == [*whole, later]
 
 
-def numbered(count: int) -> list[Numbered]:
+def numbered(count: int) -> list[NumberedPoint]:
     return list(enumerate(points(load_scenario({**SCENARIO, "sweep": {"seed": list(range(count))}}))))
 
 
@@ -235,7 +235,7 @@ class DiesOnce:
 
 
 def test_a_lost_process_loses_no_point(tmp_path: Path) -> None:
-    dies: Keep = DiesOnce(tmp_path, 7)
+    dies: RunHandler = DiesOnce(tmp_path, 7)
     played = sorted(play_points(numbered(20), 2, dies), key=lambda o: o.index)
     assert (tmp_path / "7").exists()
     assert played == list(play_points(numbered(20), 1))
@@ -255,7 +255,7 @@ def test_a_point_that_ends_every_process_fails_and_the_others_go_on() -> None:
 
 
 def test_processes_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_work", ends_at_once)
+    monkeypatch.setattr(process_pool, "_worker_main", ends_at_once)
     with pytest.raises(SimulationError, match="3 processes ended before they could play a point; in a script"):
         list(play_points(numbered(4), 2))
 

@@ -10,8 +10,8 @@ import pytest
 
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import dask_cluster
+from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.cache import Cache
-from simulator.sweeps.keeping import Keeper
 from tests.commands import Command, commands_in
 from tests.interrupting import contents
 
@@ -79,11 +79,11 @@ def test_a_sweep_over_files_is_the_same_on_processes_and_on_a_clusters_workers(c
     first, second = losses(tmp_path / "one")
     assert first != second
     numbered = list(enumerate(points(load_scenario("learns.yaml", {f"sweep.{INITIAL}": str(files)}))))
-    sent = dask_cluster.named_by([point for _, point in numbered])
+    sent = dask_cluster.files_to_send([point for _, point in numbered])
     assert set(sent) == {"data/tokens.npy", *files}
     for index, at in enumerate(numbered):
-        keeper = Keeper(Path(), single=False)
-        there, left = dask_cluster.play_there(at, keep=keeper, files=sent, ours=dask_cluster.edition(), alone=False)
+        keeper = ArtifactWriter(Path(), single=False)
+        there, left = dask_cluster.play_on_worker(at, keep=keeper, files=sent, ours=dask_cluster.edition(), alone=False)
         assert there.report is not None, there.error
         assert list(there.report["learning"]["losses"]) == losses(tmp_path / "one")[index]
         name = f"points/000{index}/parameters.npz"

@@ -11,7 +11,7 @@ from simulator.results.conclusion import conclusion, scaling_points
 from simulator.results.pictures import draw
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 LATENCY = 10e-6
@@ -25,7 +25,7 @@ def scenario(
     return load_scenario({"name": "drawn", "cluster": place, "collective": facts, **further})
 
 
-def outcomes(of: Scenario) -> list[Outcome]:
+def outcomes(of: Scenario) -> list[PointOutcome]:
     return list(play_points(list(enumerate(points(of)))))
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import simulator
-from simulator.basics.whole_files import write_whole
+from simulator.basics.atomic_files import write_atomically
 from simulator.cli.interruption import TerminatedError
 from simulator.errors import ScenarioError
 from simulator.results import run_directory
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeps.keeping import Keeper, transfers_text
-from simulator.sweeps.notes import noted, noting
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.artifacts import ArtifactWriter, transfers_text
+from simulator.sweeps.journal import open_journal, read_journal
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 from tests.commands import RING, SMALL, Command, commands_in
 from tests.interrupting import contents, running, started
@@ -125,29 +125,29 @@ def _small() -> dict[str, object]:
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     there = tmp_path / "report.json"
-    write_whole(there, "first")
-    write_whole(there, "second")
+    write_atomically(there, "first")
+    write_atomically(there, "second")
     assert there.read_text(encoding="utf-8") == "second"
     with pytest.raises(UnicodeEncodeError):
-        write_whole(there, "third \ud800")
+        write_atomically(there, "third \ud800")
     assert there.read_text(encoding="utf-8") == "second"
     with pytest.raises(OSError, match="gone"):
-        write_whole(tmp_path / "gone" / "x", "text")
+        write_atomically(tmp_path / "gone" / "x", "text")
 
 
 def test_a_line_cut_short_is_a_point_that_was_not_finished(tmp_path: Path) -> None:
-    first, last = (Outcome(index, {"seed": index}, "events", {"time_s": 1.0}) for index in (3, 9))
-    with noting(tmp_path) as note:
+    first, last = (PointOutcome(index, {"seed": index}, "events", {"time_s": 1.0}) for index in (3, 9))
+    with open_journal(tmp_path) as note:
         note(first)
     for torn in ('\n{"index": 4, "settings": {}, "eng', '\n{"index": 5}', "\n7", "\n"):
         with (tmp_path / "points.jsonl").open("a", encoding="utf-8") as file:
             file.write(torn)
-        with noting(tmp_path) as note:
+        with open_journal(tmp_path) as note:
             note(last)
         last_line = (tmp_path / "points.jsonl").read_bytes().splitlines()[-1]
         assert json.loads(last_line)["index"] == 9
-    assert noted(tmp_path) == {3: first, 9: last}
-    assert noted(tmp_path / "elsewhere") == {}
+    assert read_journal(tmp_path) == {3: first, 9: last}
+    assert read_journal(tmp_path / "elsewhere") == {}
 
 
 def test_rerun_gives_the_report_to_the_byte_from_anywhere(
@@ -188,8 +188,8 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
     scenario = load_scenario("both.yaml")
     folder = run_directory.create("both", tmp_path / "torn")
     run_directory.begin(folder, scenario)
-    keeper = Keeper(folder, single=False)
-    with noting(folder) as note:
+    keeper = ArtifactWriter(folder, single=False)
+    with open_journal(folder) as note:
         for outcome in play_points(list(enumerate(points(scenario)))[1:], 1, keeper):
             note(outcome)
     resumed = cli("sweep", "both.yaml", "--out", "torn", "--resume", "--jobs", jobs)
@@ -238,7 +238,7 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     told = [line for line in err.splitlines() if "interrupted" in line]
-    done = len(noted(tmp_path / "torn"))
+    done = len(read_journal(tmp_path / "torn"))
     assert 2 <= done < 8
     assert told == [
         f"interrupted: {done} of 8 points are in torn; go on with "
@@ -263,7 +263,7 @@ def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tu
         wait_for(process, tmp_path / "torn", 2)
         (os.killpg if everybody else os.kill)(process.pid, signal.SIGTERM)
         out, err = process.communicate(timeout=60)
-    done = len(noted(tmp_path / "torn"))
+    done = len(read_journal(tmp_path / "torn"))
     assert (process.returncode, out) == (143, "")
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if "terminated" in line] == [
@@ -280,7 +280,7 @@ def test_what_fails_before_its_first_point_leaves_no_directory(
     def failing(*_: object, **__: object) -> None:
         raise error
 
-    for where in ("simulator.sweeps.sweep.play_alone", "simulator.results.run_directory.write_whole"):
+    for where in ("simulator.sweeps.sweep.play_alone", "simulator.results.run_directory.write_atomically"):
         with monkeypatch.context() as patched:
             patched.setattr(where, failing)
             try:
@@ -307,7 +307,7 @@ def test_ctrl_c_while_processes_start_says_nothing(tmp_path: Path, wait: float) 
 
 
 def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Outcome:
+    def interrupted(*_: object) -> PointOutcome:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("simulator.sweeps.sweep.play_point", interrupted)

@@ -12,7 +12,7 @@ from simulator.errors import ScenarioError
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import Outcome, play_alone, play_point
+from simulator.sweeps.outcome import PointOutcome, play_alone, play_point
 from simulator.sweeps.sweep import play_points, sweep, with_axes
 from simulator.sweeps.table import row
 from tests.commands import Command, commands_in
@@ -127,7 +127,7 @@ def test_a_listener_that_has_had_enough_ends_the_processes() -> None:
     outcomes = play_points(numbered, 2)
     first = next(outcomes)
     outcomes.close()
-    assert isinstance(first, Outcome)
+    assert isinstance(first, PointOutcome)
     assert list(outcomes) == []
 
 

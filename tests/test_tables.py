@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from simulator.scenario.load import load_scenario
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import sweep
 from simulator.sweeps.table import csv_text, frame, write_parquet
 from tests.commands import Command, commands_in
@@ -59,7 +59,9 @@ def test_a_single_point_leaves_parquet_if_asked(cli: Command, tmp_path: Path) ->
 
 def test_columns_of_no_plain_kind_are_text(tmp_path: Path) -> None:
     settings: list[dict[str, Any]] = [{"a": "auto", "b": {3: 0.5}}, {"a": 4, "b": {}}, {"a": None, "b": None}]
-    outcomes = [Outcome(i, found, "events", {"time_s": 0.1 * i, "losses": [1.0]}) for i, found in enumerate(settings)]
+    outcomes = [
+        PointOutcome(i, axes, "events", {"time_s": 0.1 * i, "losses": [1.0]}) for i, axes in enumerate(settings)
+    ]
     write_parquet(outcomes, tmp_path / "t.parquet")
     read = pd.read_parquet(tmp_path / "t.parquet")
     assert read["a"].tolist()[:2] == ["auto", "4"]
@@ -71,7 +73,7 @@ def test_columns_of_no_plain_kind_are_text(tmp_path: Path) -> None:
 
 def test_numbers_read_back_exactly() -> None:
     value = math.pi / 1e7
-    text = csv_text([Outcome(0, {}, "events", {"time_s": value})])
+    text = csv_text([PointOutcome(0, {}, "events", {"time_s": value})])
     assert float(text.splitlines()[1].split(",")[0]) == value
     assert frame([]).empty
 

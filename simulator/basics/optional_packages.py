@@ -13,7 +13,7 @@ from simulator.errors import ScenarioError
 Extra = Literal["distributed", "parquet"]
 
 
-def need(option: str, package: str, extra: Extra) -> None:
+def require_package(option: str, package: str, extra: Extra) -> None:
     """Refuse an option whose package is not installed.
 
     Parameters

@@ -68,10 +68,10 @@ def run(
     """Play a scenario, compare and sweep multiplied out."""
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_ranks
-    from simulator.sweeps.sweep import Place
+    from simulator.sweeps.sweep import Backend
 
-    kept, place = as_ranks(ranks), Place(cache=cache)
-    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, place))
+    kept, backend = as_ranks(ranks), Backend(cache=cache)
+    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend))
 
 
 @app.command()
@@ -98,16 +98,16 @@ def sweep(
     """Play a scenario over further axes, on several processes or on a Dask cluster."""
     import os
 
-    from simulator.sweeps.processes import warmed_up
+    from simulator.sweeps.process_pool import preload
 
     jobs = jobs if jobs or scheduler else os.cpu_count() or 1
-    crew = warmed_up(__name__) if jobs and jobs > 1 else None
+    pool = preload(__name__) if jobs and jobs > 1 else None
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_ranks
-    from simulator.sweeps.sweep import Place
+    from simulator.sweeps.sweep import Backend
 
-    place = Place(jobs, scheduler, cache, crew)
-    options = PlayOptions(out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, place, resume, axes=True)
+    backend = Backend(jobs, scheduler, cache, pool)
+    options = PlayOptions(out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, backend, resume, axes=True)
     play(scenario, settings or [], options)
 
 

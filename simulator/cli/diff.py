@@ -11,7 +11,7 @@ import typer
 
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.errors import ScenarioError
-from simulator.sweeps.outcome import Outcome, read_outcome
+from simulator.sweeps.outcome import PointOutcome, read_outcome
 from simulator.sweeps.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
@@ -65,7 +65,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dic
 def _figures(point: Mapping[str, Any] | None) -> dict[str, Any]:
     if point is None:
         return {"point": "missing"}
-    return {"point": "there"} | row(Outcome(0, {}, point["engine"], point["report"], point.get("error")))
+    return {"point": "there"} | row(PointOutcome(0, {}, point["engine"], point["report"], point.get("error")))
 
 
 def _relative(change: Mapping[str, Any]) -> str:

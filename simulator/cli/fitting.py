@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from simulator.basics.whole_files import write_whole
+from simulator.basics.atomic_files import write_atomically
 from simulator.calibration.machines import fit, fit_text, to_yaml
 
 
@@ -24,5 +24,5 @@ def show(
     if out is None:
         typer.echo(to_yaml(fitted), nl=False)
     else:
-        write_whole(out, to_yaml(fitted))
+        write_atomically(out, to_yaml(fitted))
         typer.echo(f"written: {out}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from simulator.basics.optional_packages import need
+from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.cli.telling import tell_warnings
@@ -20,10 +20,10 @@ from simulator.results import run_directory
 from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.keeping import Keeper
-from simulator.sweeps.notes import noted_of, noting
-from simulator.sweeps.outcome import Numbered, Outcome
-from simulator.sweeps.sweep import Place, play_points
+from simulator.sweeps.artifacts import ArtifactWriter
+from simulator.sweeps.journal import open_journal, read_journal_of
+from simulator.sweeps.outcome import NumberedPoint, PointOutcome
+from simulator.sweeps.sweep import Backend, play_points
 
 # Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
 _FILE_WIDTH = 150
@@ -42,18 +42,18 @@ class PlayOptions:
     trace: bool = False
     ranks: tuple[int, ...] | None = None
     parquet: bool = False
-    place: Place = field(default_factory=Place)
+    backend: Backend = field(default_factory=Backend)
     resume: bool = False
     axes: bool = False
 
     def check(self) -> None:
         """Refuse what does not go together, or is not installed, before anything is played."""
-        self.place.check()
+        self.backend.check()
         if self.parquet:
-            need("--parquet", "pyarrow", "parquet")
+            require_package("--parquet", "pyarrow", "parquet")
         left = {"--transfers": self.transfers, "--trace": self.trace, "--ranks": self.ranks is not None}
         option = next((name for name, asked in left.items() if asked), None)
-        if self.place.cache is not None and option is not None:
+        if self.backend.cache is not None and option is not None:
             raise ScenarioError(
                 f"{option}: goes without --cache, whose points leave no such files; leave one of the two out"
             )
@@ -69,7 +69,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
     folder = _folder(scenario, numbered, options)
-    with noting(folder) as note:
+    with open_journal(folder) as note:
         with _left_clean(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
         run_directory.finish(folder, scenario, ordered, time.perf_counter() - began, parquet=options.parquet)
@@ -80,9 +80,9 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         raise typer.Exit(1)
 
 
-def _tell_failures(outcomes: Sequence[Outcome]) -> None:
+def _tell_failures(outcomes: Sequence[PointOutcome]) -> None:
     """One line for each different error: which point was first, and how many had it."""
-    by_error: dict[str, list[Outcome]] = {}
+    by_error: dict[str, list[PointOutcome]] = {}
     for outcome in outcomes:
         if outcome.error:
             by_error.setdefault(outcome.error, []).append(outcome)
@@ -102,7 +102,7 @@ def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scena
         raise ScenarioError(as_typed(str(error), texts)) from error
 
 
-def _folder(scenario: Scenario, numbered: Sequence[Numbered], options: PlayOptions) -> Path:
+def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Path:
     if options.resume and options.out is None:
         raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
     ranks = None if options.ranks is None else list(options.ranks)
@@ -122,7 +122,7 @@ def _folder(scenario: Scenario, numbered: Sequence[Numbered], options: PlayOptio
 
 
 @contextmanager
-def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> Iterator[None]:
+def _left_clean(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Iterator[None]:
     """What is left when playing ends early: finished points to go on with, or nothing at all."""
     try:
         yield
@@ -137,9 +137,9 @@ def _left_clean(folder: Path, numbered: Sequence[Numbered], options: PlayOptions
         raise
 
 
-def _kept(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> str:
+def _kept(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
     """What an unfinished run has left and how to go on with it; nothing, and nothing is left, where no point ended."""
-    done = len(noted_of(folder, numbered))
+    done = len(read_journal_of(folder, numbered))
     if not done and not options.resume:
         run_directory.discard(folder)
         return ""
@@ -152,19 +152,19 @@ def _kept(folder: Path, numbered: Sequence[Numbered], options: PlayOptions) -> s
 def _played(
     scenario: Scenario,
     folder: Path,
-    numbered: Sequence[Numbered],
-    note: Callable[[Outcome], None],
+    numbered: Sequence[NumberedPoint],
+    note: Callable[[PointOutcome], None],
     options: PlayOptions,
-) -> list[Outcome]:
-    found = noted_of(folder, numbered)
+) -> list[PointOutcome]:
+    found = read_journal_of(folder, numbered)
     missing = [(index, point) for index, point in numbered if index not in found]
     # The error of a single point is the error of the run; among many it is one of the results.
     alone = len(numbered) == 1
-    keeper = Keeper(folder, alone, options.transfers, options.trace, options.ranks)
+    keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks)
     with (
         progress(len(numbered), done=len(found), what=scenario.name) as step,
         _told_of(scenario, alone=alone),
-        closing(play_points(missing, options.place, keeper, alone=alone)) as outcomes,
+        closing(play_points(missing, options.backend, keeper, alone=alone)) as outcomes,
     ):
         for outcome in outcomes:
             note(outcome)
@@ -206,7 +206,7 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
             raise
 
 
-def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list[Path]:
+def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome]) -> list[Path]:
     if not scenario.plots:
         return []
     from simulator.results.pictures import draw
@@ -218,7 +218,9 @@ def _pictures(folder: Path, scenario: Scenario, outcomes: list[Outcome]) -> list
         raise typer.Exit(exit_code(error)) from None
 
 
-def _tell(scenario: Scenario, outcomes: list[Outcome], folder: Path, pictures: list[Path], *, as_json: bool) -> None:
+def _tell(
+    scenario: Scenario, outcomes: list[PointOutcome], folder: Path, pictures: list[Path], *, as_json: bool
+) -> None:
     if as_json:
         typer.echo(run_directory.report_text(outcomes), nl=False)
         return

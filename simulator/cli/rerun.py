@@ -12,8 +12,8 @@ from simulator.cli.play import progress
 from simulator.results import run_directory
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.keeping import Keeper
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.artifacts import ArtifactWriter
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 
@@ -35,8 +35,8 @@ def rerun(folder: Path, out: Path | None) -> None:
     raise typer.Exit(1)
 
 
-def _played(scenario: Scenario, numbered: list[tuple[int, Point]], target: Path, *, keep: bool) -> list[Outcome]:
-    keeper = Keeper(target, len(numbered) == 1) if keep else None
+def _played(scenario: Scenario, numbered: list[tuple[int, Point]], target: Path, *, keep: bool) -> list[PointOutcome]:
+    keeper = ArtifactWriter(target, len(numbered) == 1) if keep else None
     run_directory.begin(target, scenario)
     outcomes = []
     with progress(len(numbered), what=scenario.name) as step:

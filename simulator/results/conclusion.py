@@ -11,7 +11,7 @@ from typing import Final
 from simulator.report.numbers.scaling import ScalingPoint, finding
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import labelled
 
 # Settings along the axes of a scaling picture; all others together name the line that a point is on.
@@ -20,7 +20,7 @@ _PLACES: Final = ("cluster.world_size", "collective.size")
 _CONDITIONS: Final = 6
 
 
-def scaling_points(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[ScalingPoint, ...]:
+def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tuple[ScalingPoint, ...]:
     """The outcomes as points of a scaling picture: a line for each combination of settings but world and array size."""
     shown = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
@@ -30,8 +30,8 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[Sca
     return tuple(shown)
 
 
-def _scaled(point: Point, outcome: Outcome, apart: Sequence[str]) -> ScalingPoint | None:
-    """An outcome as a point, named by these settings (by its algorithm without any); None where there is no time."""
+def _scaled(point: Point, outcome: PointOutcome, apart: Sequence[str]) -> ScalingPoint | None:
+    """An outcome as a point, named by these settings (by its algorithm without any); None backend there is no time."""
     spec, report = point.scenario.collective, outcome.report
     if report is None or spec is None or report["time_s"] <= 0:
         return None
@@ -46,8 +46,8 @@ def _labels(point: Point, keys: Sequence[str]) -> str:
     return labelled({key: point.settings[key] for key in keys})
 
 
-def conclusion(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
-    """Say which setting won where and by how much, a line for each condition swept; for one point, what held it up."""
+def conclusion(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> str:
+    """Say which setting won backend and by how much, a line for each condition swept; for one point, what held it up."""
     if scenario.training is not None:
         return _of_steps(outcomes)
     done = [outcome for outcome in outcomes if outcome.report is not None]
@@ -62,7 +62,7 @@ def conclusion(scenario: Scenario, outcomes: Sequence[Outcome]) -> str:
     return "\n".join(f"{condition}: {finding(competing)}." for condition, competing in groups.items())
 
 
-def _by_condition(scenario: Scenario, outcomes: Sequence[Outcome]) -> dict[str, list[ScalingPoint]]:
+def _by_condition(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> dict[str, list[ScalingPoint]]:
     """Points that are compared with each other, by the condition they share.
 
     What a scenario sweeps besides world size and array size (a link's slowdown, say) is a condition; what it compares
@@ -78,7 +78,7 @@ def _by_condition(scenario: Scenario, outcomes: Sequence[Outcome]) -> dict[str, 
     return groups
 
 
-def _of_steps(outcomes: Sequence[Outcome]) -> str:
+def _of_steps(outcomes: Sequence[PointOutcome]) -> str:
     """One sentence: which point is the fastest of those that fit, and what held it up; or what was learned."""
     known = [(labelled(o.settings), o.report) for o in outcomes if o.report is not None]
     fitting = [row for row in known if row[1]["fits"]]

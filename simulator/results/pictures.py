@@ -16,14 +16,14 @@ from simulator.results.close_ups import close_ups, schedules
 from simulator.results.conclusion import scaling_points
 from simulator.scenario.load import points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import labelled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(folder: Path, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[Path]:
+def draw(folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Path]:
     """Draw what the scenario asks for into folder/plots; the PNG files, in order."""
     from simulator.report.plots import style
 
@@ -34,7 +34,7 @@ def draw(folder: Path, scenario: Scenario, outcomes: Sequence[Outcome]) -> list[
     return pngs
 
 
-def _figures(scenario: Scenario, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, Figure]]:
+def _figures(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Iterator[tuple[str, Figure]]:
     kind = "collective" if scenario.training is None else "training"
     wanted = [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
     compared = _comparison(scenario, outcomes)
@@ -53,7 +53,7 @@ def _given(figures: Iterator[tuple[str, Figure | None]], suffix: str) -> Iterato
     return ((f"{name}{suffix}", figure) for name, figure in figures if figure is not None)
 
 
-def _comparison(scenario: Scenario, outcomes: Sequence[Outcome]) -> Comparison:
+def _comparison(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Comparison:
     done = [(outcome.settings, outcome.report) for outcome in outcomes if outcome.report is not None]
     rows = [(labelled(settings) or scenario.name, report) for settings, report in done]
     if scenario.training is None:
@@ -62,7 +62,7 @@ def _comparison(scenario: Scenario, outcomes: Sequence[Outcome]) -> Comparison:
     return Comparison(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
 
 
-def _throughputs(scenario: Scenario, outcomes: Sequence[Outcome]) -> list[tuple[str, int, float, float]]:
+def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[tuple[str, int, float, float]]:
     """Label of the line, GPUs, tokens per second and MFU of every point that was played."""
     throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):

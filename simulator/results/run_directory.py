@@ -31,16 +31,16 @@ from typing import Any, Final
 
 import simulator
 from simulator.basics import document
+from simulator.basics.atomic_files import remove_drafts, write_atomically
 from simulator.basics.edition import edition
 from simulator.basics.input_files import read_json, read_text
-from simulator.basics.whole_files import clear_drafts, write_whole
 from simulator.errors import ScenarioError
 from simulator.scenario.load import parse_scenario
 from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
-from simulator.sweeps import notes
-from simulator.sweeps.outcome import Outcome
+from simulator.sweeps import journal
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.table import csv_text, write_parquet
 
 # Characters of a file's value that a message repeats.
@@ -84,8 +84,8 @@ def discard(folder: Path) -> None:
 def begin(folder: Path, scenario: Scenario, circumstances: dict[str, Any] | None = None) -> None:
     """Write the resolved scenario, and the circumstances that a resumed run must share (see `begun_with`)."""
     if circumstances is not None:
-        write_whole(folder / "begun.json", json.dumps(circumstances, indent=2) + "\n")
-    write_whole(folder / "scenario.yaml", to_yaml(scenario))
+        write_atomically(folder / "begun.json", json.dumps(circumstances, indent=2) + "\n")
+    write_atomically(folder / "scenario.yaml", to_yaml(scenario))
 
 
 def begun_with(points: Iterable[Point], **options: bool | list[int] | None) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def going_on(folder: Path, scenario: Scenario, circumstances: dict[str, Any]) ->
         has ended.
     """
     left = folder / "scenario.yaml"
-    clear_drafts(folder)
+    remove_drafts(folder)
     if not left.is_file():
         if not folder.is_dir() or {path.name for path in folder.iterdir()} - {"begun.json"}:
             raise ScenarioError(f"--resume: {folder} holds no scenario.yaml, so there is nothing to go on with")
@@ -166,28 +166,28 @@ def _base(path: Path) -> Path:
     return Path(base)
 
 
-def report_text(outcomes: Iterable[Outcome]) -> str:
+def report_text(outcomes: Iterable[PointOutcome]) -> str:
     """report.json: one document of all points."""
     return json.dumps({"points": [outcome.to_dict() for outcome in outcomes]}, indent=2) + "\n"
 
 
 def finish(
-    folder: Path, scenario: Scenario, outcomes: Sequence[Outcome], wall_time: float, *, parquet: bool = False
+    folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome], wall_time: float, *, parquet: bool = False
 ) -> None:
     """Write the report, its table, and run.json, whose being there says that the run has ended."""
-    clear_drafts(folder)  # of processes that were lost
-    write_whole(folder / "report.json", report_text(outcomes))
+    remove_drafts(folder)  # of process_pool that were lost
+    write_atomically(folder / "report.json", report_text(outcomes))
     if len(outcomes) > 1:
-        write_whole(folder / "table.csv", csv_text(outcomes))
+        write_atomically(folder / "table.csv", csv_text(outcomes))
     if parquet:
         write_parquet(outcomes, folder / "table.parquet")
-    write_whole(folder / "run.json", json.dumps(_circumstances(scenario, wall_time), indent=2) + "\n")
+    write_atomically(folder / "run.json", json.dumps(_circumstances(scenario, wall_time), indent=2) + "\n")
     _clear(folder)
 
 
 def _clear(folder: Path) -> None:
     """Remove the files that only a resumed run needs."""
-    (folder / notes.NAME).unlink(missing_ok=True)
+    (folder / journal.NAME).unlink(missing_ok=True)
     (folder / "begun.json").unlink(missing_ok=True)
 
 

@@ -1,10 +1,10 @@
-"""Outcomes that are kept between runs: one small file each, under a key of all that can change it.
+"""Caches outcomes of points between runs: one small file each, under a hash of everything that can change it.
 
 Rule: the key is made of the point's resolved scenario, the content of every file that it names, and the edition of the
-simulator; where the scenario lies, what it is called and what is drawn of it are left out. Failed points are not kept.
+simulator; the scenario's folder, name, question and plots are left out. Failed points are not kept.
 
-Plain files, not a database: written whole by rename, any number of processes may share a folder, also over a network,
-and to empty it is to delete it.
+Plain files, not a database: each is written atomically, so any number of processes may share a folder, also over a
+network, and whoever wants it empty deletes it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
 from simulator.basics.input_files import read_json
-from simulator.basics.whole_files import write_whole
 from simulator.errors import ScenarioError
 from simulator.scenario.named_files import NamedFiles, digest_of
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
-from simulator.sweeps.outcome import Numbered, Outcome, read_outcome
+from simulator.sweeps.outcome import NumberedPoint, PointOutcome, read_outcome
 from simulator.sweeps.report_reading import is_report
 
-# What a scenario says that no figure depends on.
-_WORDS = ("name", "question", "plots")
+# Keys of a scenario on which no figure of a report depends.
+_IRRELEVANT = ("name", "question", "plots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Cache:
     Attributes
     ----------
     folder : Path
-        Made when the first outcome is kept.
+        It is created when the first outcome is kept.
     limit_memory : bool
-        Whether its points end where a GPU's memory does, which changes what becomes of them.
+        Whether a point fails when a GPU's memory is full; otherwise it is played on, so its outcome differs.
     files : NamedFiles
     """
 
@@ -47,41 +47,41 @@ class Cache:
     files: NamedFiles = field(default_factory=NamedFiles)
 
     def key(self, scenario: Scenario) -> str | None:
-        """Under what a point is kept: text for the name of a file; None where a file that it names cannot be read."""
+        """The key of a point, a hash that names its file; None if a file that the point names cannot be read."""
         try:
             named = [(f.written, _called(f.path), digest_of(f.path)) for f in self.files.of(scenario)]
         except (OSError, ScenarioError):
             return None
-        said = {key: value for key, value in resolved(scenario).items() if key not in _WORDS}
-        text = json.dumps([edition(), self.limit_memory, said, named], sort_keys=True, default=str)
+        keys = {key: value for key, value in resolved(scenario).items() if key not in _IRRELEVANT}
+        text = json.dumps([edition(), self.limit_memory, keys, named], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def find(self, numbered: Numbered, key: str | None) -> Outcome | None:
+    def find(self, numbered: NumberedPoint, key: str | None) -> PointOutcome | None:
         """The outcome of a point, or None where it is not there or cannot be read."""
         index, point = numbered
         try:
-            found = read_outcome(index, {"settings": point.settings, **read_json(self._path(key or ""))})
+            outcome = read_outcome(index, {"settings": point.settings, **read_json(self._path(key or ""))})
         except (ScenarioError, KeyError, TypeError):
             return None
-        whole = found.error is None and is_report(found.report, training=point.scenario.training is not None)
-        return replace(found, settings=point.settings) if whole else None
+        is_complete = outcome.error is None and is_report(outcome.report, training=point.scenario.training is not None)
+        return replace(outcome, settings=point.settings) if is_complete else None
 
-    def keep(self, outcome: Outcome, scenario: Scenario, key: str | None) -> None:
-        """Keep an outcome that has no error.
+    def keep(self, outcome: PointOutcome, scenario: Scenario, key: str | None) -> None:
+        """RunHandler an outcome that has no error.
 
         Raises
         ------
         ScenarioError
             The folder cannot be written.
         """
-        # A file that was changed while the point was played: nobody knows which of the two it saw.
+        # If a file was changed while the point was played, nobody knows which of its contents the point has read.
         if outcome.error is not None or key is None or key != self.key(scenario):
             return
-        told: dict[str, Any] = {"engine": outcome.engine, "report": outcome.report}
+        document: dict[str, Any] = {"engine": outcome.engine, "report": outcome.report}
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(told))
+            write_atomically(path, json.dumps(document))
         except OSError as error:
             raise ScenarioError(f"--cache: {self.folder}: cannot be written: {error.strerror or error}") from error
 

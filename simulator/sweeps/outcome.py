@@ -1,6 +1,6 @@
-"""What became of a point, and how it is played here.
+"""The outcome of one point of a sweep, and how the point is played in this process.
 
-Rule: a point that fails among many is an outcome with an error; a point that is alone raises it.
+Rule: one failing point of many is an outcome with an error; the only point of a run raises its error.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from simulator.errors import SimulatorError
 from simulator.run import Run, simulate
 from simulator.scenario.records import Point
-from simulator.sweeps.keeping import Keeper
+from simulator.sweeps.artifacts import ArtifactWriter
 
-Keep = Callable[[int, Run], None]
-Numbered = tuple[int, Point]
+RunHandler = Callable[[int, Run], None]
+NumberedPoint = tuple[int, Point]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a point.
+class PointOutcome:
+    """The report of a point, or the error with which it failed.
 
     Attributes
     ----------
@@ -42,46 +42,46 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """As one of the points of report.json."""
-        told: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
-        return told if self.error is None else told | {"error": self.error}
+        point: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
+        return point if self.error is None else point | {"error": self.error}
 
 
-def read_outcome(index: int, read: Any) -> Outcome:
+def read_outcome(index: int, read: Any) -> PointOutcome:
     """An outcome back from `to_dict`.
 
     Raises
     ------
     KeyError, TypeError
-        Something is missing, or is not what `Outcome` says.
+        Something is missing, or is not what `PointOutcome` says.
     """
-    found = Outcome(index, read["settings"], read["engine"], read["report"], read.get("error"))
-    plain = isinstance(found.settings, Mapping) and isinstance(found.report, Mapping | None)
-    if not plain or not all(isinstance(word, str | None) for word in (found.engine, found.error)):
+    outcome = PointOutcome(index, read["settings"], read["engine"], read["report"], read.get("error"))
+    plain = isinstance(outcome.settings, Mapping) and isinstance(outcome.report, Mapping | None)
+    if not plain or not all(isinstance(word, str | None) for word in (outcome.engine, outcome.error)):
         raise TypeError("not the outcome of a point")
-    return found
+    return outcome
 
 
-def failed(index: int, point: Point, error: str) -> Outcome:
+def failed(index: int, point: Point, error: str) -> PointOutcome:
     """The outcome of a point that could not be played."""
-    return Outcome(index, point.settings, None, None, error)
+    return PointOutcome(index, point.settings, None, None, error)
 
 
-def play_alone(index: int, point: Point, keep: Keep | None = None, *, limit_memory: bool = True) -> Outcome:
-    """Play one point; `keep` is handed the run while it is at hand.
+def play_alone(index: int, point: Point, keep: RunHandler | None = None, *, limit_memory: bool = True) -> PointOutcome:
+    """Play one point; `keep` gets the run before its timeline is dropped.
 
     Raises
     ------
     SimulatorError
         The point cannot be played.
     """
-    ranks = keep.ranks if isinstance(keep, Keeper) else None
+    ranks = keep.ranks if isinstance(keep, ArtifactWriter) else None
     run = simulate(point.scenario, limit_memory=limit_memory, keep=ranks)
     if keep is not None:
         keep(index, run)
-    return Outcome(index, point.settings, run.timeline.engine, run.report.to_dict())
+    return PointOutcome(index, point.settings, run.timeline.engine, run.report.to_dict())
 
 
-def play_point(index: int, point: Point, keep: Keep | None = None) -> Outcome:
+def play_point(index: int, point: Point, keep: RunHandler | None = None) -> PointOutcome:
     """Play one of many points: an error is its outcome, and a step that does not fit is played on."""
     try:
         return play_alone(index, point, keep, limit_memory=False)

@@ -1,6 +1,6 @@
-"""Whether plain data that was read from a file is the report of a point.
+"""Checks whether plain data that was read from a file is the report of a point.
 
-Rule: a report's own record says what belongs into it, so nothing is listed here twice.
+Rule: the fields and types come from the report's own record, so nothing is listed here a second time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _is(value: Any, kind: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_is(value, one) for one in inner)
     if origin is tuple:
-        # What is no finite number is null in JSON.
+        # A number that is not finite is null in JSON.
         return isinstance(value, list) and all(one is None or _is(one, inner[0]) for one in value)
     if origin is dict:
         return isinstance(value, Mapping) and all(_is(one, inner[1]) for one in value.values())

@@ -1,7 +1,7 @@
-"""Sweeps: a scenario's compare and sweep multiplied out and played, here, on several processes or on a Dask cluster.
+"""Plays all points of a sweep: in this process, on several processes, or on a Dask cluster.
 
-Rule: chooses who plays; a point's outcome depends on the point alone, so that changes nothing. A point that fails is
-kept with its error; the others go on.
+Rule: a point's outcome depends on the point alone, so it does not matter where it is played. A point that fails is kept
+with its error; the others go on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from simulator.run import warn_of
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
-from simulator.sweeps import dask_cluster, processes
+from simulator.sweeps import dask_cluster, process_pool
+from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.cache import Cache
-from simulator.sweeps.keeping import Keeper
-from simulator.sweeps.outcome import Keep, Numbered, Outcome, play_alone, play_point
+from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler, play_alone, play_point
 from simulator.sweeps.table import frame
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where points are played, and where outcomes are kept for another time.
+class Backend:
+    """What plays the points, and the folder in which their outcomes are cached.
 
     Attributes
     ----------
@@ -40,24 +40,24 @@ class Place:
         "tcp://HOST:PORT" of a Dask cluster that plays instead.
     cache : Path or None
         Folder of outcomes that were kept; see `simulator.sweeps.cache`.
-    crew : Crew or None
-        Processes that are warmed up.
+    pool : WorkerPool or None
+        Processes that import in advance; see `simulator.sweeps.process_pool.preload`.
     """
 
     jobs: int | None = None
     scheduler: str | None = None
     cache: Path | None = None
-    crew: processes.Crew | None = None
+    pool: process_pool.WorkerPool | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be, before anything is played.
+        """Refuse options that cannot be used together, or not here, before anything is played.
 
         Raises
         ------
         ScenarioError
-            No such address, or no Dask.
+            No address of a scheduler, or Dask is not installed.
         ValueError
-            No number of processes.
+            Fewer than one process.
         """
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(f"jobs must be at least 1, got {self.jobs}")
@@ -70,17 +70,21 @@ class Place:
 
 
 def play_points(
-    numbered: Sequence[Numbered], place: Place | int = 1, keep: Keep | None = None, *, alone: bool = False
-) -> Generator[Outcome]:
+    numbered: Sequence[NumberedPoint],
+    backend: Backend | int = 1,
+    keep: RunHandler | None = None,
+    *,
+    alone: bool = False,
+) -> Generator[PointOutcome]:
     """Play points and yield their outcomes as they come.
 
     Parameters
     ----------
     numbered : sequence of (int, Point)
-    place : Place or int
-        Where; a number is that of processes.
+    place : Backend or int
+        What plays them; a number is that of processes.
     keep : callable (int, Run), optional
-        Called where the point is played; must be picklable if that is not here, and a Keeper on a Dask cluster.
+        Called where the point is played; must be picklable for other processes, and an ArtifactWriter for Dask.
     alone : bool
         Whether a point's error is raised instead of being its outcome, and memory is limited.
 
@@ -91,38 +95,42 @@ def play_points(
     SimulationError
         Processes end before they can play anything, or the cluster went away.
     """
-    where = Place(place) if isinstance(place, int) else place
-    where.check()
-    if where.cache is None:
-        yield from _played(numbered, where, keep, alone=alone)
+    backend = Backend(backend) if isinstance(backend, int) else backend
+    backend.check()
+    if backend.cache is None:
+        yield from _played(numbered, backend, keep, alone=alone)
         return
-    cache = Cache(where.cache, limit_memory=alone)
+    cache = Cache(backend.cache, limit_memory=alone)
     missing = {}
-    for at in numbered:
-        key = cache.key(at[1].scenario)
-        known = cache.find(at, key)
-        if known is None:
-            missing[at[0]] = (at, key)
+    for numbered_point in numbered:
+        key = cache.key(numbered_point[1].scenario)
+        outcome = cache.find(numbered_point, key)
+        if outcome is None:
+            missing[numbered_point[0]] = (numbered_point, key)
         else:
-            yield known
-    with closing(_played([at for at, _ in missing.values()], where, keep, alone=alone)) as outcomes:
+            yield outcome
+    with closing(
+        _played([numbered_point for numbered_point, _ in missing.values()], backend, keep, alone=alone)
+    ) as outcomes:
         for outcome in outcomes:
             (_, point), key = missing[outcome.index]
             cache.keep(outcome, point.scenario, key)
             yield outcome
 
 
-def _played(numbered: Sequence[Numbered], where: Place, keep: Keep | None, *, alone: bool) -> Generator[Outcome]:
-    if where.scheduler is not None and numbered:
-        if keep is not None and not isinstance(keep, Keeper):
-            raise TypeError(f"what a Dask cluster keeps must be a Keeper, got {type(keep).__name__}")
-        yield from dask_cluster.play(numbered, where.scheduler, keep, alone=alone)
-    elif where.jobs in (None, 1) or len(numbered) < 2:
+def _played(
+    numbered: Sequence[NumberedPoint], backend: Backend, keep: RunHandler | None, *, alone: bool
+) -> Generator[PointOutcome]:
+    if backend.scheduler is not None and numbered:
+        if keep is not None and not isinstance(keep, ArtifactWriter):
+            raise TypeError(f"what a Dask cluster keeps must be an ArtifactWriter, got {type(keep).__name__}")
+        yield from dask_cluster.play(numbered, backend.scheduler, keep, alone=alone)
+    elif backend.jobs in (None, 1) or len(numbered) < 2:
         play_one = play_alone if alone else play_point
         for index, point in numbered:
             yield play_one(index, point, keep)
     else:
-        yield from processes.play(numbered, where.jobs or 1, keep, where.crew)
+        yield from process_pool.play(numbered, backend.jobs or 1, keep, backend.pool)
 
 
 def sweep(
@@ -166,11 +174,11 @@ def sweep(
         A key changes no number in any point; told once.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    where = Place(jobs, scheduler, None if cache is None else Path(cache))
-    where.check()
-    wanted = with_axes(loaded, axes or {})
-    warn_of(wanted)
-    outcomes = play_points(list(enumerate(points(wanted))), where)
+    backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
+    backend.check()
+    swept = with_axes(loaded, axes or {})
+    warn_of(swept)
+    outcomes = play_points(list(enumerate(points(swept))), backend)
     return frame(sorted(outcomes, key=lambda outcome: outcome.index))
 
 
@@ -184,8 +192,8 @@ def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario
     return check_scenario(data, scenario.source, scenario.base)
 
 
-# Settings whose values say by themselves what they are.
-_BARE = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention", "faults")
+# Settings whose values are clear without their names.
+_WITHOUT_NAME = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention", "faults")
 
 
 def labelled(settings: Mapping[str, Any]) -> str:
@@ -201,4 +209,4 @@ def labelled(settings: Mapping[str, Any]) -> str:
 
 def _label(key: str, value: Any) -> str:
     name = key.rpartition(".")[2]
-    return setting_text(value) if name in _BARE else entry_text(name, value)
+    return setting_text(value) if name in _WITHOUT_NAME else entry_text(name, value)

@@ -1,4 +1,4 @@
-"""Outcomes as a table: one row a point, for programs that read tables.
+"""Writes outcomes as a table (CSV, Parquet, pandas): one row a point.
 
 Rule: the same columns everywhere: axes, then the report's figures, then `engine` and `error`.
 """
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.basics.whole_files import write_whole
-from simulator.sweeps.outcome import Outcome
+from simulator.basics.atomic_files import write_atomically
+from simulator.sweeps.outcome import PointOutcome
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def row(outcome: Outcome) -> dict[str, Any]:
+def row(outcome: PointOutcome) -> dict[str, Any]:
     """One outcome as a flat row of a table."""
     flat: dict[str, Any] = dict(outcome.settings)
     for key, value in (outcome.report or {}).items():
@@ -29,29 +29,29 @@ def row(outcome: Outcome) -> dict[str, Any]:
     return flat | {"engine": outcome.engine, "error": outcome.error}
 
 
-def frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
     """Outcomes as a pandas table, in their order."""
     import pandas as pd
 
     return pd.DataFrame([row(outcome) for outcome in outcomes])
 
 
-def csv_text(outcomes: Iterable[Outcome]) -> str:
-    """The same table as CSV; what a point does not have is empty, numbers read back exactly."""
+def csv_text(outcomes: Iterable[PointOutcome]) -> str:
+    """The same table as CSV; a figure that a point does not have is empty, numbers read back exactly."""
     rows = [row(outcome) for outcome in outcomes]
     text = io.StringIO()
-    columns = list(dict.fromkeys(column for found in rows for column in found))
+    columns = list(dict.fromkeys(column for fields in rows for column in fields))
     table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
 
 
-def write_parquet(outcomes: Iterable[Outcome], path: Path) -> None:
+def write_parquet(outcomes: Iterable[PointOutcome], path: Path) -> None:
     """The same table as Parquet; a column whose values are not of one plain kind is text, as in CSV."""
     table = frame(outcomes)
     for name in table.columns:
         kinds = {type(value) for value in table[name].dropna()}
         if table[name].dtype == object and (len(kinds) > 1 or not kinds <= {str, bool, int, float}):
             table[name] = table[name].map(str, na_action="ignore")
-    write_whole(path, table.to_parquet(None, engine="pyarrow", index=False))
+    write_atomically(path, table.to_parquet(None, engine="pyarrow", index=False))

@@ -18,7 +18,7 @@ from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.records.timeline import Span
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
-from simulator.sweeps.keeping import Keeper
+from simulator.sweeps.artifacts import ArtifactWriter
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
 SEED, WORKERS, STEPS, BATCH = 3, 3, 8, 2
@@ -221,7 +221,7 @@ def test_losses_stand_at_the_time_when_the_last_of_them_was_known() -> None:
 
 def test_one_run_of_them_leaves_its_directory(tmp_path: Path) -> None:
     played = run()
-    Keeper(tmp_path, single=True)(0, played)
+    ArtifactWriter(tmp_path, single=True)(0, played)
     assert list((tmp_path / "trace").iterdir())
 
 

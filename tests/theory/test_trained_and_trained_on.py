@@ -15,7 +15,7 @@ from simulator.numerics.schedule import RateSchedule
 from simulator.report.numbers.training_summary import Learning
 from simulator.run import Run, simulate
 from simulator.scenario.load import check_scenario
-from simulator.sweeps.keeping import npz_bytes
+from simulator.sweeps.artifacts import npz_bytes
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 30}
 DOUBLE = {"params": "float64", "reduce": "float64"}

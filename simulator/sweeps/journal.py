@@ -1,4 +1,4 @@
-"""points.jsonl: outcomes as they come, one line each, for who goes on after an interruption.
+"""The journal of a sweep, points.jsonl: each outcome as a line when it is there, so that --resume can go on.
 
 Rule: a line is one write at the end of the file, so a process that is killed leaves whole lines and at most one that
 was cut short, which does not count. One process at a time writes.
@@ -20,20 +20,20 @@ from typing import Final
 from simulator.basics.input_files import MOST_DATA, parse_json, read_bytes
 from simulator.errors import ScenarioError
 from simulator.scenario.records import Point
-from simulator.sweeps.outcome import Numbered, Outcome, read_outcome
+from simulator.sweeps.outcome import NumberedPoint, PointOutcome, read_outcome
 from simulator.sweeps.report_reading import is_report
 
 NAME: Final = "points.jsonl"
 
 
 @contextmanager
-def noting(folder: Path) -> Iterator[Callable[[Outcome], None]]:
-    """Open a run's notes for as long as it plays; calling what it gives appends an outcome.
+def open_journal(folder: Path) -> Iterator[Callable[[PointOutcome], None]]:
+    """Open a run's journal for as long as it plays; yields the function that appends an outcome.
 
     Raises
     ------
     ScenarioError
-        Another process is at it.
+        Another process has it open.
     OSError
         The file cannot be written, or the disk is full.
     """
@@ -41,42 +41,44 @@ def noting(folder: Path) -> Iterator[Callable[[Outcome], None]]:
     with path.open("ab", buffering=0) as file:
         _claim(file, folder)
         if _cut_short(path):
-            _append(file, b"\n")  # what stands there stays and does not count, and the next line is whole again
+            _append(
+                file, b"\n"
+            )  # the incomplete line stays and does not count; without its end the next line would be lost with it
         yield lambda outcome: _append(file, line(outcome))
 
 
-def line(outcome: Outcome) -> bytes:
+def line(outcome: PointOutcome) -> bytes:
     """An outcome as a line of the file."""
     return json.dumps({"index": outcome.index, **outcome.to_dict()}).encode() + b"\n"
 
 
-def noted(folder: Path) -> dict[int, Outcome]:
+def read_journal(folder: Path) -> dict[int, PointOutcome]:
     """Points that an interrupted run has finished, by index."""
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, PointOutcome] = {}
     path = folder / NAME
     if not path.is_file():
-        return found
-    for written in read_bytes(path, most=MOST_DATA).split(b"\n"):
+        return outcomes
+    for text in read_bytes(path, most=MOST_DATA).split(b"\n"):
         try:
-            read = parse_json(written.decode())
-            index = operator.index(read["index"])
-            found[index] = read_outcome(index, read)
+            point = parse_json(text.decode())
+            index = operator.index(point["index"])
+            outcomes[index] = read_outcome(index, point)
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return outcomes
 
 
-def noted_of(folder: Path, numbered: Sequence[Numbered]) -> dict[int, Outcome]:
-    """Those of `noted` that are outcomes of these points."""
+def read_journal_of(folder: Path, numbered: Sequence[NumberedPoint]) -> dict[int, PointOutcome]:
+    """Those of `read_journal` that are outcomes of these points."""
     points = dict(numbered)
     return {
         index: replace(outcome, settings=points[index].settings)
-        for index, outcome in noted(folder).items()
+        for index, outcome in read_journal(folder).items()
         if index in points and _is_of(outcome, points[index])
     }
 
 
-def _is_of(outcome: Outcome, point: Point) -> bool:
+def _is_of(outcome: PointOutcome, point: Point) -> bool:
     return outcome.error is not None or is_report(outcome.report, training=point.scenario.training is not None)
 
 
@@ -94,7 +96,7 @@ def _cut_short(path: Path) -> bool:
 
 
 def _claim(file: FileIO, folder: Path) -> None:
-    """Hold the file until it is closed or this process ends; two that played for one directory would play twice."""
+    """Lock the file until it is closed or this process ends: two processes would play the same points."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -1,6 +1,6 @@
-"""What one point leaves behind besides its outcome: spans, transfers, traces, trained parameters.
+"""Writes the files that a point leaves besides its outcome: spans, transfers, traces, trained parameters.
 
-Rule: written where the point is played, under one folder; who plays elsewhere carries that folder's files home.
+Rule: they are written where the point is played, under one folder; a Dask worker sends that folder's files back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.basics.whole_files import write_whole
+from simulator.basics.atomic_files import write_atomically
 from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.run import Run
@@ -28,8 +28,8 @@ TRANSFERS_KEPT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
-    """Writes what one point leaves behind; picklable, so that workers can.
+class ArtifactWriter:
+    """Writes the files of one point; picklable, so that workers can call it.
 
     Attributes
     ----------
@@ -54,10 +54,10 @@ class Keeper:
     def __call__(self, index: int, run: Run) -> None:
         target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
         target.mkdir(parents=True, exist_ok=True)
-        write_whole(target / "spans.csv", spans_text(run))
-        write_whole(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
+        write_atomically(target / "spans.csv", spans_text(run))
+        write_atomically(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
         if run.parameters is not None:
-            write_whole(target / "parameters.npz", npz_bytes(run.parameters))
+            write_atomically(target / "parameters.npz", npz_bytes(run.parameters))
         if self.single or self.trace:
             kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
             for rank, events in list(run.timeline.allocations.items())[:1]:
@@ -121,7 +121,7 @@ def _transfer_lines(log: TransferLog) -> Iterable[str]:
 
 
 def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator[str]:
-    """Values as text; what stands there often is written once."""
+    """Values as text; each distinct value is formatted once."""
     plain = values.tolist()
     return map({value: written(value) for value in set(plain)}.__getitem__, plain)
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file, text as UTF-8, so that it is there whole or not at all.
 
     Raises
@@ -28,7 +28,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def clear_drafts(folder: Path) -> None:
+def remove_drafts(folder: Path) -> None:
     """Remove what processes that were ended in the middle have left anywhere below a folder."""
     for draft in folder.rglob(".*.draft"):
         draft.unlink(missing_ok=True)
