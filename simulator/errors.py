@@ -1,4 +1,4 @@
-"""The errors of this package: who is at fault, and what to do about it.
+"""Which errors and warnings this package raises, and the exit code of each.
 
 Rule: every error that the command line prints as one line is below SimulatorError and knows its exit code.
 
@@ -20,7 +20,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-# Lines of faults that are told at once: more than a screen holds, nobody reads.
+# Faults of a file that are printed at once, one line each: about a screenful.
 MOST_FAULTS: Final = 50
 # Letters of a line that tells a fault.
 _LONGEST: Final = 1000
@@ -29,12 +29,13 @@ _MOST_COMPARED: Final = 200
 
 
 class SimulatorError(Exception):
-    """Anything that goes wrong and is told to the user in one line."""
+    """Anything that goes wrong and that the user sees as one line."""
 
     exit_code: ClassVar[int] = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses take keyword facts; without this they would not survive the way back from a worker process.
+        # By default unpickling calls the class with `args`, which subclasses with other parameters refuse; without this
+        # an error could not come back from a worker process.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -56,7 +57,7 @@ class ScenarioWarning(UserWarning):
 
 
 class UnknownNameError(ScenarioError):
-    """A name that nothing carries.
+    """A name that does not exist, with the name that was probably meant.
 
     Attributes
     ----------
@@ -123,9 +124,9 @@ class DeadlockError(SimulationError):
         self.time = time
         self.waiting = dict(waiting)
         shown = list(self.waiting.items())[:8]
-        told = "; ".join(f"{who} waits for {what}" for who, what in shown)
+        reasons = "; ".join(f"{who} waits for {what}" for who, what in shown)
         more = f"; and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
-        super().__init__(f"deadlock at {time:.6g} s: {told}{more}")
+        super().__init__(f"deadlock at {time:.6g} s: {reasons}{more}")
 
 
 class NoRouteError(SimulationError):
@@ -153,7 +154,7 @@ def one_line(text: str) -> str:
 
 
 def in_lines(faults: Sequence[str]) -> str:
-    """Say one fault a line: the first 50, and how many more there are.
+    """Join faults, one a line: the first 50, and how many more there are.
 
     Examples
     --------
@@ -174,10 +175,10 @@ def one_of(allowed: Iterable[str], name: object) -> str:
     """
     names = sorted(allowed)
     shown = ", ".join(names) if len(names) <= 12 else ", ".join(names[:12]) + ", ..."
-    given = str(name)[:_MOST_COMPARED].lower()
-    # What begins with the name as typed is meant rather than what differs in a letter: h100 is h100_sxm, not h200.
-    close = [n for n in names if given and n.startswith(f"{given}_")] or difflib.get_close_matches(
-        given, names, n=1, cutoff=0.6
+    typed = str(name)[:_MOST_COMPARED].lower()
+    # A name that begins as typed is likelier than one that differs in a letter: h100 means h100_sxm and not h200.
+    close = [n for n in names if typed and n.startswith(f"{typed}_")] or difflib.get_close_matches(
+        typed, names, n=1, cutoff=0.6
     )
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"one of {shown}{hint}"

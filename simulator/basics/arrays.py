@@ -1,4 +1,4 @@
-"""Names for numpy arrays by what they hold. Shapes stand in the docstrings of who takes and gives them."""
+"""Type names for numpy arrays by what they hold. The functions that take them give shapes in their docstrings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Files that are there whole or not at all.
+"""Writes a file atomically: a reader sees the whole file or none, also if the writing process is killed.
 
-Rule: a draft beside the file, then a rename; so a reader, or a process that is ended in the middle, never leaves half
-a file under its name.
+Rule: the content goes into a draft beside the file, which is then renamed.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises
     ------
     OSError
-        It cannot be written; names the file that was wanted.
+        It cannot be written; names the file and not its draft.
     """
-    # Each process has a draft of its own, for a worker of a run that was killed may still be at the same file.
+    # Each process has a draft of its own: a worker of a killed run may still be writing the same file.
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -29,6 +28,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what processes that were ended in the middle have left anywhere below a folder."""
+    """Remove the drafts that killed processes have left anywhere below a folder."""
     for draft in folder.rglob(".*.draft"):
         draft.unlink(missing_ok=True)

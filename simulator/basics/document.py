@@ -1,6 +1,6 @@
-"""A YAML (or JSON) file as plain data in which every key still knows its line and column.
+"""Reads a YAML (or JSON) file as plain data with the line and column of every key and value.
 
-Rule: text in, plain data and places out; nothing here knows what the keys mean. YAML is read as version 1.2 reads
+Rule: nothing here knows what the keys mean. YAML is read as version 1.2 reads
 scalars: `on`, `off`, `yes` and `no` are words, 1e9 is a number, 12:30:45 is text, dates are text; a key that stands
 twice is a fault.
 """
@@ -46,7 +46,7 @@ class Fault:
     source: str | None = None
 
     def as_line(self, source: str) -> str:
-        """Say it in one line, the place first."""
+        """Write it as one line, the place first; `source` is the document's."""
         named = self.source or source
         place = named if self.line is None else f"{named}:{self.line}:{self.column}"
         dotted = ".".join(map(str, self.key))
@@ -68,7 +68,7 @@ class Document:
     question : str
         The first comment of the file: the question that it answers.
     faults : tuple of Fault
-        Of the text itself: keys that stand twice, tags; where who reads it tells them with its own.
+        Of the text itself: keys that stand twice, tags; if the caller reports them with faults of its own.
     """
 
     source: str
@@ -81,7 +81,7 @@ class Document:
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
         """Line and column of a value (or of its key); of the nearest parent where it is not in the text.
 
-        A mapping or list that begins below its key is told at the key: that is the line that people look for.
+        The place of a mapping or list that begins below its key is the key: that is the line that people look for.
         """
         for end in range(len(key), -1, -1):
             value, name = self.values.get(key[:end]), self.keys.get(key[:end])
@@ -96,12 +96,12 @@ class Document:
         return Fault(key, message, *self.place(key, of_key=of_key))
 
     def refuse(self, faults: Iterable[Fault]) -> None:
-        """Raise one ScenarioError that tells all faults, in the file's order; do nothing where there are none."""
+        """Raise one ScenarioError with all faults in the file's order; do nothing if there are none."""
         if lines := self.lines(faults):
             raise ScenarioError(in_lines(lines))
 
     def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
-        """Say all faults, one line each, in the file's order."""
+        """Write all faults, one line each, in the file's order."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
         return tuple(fault.as_line(self.source) for fault in ordered)
 
@@ -113,9 +113,9 @@ def load(path: Path | str, *, source: str | None = None, keep_faults: bool = Fal
     ----------
     path : path
     source : str, optional
-        How it is called; its path otherwise.
+        Its name in faults; its path otherwise.
     keep_faults : bool
-        Whether keys that stand twice and the like are left to who reads the document, to be told with other faults.
+        Whether keys that stand twice and the like are left in `faults`, so that the caller reports them with others.
 
     Raises
     ------
@@ -149,24 +149,24 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
     builder = _Builder()
     data = builder.build(root, ())
     document = Document(source, data, builder.keys, builder.values, _question(text), tuple(builder.faults))
-    # A fault of the whole file leaves nothing of it that could be read.
+    # After a fault of the whole file (too deep, too many values) the data is incomplete: nothing else can be checked.
     if not keep_faults or any(fault.key == () for fault in builder.faults):
         document.refuse(builder.faults)
     return document
 
 
 def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
-    began, met = error.context_mark, error.problem_mark
+    start, problem_mark = error.context_mark, error.problem_mark
     context, problem = error.context or "", error.problem or "cannot be read"
-    mark = met or began
-    # What was opened and never closed is met much later, often at the end of the file: point to where it was opened.
+    mark = problem_mark or start
+    # A quote or bracket that is never closed shows much later, often at the end: point to where it was opened.
     opened = any(word in context for word in ("quoted scalar", "flow", "simple key"))
-    if began and met and opened and met.line > began.line:
-        mark = began
-        problem = f"{problem} in line {met.line + 1}"
+    if start and problem_mark and opened and problem_mark.line > start.line:
+        mark = start
+        problem = f"{problem} in line {problem_mark.line + 1}"
     place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-    told = f" ({context})" if context else ""
-    return f"{place}: not YAML: {problem}{told}; check indentation, quotes and brackets"
+    hint = f" ({context})" if context else ""
+    return f"{place}: not YAML: {problem}{hint}; check indentation, quotes and brackets"
 
 
 def _unreadable(error: yaml.reader.ReaderError, text: str, source: str) -> str:
@@ -193,7 +193,7 @@ def _place(node: yaml.Node) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Builder:
-    """Turns YAML nodes into plain data and notes where everything stands."""
+    """Turns YAML nodes into plain data and records the place of every key and value."""
 
     keys: dict[Key, tuple[int, int]] = field(default_factory=dict)
     values: dict[Key, tuple[int, int]] = field(default_factory=dict)
@@ -221,15 +221,15 @@ class _Builder:
         self.faults.append(Fault(key, message, *_place(node)))
 
     def sequence(self, node: yaml.SequenceNode, key: Key) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         for i, item in enumerate(node.value):
             if self.count > MOST_VALUES:
                 break
-            found.append(self.build(item, (*key, i)))
-        return found
+            items.append(self.build(item, (*key, i)))
+        return items
 
     def mapping(self, node: yaml.MappingNode, key: Key) -> dict[str | int, Any]:
-        found: dict[str | int, Any] = {}
+        mapping: dict[str | int, Any] = {}
         for name_node, value_node in node.value:
             if self.count > MOST_VALUES:
                 break
@@ -237,13 +237,13 @@ class _Builder:
                 self.fault(key, "a key must be a word", name_node)
                 continue
             name = _key_name(name_node, self.whole(name_node, key))
-            if name in found:
+            if name in mapping:
                 first = self.keys[(*key, name)]
                 self.fault((*key, name), f"stands twice, first in line {first[0]}; keep one", name_node)
                 continue
             self.keys[(*key, name)] = _place(name_node)
-            found[name] = self.build(value_node, (*key, name))
-        return found
+            mapping[name] = self.build(value_node, (*key, name))
+        return mapping
 
     def whole(self, node: yaml.Node, key: Key) -> str:
         r"""The text of a scalar, with characters in one piece that JSON wrote in two: "\ud83d\ude00"."""

@@ -1,6 +1,6 @@
-"""Number formats: how many bits, what they can hold, and numpy's type for each.
+"""Which number formats there are (float32, bfloat16, fp8, int8, ...): their bits, range, and numpy dtype.
 
-Rule: names are numpy's. Like a drawer of rulers: each has its length and its finest mark.
+Rule: names are numpy's.
 """
 
 from __future__ import annotations

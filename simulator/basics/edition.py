@@ -1,7 +1,7 @@
-"""Which simulator this is: its version, and a digest of its code and catalog.
+"""Identifies this simulator: its version, and a digest of its code and catalog.
 
-Rule: two editions with the same text give the same outcome for the same point. A version alone does not say that while
-somebody works on the code.
+Rule: simulators with the same edition give the same outcome for the same point. The version alone does not say that:
+it stays the same while the code is edited.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import simulator
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_TOLD: Final = (".py", ".yaml", ".json", ".csv")
+_SUFFIXES: Final = (".py", ".yaml", ".json", ".csv")
 
 
 def edition() -> str:
@@ -25,16 +25,16 @@ def edition() -> str:
 
 @cache
 def _digest() -> str:
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, path in _files():
-        told.update(f"{name} {path.stat().st_size}\n".encode())
-        told.update(path.read_bytes())
-    return told.hexdigest()[:12]
+        digest.update(f"{name} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _files() -> Iterator[tuple[str, Path]]:
     """All that can change an outcome, with names that are the same in a checkout and in an installed package."""
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE).as_posix()
-        if path.suffix in _TOLD and not name.startswith(("topologies/", "scenarios/")):
+        if path.suffix in _SUFFIXES and not name.startswith(("topologies/", "scenarios/")):
             yield name, path

@@ -1,7 +1,7 @@
-"""What a file says, as bytes, text or JSON; from outside, so nothing of it is trusted.
+"""Reads a user's file as bytes, text or JSON, and trusts nothing in it.
 
-Rule: a file has at most a size that somebody gives before it is read, and whatever is wrong with it is a ScenarioError
-that names it. Nothing here knows what a file is for.
+Rule: a file larger than the caller's limit is not read, and whatever is wrong with a file is a ScenarioError that names
+it. Nothing here knows what a file is for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Packages that only some need: a wish for one that is not installed is refused in one line.
+"""Refuses an option whose optional package (Dask, pyarrow) is not installed, and says how to install it.
 
-Rule: nothing is imported here; who needs a package imports it where it is used.
+Rule: nothing is imported here; the module that uses a package imports it where it is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Things found by name: one file each, and the file's name is the name.
+"""Finds shipped topologies, scenarios, GPUs, links, models and frameworks by name: the name of their file.
 
-Rule: nothing is registered by hand. A folder's listing is the menu.
+Rule: nothing is registered by hand; what is in a folder can be named.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def find(kind: Kind, name: str) -> Path:
         why = getattr(error, "strerror", None) or error
         raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be read: {why}") from error
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
-        said = name if name.isprintable() else repr(name)
-        raise ScenarioError(f"{said}: no such {kind} file; give an existing path or {_some(shipped)}")
+        shown = name if name.isprintable() else repr(name)
+        raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(shipped)}")
     raise UnknownNameError(kind, name, shipped)
 
 

@@ -1,6 +1,7 @@
-"""What the machine has that this runs on: its memory, and words for what it cannot hold.
+"""How much memory this machine has, and a text for what does not fit into it.
 
-Rule: asked before something large is made, for the system ends a process that takes too much without a word.
+Rule: callers check before they allocate something large, since the operating system kills a process that takes too much
+without a message.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from simulator.basics.units import format_bytes
 
 
 def memory() -> float:
-    """Bytes that this process may take; infinite where nobody says [B]."""
+    """Bytes that this process may take; infinite if the system does not say [B]."""
     if not hasattr(os, "sysconf"):  # Windows, where an array that is too large is refused when it is made
         return math.inf
     import resource
 
-    there, limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), resource.getrlimit(resource.RLIMIT_AS)[0]
-    return float(there if limit == resource.RLIM_INFINITY else min(there, limit))
+    installed, limit = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        resource.getrlimit(resource.RLIMIT_AS)[0],
+    )
+    return float(installed if limit == resource.RLIM_INFINITY else min(installed, limit))
 
 
 def lacking(needed: float) -> str:
-    """How much that is and how much is there; empty where it is there [B]."""
-    there = memory()
-    return f"{format_bytes(needed)}, this machine has {format_bytes(there)}" if needed > there else ""
+    """Text with the bytes that are needed and those that there are; empty if they suffice [B]."""
+    available = memory()
+    return f"{format_bytes(needed)}, this machine has {format_bytes(available)}" if needed > available else ""

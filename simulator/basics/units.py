@@ -1,7 +1,7 @@
-"""Quantities as text with a unit, to SI numbers and back.
+"""Converts text with a unit ("400 Gb/s", "8 MiB", "5 us") to SI numbers and back.
 
-Rule: this is the only door. Inside the simulator everything is seconds, bytes, B/s, FLOP and FLOP/s, and names carry
-no unit. Three traps, told apart here once and for all:
+Rule: units are converted nowhere else. Inside the simulator everything is seconds, bytes, B/s, FLOP and FLOP/s, and
+names carry no unit. Three traps are resolved here:
 
 - bits and bytes: network cards are sold in Gb/s, memory in GB/s. "b" is a bit, "B" a byte, and "400 Gb/s" is 50 GB/s.
 - GB and GiB: 1 GB = 10^9 B, 1 GiB = 2^30 B. An "80 GB" GPU has about 80 GiB.

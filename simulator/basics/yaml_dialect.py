@@ -1,4 +1,4 @@
-"""The dialect of YAML that is read and written: scalars as version 1.2 has them.
+"""How YAML is read and written: PyYAML with the scalars of YAML 1.2.
 
 Rule: `on`, `off`, `yes` and `no` are words, 1e9 is a number, 12:30:45 and dates are text. Nothing here knows a file.
 """

@@ -8,7 +8,7 @@ import typer
 
 from simulator.basics.units import format_bytes, format_time
 from simulator.cli.settings import as_overrides
-from simulator.cli.telling import tell_warnings
+from simulator.cli.warnings_output import print_warnings
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER
 from simulator.model.parameters import total
 from simulator.playing.collective import plan_collective
@@ -31,18 +31,18 @@ _SECONDS_A_FLOP, _SECONDS_A_PASS, _BYTES_A_PARAMETER = 3e-11, 150e-6, 40
 
 
 def check(source: str, settings: Sequence[str]) -> None:
-    """Print the estimate; a fault of the file ends the command before."""
+    """Print the number of points, transfers, and the memory and time that playing takes."""
     scenario = load_scenario(source, as_overrides(settings))
-    tell_warnings(scenario.warnings)
-    found = points(scenario)
+    print_warnings(scenario.warnings)
+    all_points = points(scenario)
     transfers, memory, seconds = 0, 0, 0.0
-    for point in found:
+    for point in all_points:
         moved, needed, takes = _estimate(point.scenario)
         transfers, memory, seconds = transfers + moved, max(memory, needed), seconds + takes
     typer.echo(f"{scenario.source}: valid")
     if scenario.question:
         typer.echo(f"question:  {scenario.question}")
-    typer.echo(f"points:    {len(found)}")
+    typer.echo(f"points:    {len(all_points)}")
     typer.echo(f"transfers: {transfers:,}")
     typer.echo(f"memory:    about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program")
     typer.echo(f"run time:  about {format_time(seconds)} on one core, pictures not counted")

@@ -27,12 +27,12 @@ def is_topology(source: str) -> bool:
     try:
         data = read_json(path) if path.suffix == ".json" else document.load(path).data
     except ScenarioError:
-        return False  # whoever reads it as a scenario tells what is wrong with it
+        return False  # it is then read as a scenario, which reports what is wrong with it
     return isinstance(data, Mapping) and any(key in data for key in _KEYS) and "cluster" not in data
 
 
 def check_topology(source: str, settings: Sequence[str]) -> None:
-    """Print what the topology is; a fault of the file ends the command before.
+    """Print how many ranks the topology takes, its GPU, and what it is made of.
 
     Raises
     ------

@@ -11,7 +11,7 @@ import typer
 
 from simulator.basics import units
 from simulator.basics.dtypes import find as find_dtype
-from simulator.cli.telling import tell_warnings
+from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run import Run, simulate
@@ -68,11 +68,11 @@ def table(
     as_json: bool,
 ) -> None:
     """Play every size and print the table."""
-    listed = sizes.listed(_itemsize(dtype))
+    nbytes_list = sizes.listed(_itemsize(dtype))
     warnings: dict[str, None] = {}
     points: list[dict[str, Any]] = []
     rows = []
-    for size in listed:
+    for size in nbytes_list:
         data: dict[str, Any] = {
             "name": "collective",
             "cluster": {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {}),
@@ -90,7 +90,7 @@ def table(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
         )
         rows.append(_row(operation, size, dtype, run.report, world_size))
-    tell_warnings(map(_as_typed, warnings))
+    print_warnings(map(_as_typed, warnings))
     if as_json:
         typer.echo(json.dumps({"points": points}, indent=2))
         return
@@ -99,7 +99,7 @@ def table(
     typer.echo(write_table(rows, comment=comment), nl=False)
 
 
-# What the scenario boundary calls by its key was given by an option here.
+# Errors of `scenario/` name keys; the user of this command has typed these options.
 _OPTIONS: Final = {
     "collective.operation": "OPERATION",
     "collective.algorithm": "--algorithm",
@@ -119,12 +119,12 @@ def _simulated(data: dict[str, Any]) -> Run:
         raise ScenarioError(_as_typed(str(error))) from error
 
 
-def _as_typed(told: str) -> str:
-    """Lines about keys, with the options that were typed for them."""
-    told = told.replace("<dict>: ", "")
+def _as_typed(message: str) -> str:
+    """Replace the keys in error lines by the options that the user typed."""
+    message = message.replace("<dict>: ", "")
     for key, option in _OPTIONS.items():
-        told = re.sub(rf"^{re.escape(key)}\b", option, told, flags=re.MULTILINE)
-    return told
+        message = re.sub(rf"^{re.escape(key)}\b", option, message, flags=re.MULTILINE)
+    return message
 
 
 def _itemsize(dtype: str) -> int:

@@ -34,32 +34,32 @@ def show(first: Path, second: Path, *, as_json: bool) -> None:
 def _points(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder if folder.is_file() else folder / "report.json"
     try:
-        read = read_json(path, most=MOST_DATA)["points"]
-        told = [read_outcome(0, _NOTHING | point).to_dict() for point in read]
+        points = read_json(path, most=MOST_DATA)["points"]
+        outcomes = [read_outcome(0, _NOTHING | point).to_dict() for point in points]
     except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ScenarioError) and error.__cause__ is None:  # too much of a file to look at
+        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
             raise
         raise ScenarioError(
             f"{path}: is no report of a run; give the directory that `simulator run` printed"
         ) from error
-    return {json.dumps(point["settings"], sort_keys=True): point for point in told}
+    return {json.dumps(point["settings"], sort_keys=True): point for point in outcomes}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Figures that differ between two sets of points, points matched by their settings."""
-    found: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     for key in dict.fromkeys([*first, *second]):
         settings = (first.get(key) or second[key])["settings"]
         a, b = (_figures(points.get(key)) for points in (first, second))
         if key not in first or key not in second:
-            # Every figure is unlike nothing: that the point is missing says it all.
+            # All figures of a missing point would differ; one line that it is missing suffices.
             a, b = ({"point": figures["point"]} for figures in (a, b))
-        found += [
+        changes += [
             {"settings": settings, "key": name, "first": a.get(name), "second": b.get(name)}
             for name in dict.fromkeys([*a, *b])
             if a.get(name) != b.get(name)
         ]
-    return found
+    return changes
 
 
 def _figures(point: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What becomes of a command's errors: lines on stderr, and an exit code.
+"""Turns the error of a command into lines on stderr and an exit code.
 
-Rule: nothing that a user can cause ends in a traceback; nothing heavy is imported here.
+Rule: no error that a user can cause ends in a traceback; nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.errors import SimulatorError, one_of
 
 
 def guarded(command: Callable[[], Any]) -> int:
-    """Exit code of a command."""
+    """Run a command and return its exit code."""
     try:
         code = command()
     except SimulatorError as error:
@@ -25,11 +25,11 @@ def guarded(command: Callable[[], Any]) -> int:
     except INTERRUPTIONS as error:
         return _interrupted(error)
     except SystemExit:
-        # Typer's way to say that who reads our output has had enough, as in `simulator schema | head -1`.
+        # Typer raises this when the reader of our output has closed the pipe, as in `simulator schema | head -1`.
         return 0
     except OSError as error:  # a disk that is full, a folder that went away
-        told = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
-        typer.echo(told, err=True)
+        message = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
+        typer.echo(message, err=True)
         return 1
     except Exception as error:  # typer's own: wrong options, --help
         return _typers(error)

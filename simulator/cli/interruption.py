@@ -1,4 +1,4 @@
-"""Ways to be ended from outside that leave time to clear up: Ctrl-C, and SIGTERM as schedulers and `kill` send it.
+"""Handles signals that end the program with time to clean up: Ctrl-C, and SIGTERM as schedulers and `kill` send it.
 
 Rule: whoever keeps or removes something for the one does so for the other.
 """
@@ -21,7 +21,7 @@ INTERRUPTIONS: Final = (KeyboardInterrupt, TerminatedError)
 
 
 def heed_termination() -> None:
-    """Raise TerminatedError at SIGTERM; processes that play for this one end at once, as everybody's do."""
+    """Raise TerminatedError at SIGTERM in this process; its workers keep the default and end at once."""
     signal.signal(signal.SIGTERM, _terminate)
 
 
@@ -30,7 +30,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def word(error: BaseException | None) -> str:
-    """What has happened."""
+    """What has happened, as a word for a message."""
     return "terminated" if isinstance(error, TerminatedError) else "interrupted"
 
 

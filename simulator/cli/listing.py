@@ -1,4 +1,4 @@
-"""`simulator list`: what can be named."""
+"""`simulator list`: prints the names that a scenario or an option may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.errors import UnknownNameError
 
 
 def show(kind: str) -> None:
-    """Print the names of a kind, one a line, with what is worth knowing beside."""
+    """Print the names of a kind, one a line, with their main facts."""
     lists = _lists()
     if kind not in lists:
         raise UnknownNameError("list", kind, lists)
@@ -76,12 +76,12 @@ def _builders() -> None:
     from simulator.cluster.topology_schema import options
 
     for name in builders.names():
-        made = builders.find(name)
-        typer.echo(f"{name}: {(inspect.getdoc(made.function) or '').splitlines()[0]}")
+        builder = builders.find(name)
+        typer.echo(f"{name}: {(inspect.getdoc(builder.function) or '').splitlines()[0]}")
         rows = []
         for option, facts in options(name).items():
-            default = made.options.model_fields[option].get_default()
-            needed = made.options.model_fields[option].is_required()
+            default = builder.options.model_fields[option].get_default()
+            needed = builder.options.model_fields[option].is_required()
             shown = "must be given" if needed else "-" if default is None else str(default).lower()
             rows.append((f"  {option}", shown, facts["description"]))
         _columns(rows)

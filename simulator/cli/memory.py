@@ -23,7 +23,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked."""
+    """The arguments of the command."""
 
     model: str
     dp: int
@@ -77,14 +77,14 @@ def _states(model: Transformer, ranks: int) -> dict[str, float]:
     parameters = float(total(model))
     units = modules(model)
     layer = float(max(unit.elements for unit in units))
-    found = {f"paper, stage {stage}": conventions.paper(parameters, ranks, stage).total for stage in range(4)}
-    found["deepspeed, stage 2"] = conventions.deepspeed_zero2(parameters, ranks).total
-    found["deepspeed, stage 3"] = conventions.deepspeed_zero3(parameters, ranks, layer).total
-    found["fsdp, full shard"] = conventions.fsdp(parameters, ranks, layer).total
-    found["fsdp, no reshard after forward"] = conventions.fsdp(
+    by_convention = {f"paper, stage {stage}": conventions.paper(parameters, ranks, stage).total for stage in range(4)}
+    by_convention["deepspeed, stage 2"] = conventions.deepspeed_zero2(parameters, ranks).total
+    by_convention["deepspeed, stage 3"] = conventions.deepspeed_zero3(parameters, ranks, layer).total
+    by_convention["fsdp, full shard"] = conventions.fsdp(parameters, ranks, layer).total
+    by_convention["fsdp, no reshard after forward"] = conventions.fsdp(
         parameters, ranks, layer, reshard_after_forward=False
     ).total
-    return found
+    return by_convention
 
 
 def _activations(model: Transformer, request: Request) -> dict[str, float]:
@@ -94,9 +94,9 @@ def _activations(model: Transformer, request: Request) -> dict[str, float]:
     entry = batch.tokens * model.hidden_size * batch.itemsize
     head = logits_memory(model, batch)
     logits = max(head.forward_peak, head.backward_peak)
-    found = {}
+    by_policy = {}
     for policy in POLICIES:
         layers = [kept(policy, i, model, operations, entry) for i in range(model.num_layers)]
         peak = sum(layer.nbytes for layer in layers) + max(layer.recomputed for layer in layers)
-        found[policy] = float(peak + logits)
-    return found
+        by_policy[policy] = float(peak + logits)
+    return by_policy

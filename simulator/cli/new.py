@@ -13,7 +13,7 @@ from simulator.scenario.template import template
 
 
 def write(name: str, question: str, kind: Literal["collective", "training"] = "collective") -> None:
-    """Write NAME.yaml; never over a file that is there."""
+    """Write NAME.yaml; refuse to overwrite an existing file."""
     name = name.removesuffix(".yaml")
     check_name(name)
     path = Path(f"{name}.yaml")

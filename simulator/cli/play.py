@@ -14,7 +14,7 @@ import typer
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
-from simulator.cli.telling import tell_warnings
+from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.results import run_directory
 from simulator.run import check_ranks
@@ -25,7 +25,7 @@ from simulator.sweeps.journal import open_journal, read_journal_of
 from simulator.sweeps.outcome import NumberedPoint, PointOutcome
 from simulator.sweeps.sweep import Backend, play_points
 
-# Columns of a table that goes to a file or a pipe, which nobody reads in a window of 80.
+# Width of a table that goes to a file or a pipe, where rich would assume 80 columns.
 _FILE_WIDTH = 150
 # Rows of a table that is printed; table.csv has them all.
 _MOST_ROWS = 200
@@ -33,7 +33,7 @@ _MOST_ROWS = 200
 
 @dataclass(frozen=True, slots=True)
 class PlayOptions:
-    """How to play, and what to leave."""
+    """The options of `run` and `sweep`."""
 
     out: Path | None = None
     as_json: bool = False
@@ -60,27 +60,27 @@ class PlayOptions:
 
 
 def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
-    """Play a scenario and tell about it."""
+    """Play a scenario, write its run directory, and print the results."""
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
-    tell_warnings(scenario.warnings)
+    print_warnings(scenario.warnings)
     numbered = list(enumerate(points(scenario)))
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
     folder = _folder(scenario, numbered, options)
     with open_journal(folder) as note:
-        with _left_clean(folder, numbered, options):
+        with _cleaning_up(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
         run_directory.finish(folder, scenario, ordered, time.perf_counter() - began, parquet=options.parquet)
     pictures = _pictures(folder, scenario, ordered)
-    _tell(scenario, ordered, folder, pictures, as_json=options.as_json)
+    _print_results(scenario, ordered, folder, pictures, as_json=options.as_json)
     if any(outcome.error for outcome in ordered):
-        _tell_failures(ordered)
+        _print_failures(ordered)
         raise typer.Exit(1)
 
 
-def _tell_failures(outcomes: Sequence[PointOutcome]) -> None:
+def _print_failures(outcomes: Sequence[PointOutcome]) -> None:
     """One line for each different error: which point was first, and how many had it."""
     by_error: dict[str, list[PointOutcome]] = {}
     for outcome in outcomes:
@@ -122,23 +122,23 @@ def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: Play
 
 
 @contextmanager
-def _left_clean(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Iterator[None]:
-    """What is left when playing ends early: finished points to go on with, or nothing at all."""
+def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Iterator[None]:
+    """When playing ends early, keep the finished points for --resume, or remove the directory if there are none."""
     try:
         yield
     except INTERRUPTIONS as error:
-        kept = _kept(folder, numbered, options)
+        kept = _keep_or_discard(folder, numbered, options)
         typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except Exception:
-        kept = _kept(folder, numbered, options)
+        kept = _keep_or_discard(folder, numbered, options)
         if kept:
             typer.echo(kept, err=True)
         raise
 
 
-def _kept(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
-    """What an unfinished run has left and how to go on with it; nothing, and nothing is left, where no point ended."""
+def _keep_or_discard(folder: Path, numbered: Sequence[NumberedPoint], options: PlayOptions) -> str:
+    """How to go on with an unfinished run; if no point has ended, remove its directory and return no text."""
     done = len(read_journal_of(folder, numbered))
     if not done and not options.resume:
         run_directory.discard(folder)
@@ -156,26 +156,26 @@ def _played(
     note: Callable[[PointOutcome], None],
     options: PlayOptions,
 ) -> list[PointOutcome]:
-    found = read_journal_of(folder, numbered)
-    missing = [(index, point) for index, point in numbered if index not in found]
+    outcomes_by_index = read_journal_of(folder, numbered)
+    missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
     # The error of a single point is the error of the run; among many it is one of the results.
     alone = len(numbered) == 1
     keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks)
     with (
-        progress(len(numbered), done=len(found), what=scenario.name) as step,
-        _told_of(scenario, alone=alone),
+        progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,
+        _naming_the_scenario(scenario, alone=alone),
         closing(play_points(missing, options.backend, keeper, alone=alone)) as outcomes,
     ):
         for outcome in outcomes:
             note(outcome)
-            found[outcome.index] = outcome
+            outcomes_by_index[outcome.index] = outcome
             step()
-    return [found[index] for index, _ in numbered]
+    return [outcomes_by_index[index] for index, _ in numbered]
 
 
 @contextmanager
-def _told_of(scenario: Scenario, *, alone: bool) -> Iterator[None]:
-    """Tell the error of a point that is alone with its scenario."""
+def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
+    """Put the scenario's name before the error of a single point."""
     try:
         yield
     except SimulatorError as error:
@@ -186,19 +186,19 @@ def _told_of(scenario: Scenario, *, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
-    """One bar on stderr; calling what it gives moves it on."""
+    """Show a progress bar on stderr; yields the function that advances it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    # In a file or a pipe the bar of a single point would only ever say that it has ended.
+    # In a file or a pipe only the last state of the bar is printed, which for a single point says nothing.
     with Progress(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
         task = bars.add_task(what, total=total, completed=done)
         try:
             yield lambda: bars.advance(task)
         except BaseException:
-            # Beside an error a bar that has not moved says nothing, and the line that would follow it neither.
+            # A bar that has not moved would only stand before the error's line.
             if bars.tasks[0].completed == done:
                 bars.live.transient = True
                 bars.live.stop()
@@ -218,7 +218,7 @@ def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome]) ->
         raise typer.Exit(exit_code(error)) from None
 
 
-def _tell(
+def _print_results(
     scenario: Scenario, outcomes: list[PointOutcome], folder: Path, pictures: list[Path], *, as_json: bool
 ) -> None:
     if as_json:
@@ -233,8 +233,8 @@ def _tell(
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console = Console(markup=False, emoji=False, width=_FILE_WIDTH)
-    told = [outcome.to_dict() for outcome in outcomes[:_MOST_ROWS]]
-    console.print(points_table(scenario.question or scenario.name, told, console.width))
+    shown = [outcome.to_dict() for outcome in outcomes[:_MOST_ROWS]]
+    console.print(points_table(scenario.question or scenario.name, shown, console.width))
     if len(outcomes) > _MOST_ROWS:
         typer.echo(f"{len(outcomes) - _MOST_ROWS} more points: {folder / 'table.csv'}")
     typer.echo(f"results: {folder}")

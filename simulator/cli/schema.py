@@ -12,7 +12,7 @@ KINDS = ("scenario", "topology")
 
 
 def show(kind: str) -> None:
-    """Print it."""
+    """Print the schema as JSON."""
     typer.echo(json.dumps(_schema(kind), indent=2))
 
 

@@ -1,6 +1,6 @@
-"""`--set` on the command line: KEY=VALUE, and for sweeps KEY=A,B,C; and `--ranks`.
+"""Splits the texts of `--set` (KEY=VALUE, and for sweeps KEY=A,B,C) and of `--ranks`.
 
-Rule: only takes texts apart; what keys and values may be is the scenario boundary's business.
+Rule: `scenario/` checks what keys and values may be.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from simulator.errors import ScenarioError
 
-# No cluster has more; a slip of the finger must not fill the memory.
+# No cluster has more; a typing error such as 0-99999999999 must not fill the memory.
 _MOST_RANKS: Final = 10_000_000
 
 
@@ -22,13 +22,13 @@ def as_overrides(settings: Sequence[str]) -> dict[str, str]:
     >>> as_overrides(["collective.size=1 MiB"])
     {'collective.size': '1 MiB'}
     """
-    found = {}
+    overrides = {}
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ScenarioError(f"--set {text}: must be KEY=VALUE, such as --set collective.size='1 MiB'")
-        found[key.strip()] = value.strip()
-    return found
+        overrides[key.strip()] = value.strip()
+    return overrides
 
 
 def as_axes(settings: Sequence[str]) -> dict[str, str]:
@@ -39,11 +39,11 @@ def as_axes(settings: Sequence[str]) -> dict[str, str]:
     >>> as_axes(["cluster.world_size=2,4", "seed=1", "cluster.stragglers={}, {3: 0.5}"])
     {'sweep.cluster.world_size': '[2,4]', 'seed': '1', 'sweep.cluster.stragglers': '[{}, {3: 0.5}]'}
     """
-    found = {}
+    overrides = {}
     for key, value in as_overrides(settings).items():
         plain = not _several(value) or key.startswith(("sweep", "compare")) or key == "plots"
-        found[key if plain else f"sweep.{key}"] = value if plain else f"[{value}]"
-    return found
+        overrides[key if plain else f"sweep.{key}"] = value if plain else f"[{value}]"
+    return overrides
 
 
 def as_typed(message: str, settings: Sequence[str]) -> str:
@@ -69,15 +69,15 @@ def as_ranks(text: str | None) -> tuple[int, ...] | None:
     """
     if text is None:
         return None
-    found = set[int]()
+    ranks = set[int]()
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         last = last if dash else first
         plain = all(end.isdecimal() and len(end) <= len(str(_MOST_RANKS)) for end in (first, last))
         if not (plain and int(first) <= int(last) < _MOST_RANKS):
             raise ScenarioError(f"--ranks {text}: must be ranks or rising ranges of them, such as --ranks 0,8-15")
-        found.update(range(int(first), int(last) + 1))
-    return tuple(sorted(found))
+        ranks.update(range(int(first), int(last) + 1))
+    return tuple(sorted(ranks))
 
 
 def _several(value: str) -> bool:

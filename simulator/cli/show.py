@@ -37,7 +37,7 @@ def show(topology: str, world_size: int | None, out: Path | None) -> None:
 
 
 def usual_ranks(known: TopologyFacts) -> int:
-    """As many as show what a topology is: two nodes full, or a few GPUs, where there are so many."""
+    """Ranks with which a topology is drawn: two full nodes, or 16 GPUs without nodes, at most what it has."""
     return min(known.max_ranks or 10**9, 2 * (known.node_size or _DEFAULT_RANKS))
 
 
@@ -54,9 +54,9 @@ def in_words(cluster: Cluster) -> str:
 
 def _kinds(cluster: Cluster) -> dict[tuple[str, str, float, float], int]:
     """Directed links by the kinds of their ends, bandwidth and latency."""
-    found: dict[tuple[str, str, float, float], int] = {}
+    counts: dict[tuple[str, str, float, float], int] = {}
     kinds = {vertex: facts_["kind"] for vertex, facts_ in cluster.graph.nodes(data=True)}
     for src, dst, edge in cluster.graph.edges(data=True):
         key = (kinds[src], kinds[dst], float(edge["bandwidth"]), float(edge["latency"]))
-        found[key] = found.get(key, 0) + 1
-    return found
+        counts[key] = counts.get(key, 0) + 1
+    return counts

@@ -1,4 +1,4 @@
-"""`simulator validate`: all measured training rows played, and how far off they are."""
+"""`simulator validate`: plays all measured training steps and prints the errors of the simulated times."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _worker_main(pipe: Connection) -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C while a process starts: it inherits the block, so it prints no traceback before it ignores Ctrl-C."""
+    """Block Ctrl-C while a process starts: it inherits the block, so it prints no traceback while it imports."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
