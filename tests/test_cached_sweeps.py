@@ -1,4 +1,4 @@
-"""Outcomes that are kept: found again where nothing has changed, missed where anything has."""
+"""The cache of outcomes: a hit where nothing has changed, a miss where anything has."""
 
 from __future__ import annotations
 

@@ -18,10 +18,8 @@ def memory() -> float:
         return math.inf
     import resource
 
-    installed, limit = (
-        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        resource.getrlimit(resource.RLIMIT_AS)[0],
-    )
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return float(installed if limit == resource.RLIM_INFINITY else min(installed, limit))
 
 
