@@ -139,8 +139,8 @@ def files_to_send(points: Sequence[Point]) -> dict[str, bytes]:
     for named in files_of(point.scenario for point in points):
         path = named.path.relative_to(base) if named.path.is_relative_to(base) else named.path
         if not path.is_absolute() and ".." not in path.parts and registry.is_file(named.path):
-            found[path.as_posix()] = named.path.read_bytes()
-    return found
+            contents[path.as_posix()] = named.path.read_bytes()
+    return contents
 
 
 def _played(

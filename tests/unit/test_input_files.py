@@ -8,10 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from simulator.input_files import MOST_DATA, MOST_TEXT, parse_json, read_bytes, read_text
 
 from simulator.basics import document
-from simulator.basics.input_files import DEEPEST, MOST_DATA, MOST_TEXT, is_deep, parse_json, read_bytes, read_text
+from simulator.basics.input_files import MOST_DATA, MOST_TEXT, parse_json, read_bytes, read_text
 from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.cluster.graph_file import load_graph
