@@ -31,7 +31,7 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tupl
 
 
 def _scaled(point: Point, outcome: PointOutcome, apart: Sequence[str]) -> ScalingPoint | None:
-    """An outcome as a point, named by these settings (by its algorithm without any); None backend there is no time."""
+    """An outcome as a point, named by these settings (by its algorithm without any); None where there is no time."""
     spec, report = point.scenario.collective, outcome.report
     if report is None or spec is None or report["time_s"] <= 0:
         return None
@@ -47,7 +47,7 @@ def _labels(point: Point, keys: Sequence[str]) -> str:
 
 
 def conclusion(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> str:
-    """Say which setting won backend and by how much, a line for each condition swept; for one point, what held it up."""
+    """Say which setting won where and by how much: a line for each condition swept; for one point, what held it up."""
     if scenario.training is not None:
         return _of_steps(outcomes)
     done = [outcome for outcome in outcomes if outcome.report is not None]

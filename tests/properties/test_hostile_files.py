@@ -32,12 +32,12 @@ from simulator.model.load import load_model
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.tokens import read_tokens
-from simulator.sweeps.notes import noted
+from simulator.sweeps.journal import read_journal
 
 GRAPH: Final = {
     "directed": False,
-    "nodes": [{"id": f"gpu{i}", "kind": "gpu", "box": i // 2, "forwards": False} for i in range(4)]
-    + [{"id": f"s{i}", "kind": "switch", "box": i, "reduces": True} for i in range(2)],
+    "nodes": [{"id": f"gpu{i}", "kind": "gpu", "node": i // 2, "forwards": False} for i in range(4)]
+    + [{"id": f"s{i}", "kind": "switch", "node": i, "reduces": True} for i in range(2)],
     "edges": [{"source": f"gpu{i}", "target": f"s{i // 2}", "bandwidth": "1 GB/s", "latency": 1e-6} for i in range(4)]
     + [{"source": "s0", "target": "s1", "bandwidth": 1e9, "latency": "1 us"}],
 }
@@ -99,7 +99,7 @@ READERS: Final[Mapping[str, tuple[bytes, Callable[[Path], object]]]] = MappingPr
         "resolved.yaml": (shipped("scenario", "ring_vs_parameter_server"), run_again),
         "sweep.log": (LOG, read_sweep),
         "sweep.csv": (CSV, read_sweep),
-        "points.jsonl": (NOTES, lambda path: noted(path.parent)),
+        "points.jsonl": (NOTES, lambda path: read_journal(path.parent)),
         "tokens.npy": (npy(), lambda path: read_tokens(path.name, path.parent)),
         "tokens.txt": (b"to be or not to be", lambda path: read_tokens(path.name, path.parent)),
     }

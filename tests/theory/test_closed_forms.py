@@ -18,7 +18,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.idle import Across
-from tests.playing import WIDE_GPU, assert_time, boxes, equal_nodes, nodes, planned, regular, star, time_of
+from tests.playing import WIDE_GPU, assert_time, equal_nodes, nodes, planned, regular, star, time_of
 
 WORLD_SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16)
 # Divisible by every number up to 16.
@@ -280,8 +280,8 @@ def is_played_time_or_not_given(cluster: Cluster, algorithm: str, request: Reque
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2), (2, 0, 3, 1)])
 def test_a_ring_whose_hops_share_a_card_has_no_form_that_forgets_it(order: tuple[int, ...]) -> None:
-    """Two boxes of two GPUs with a card each: in three of these orders every hop leaves its box, all hops alike."""
-    is_played_time_or_not_given(boxes(4, 2, 1), "ring", Request("all_reduce", 4, ELEMENTS, rank_order=order))
+    """Two nodes of two GPUs with a card each: in three of these orders every hop leaves its node, all hops alike."""
+    is_played_time_or_not_given(nodes(4, 2, 1), "ring", Request("all_reduce", 4, ELEMENTS, rank_order=order))
 
 
 @pytest.mark.parametrize("latencies", [(1.0, 5.0, 2.0), (4.0, 4.0, 1.0, 4.0, 0.0), (2.0, 7.0), (3.0, 0.0, 9.0, 1.0)])
