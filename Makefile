@@ -9,14 +9,18 @@ JOBS ?= auto
 
 PYTHONS ?= python3.12 python3.13 python3.14
 
-.PHONY: demo test test-long lint bench coverage lowest smoke wheel measured clean
+.PHONY: demo test notebooks test-long lint bench coverage lowest smoke wheel measured clean
 
 demo: $(VENV)/run-installed
 	$(BIN)/simulator run ring_vs_parameter_server
 
-# A few notebooks take as long as thousands of tests: whoever is through takes over from the others.
+# Whoever is through takes over tests from the others; the slowest are printed.
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 20
+
+# Every notebook, the four long ones too, which `make test` leaves out.
+notebooks: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests/test_notebooks.py
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .

@@ -34,7 +34,13 @@ FIGURES = {
     "13_from_8_to_131072_gpus": 1,
 }
 
+# Those that train for real or play hundreds of steps take longer than all others together: `make notebooks` runs them.
+LONG = {"08_seventeen_questions", "09_one_loss_curve", "10_half_precision", "11_servers_that_do_not_wait"}
+
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+every_notebook_run = pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=pytest.mark.long if p.stem in LONG else ()) for p in NOTEBOOKS], ids=lambda p: p.stem
+)
 
 
 def read(path: Path) -> Any:
@@ -55,7 +61,7 @@ def test_the_notebooks_are_all_there() -> None:
     assert [path.stem for path in NOTEBOOKS] == list(FIGURES)
 
 
-@every_notebook
+@every_notebook_run
 def test_it_runs_to_the_end_and_shows_its_figures(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel and the processes that it starts must find this package, also from another folder.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))

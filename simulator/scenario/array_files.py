@@ -30,6 +30,8 @@ from simulator.errors import ScenarioError
 # numpy itself reads no longer headers (max_header_size of numpy.load); magic, version and length stand before them.
 _LONGEST_HEADER: Final = 10_000 + npy.MAGIC_LEN + 4
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+# Read at once [B].
+_PIECE: Final = 2**20
 _NO_ARRAY: Final = "is no array that numpy can read; write it with numpy.save"
 # A header is a Python literal, so a damaged one raises whatever Python's own parser raises.
 _UNREADABLE: Final = (ValueError, TypeError, SyntaxError, TokenError, KeyError, RecursionError, MemoryError)
@@ -75,7 +77,10 @@ class StoredArray:
         """
         if self.dtype.hasobject:
             raise ValueError("holds Python objects, which are not unpickled")
-        data = self._begun + self._rest.read(max(self.nbytes + 1 - len(self._begun), 0))
+        data = bytearray(self._begun)
+        # In pieces: a header may promise more than any memory holds, and a file is asked for no more than it has.
+        while len(data) <= self.nbytes and (piece := self._rest.read(min(_PIECE, self.nbytes + 1 - len(data)))):
+            data += piece
         if len(data) != self.nbytes:
             raise ValueError(f"has {'fewer' if len(data) < self.nbytes else 'more'} bytes than its header says")
         return np.frombuffer(data, self.dtype).reshape(self.shape, order="F" if self.fortran else "C")

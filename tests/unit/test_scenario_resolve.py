@@ -139,7 +139,7 @@ def test_every_default_is_written_out() -> None:
             "root": 0,
         },
         "engine": "auto",
-        "plots": ["scaling", "bandwidth_utilization", "timeline", "steps"],
+        "plots": ["bandwidth_utilization", "scaling", "steps", "timeline"],
     }
 
 
