@@ -102,13 +102,13 @@ def test_both_engines_give_one_answer(family: str, block: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [100035, 100557])
-def test_lines_that_began_before_others_are_not_begun_again_with_them(seed: int) -> None:
-    """Of two sets of lines that share links the second begins within the first, and does not come as was assumed."""
+def test_operations_that_began_before_a_checkpoint_are_not_solved_again(seed: int) -> None:
+    """Of two co-scheduled sets the second begins within the first, and its ready time is guessed wrong."""
     assert compared("stragglers", range(seed, seed + 1)).accepted == 1
 
 
-def test_lines_that_are_played_together_meet_others_from_the_first_of_them_on() -> None:
-    """Of two lines that share links the one that stands later in the program begins first, while others still run."""
+def test_co_scheduled_operations_contend_with_others_from_the_first_of_them_on() -> None:
+    """Of two that share links the one that stands later in the program begins first, while others still run."""
     cluster = build("star_100g", 8, stragglers={1: 0.46101769056363173})
     facts = {"accumulation": 3, "checkpointing": "full", "algorithm": "halving_doubling", "collectives": "played"}
     sharding = {"prefetch": 1, "reshard_after_forward": False, "layers_per_unit": 2, "shard_size": 4}
@@ -116,14 +116,14 @@ def test_lines_that_are_played_together_meet_others_from_the_first_of_them_on() 
     assert farthest(events(program, cluster), compiled(program, cluster)) <= CLOSE
 
 
-def test_a_line_is_over_when_nothing_that_begins_later_can_meet_it() -> None:
-    """The second line begins before the third, but has its only flow long after it, when the first one is over."""
+def test_an_operation_is_over_when_nothing_that_begins_later_can_contend_with_it() -> None:
+    """The second operation begins before the third, but has its only flow long after it, when the first one is over."""
 
     def load(link: int, first: float, last: float) -> Callable[[], LinkLoad]:
         return lambda: LinkLoad(*(np.array([value]) for value in (link, first, last, 1.0)))
 
-    lines = [(0.0, 0, load(0, 1.0, 9.0)), (1.0, 1, load(1, 10.0, 20.0)), (2.0, 2, load(0, 3.0, 8.0))]
-    assert list(may_contend(lines, np.ones(2))) == [(0, 2)]
+    ops = [(0.0, 0, load(0, 1.0, 9.0)), (1.0, 1, load(1, 10.0, 20.0)), (2.0, 2, load(0, 3.0, 8.0))]
+    assert list(may_contend(ops, np.ones(2))) == [(0, 2)]
 
 
 @pytest.mark.long
@@ -194,7 +194,7 @@ def test_one_slower_link_changes_a_ring_as_the_recurrence_says(ranks: int, seed:
     assert found.end > compiled(program, plain, keep=()).end
 
 
-def test_a_crowd_that_enters_at_once_gets_its_exact_shares() -> None:
+def test_a_flow_group_that_enters_at_once_gets_its_exact_shares() -> None:
     """Three flows leave each port together, each at a third: direct's closed form on a star is 2 (a + 3 S / (4 B))."""
     cluster = build("star_100g", 4)
     request = Request("all_reduce", 4, 4_000_000)
@@ -240,7 +240,7 @@ def shared() -> tuple[Program, Cluster]:
 
 
 def test_what_is_declined_is_told_with_link_time_and_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where flows may not be followed: two lines that meet, and one whose own flows do."""
+    """Where flows may not be followed: two operations that contend, and one whose own flows do."""
     monkeypatch.setattr("simulator.engine.compiled.group_solver._MAX_FOLLOWED", 0)
     with pytest.raises(DeclinedError, match=r"flows of 'first' and 'second' meet on .*gpu.* at .* s") as two:
         compiled(*shared())
@@ -256,7 +256,7 @@ def test_what_is_declined_is_told_with_link_time_and_operations(monkeypatch: pyt
 def test_who_would_follow_more_than_all_is_for_the_events_engine(
     family: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines that share links may be played several times over; not more often than everything once."""
+    """Operations that share links may be solved several times over; not more often than everything once."""
     case = drawn(family, seed)
     assert case is not None
     assert compiled(case.program, case.cluster, limit_memory=False).end > 0
