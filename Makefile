@@ -18,7 +18,7 @@ demo: $(VENV)/run-installed
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 20
 
-# Every notebook, the four long ones too, which `make test` leaves out.
+# Every notebook; `make test` runs the four short ones.
 notebooks: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests/test_notebooks.py
 

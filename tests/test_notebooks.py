@@ -34,12 +34,19 @@ FIGURES = {
     "13_from_8_to_131072_gpus": 1,
 }
 
-# Those that train for real or play hundreds of steps take longer than all others together: `make notebooks` runs them.
-LONG = {"08_seventeen_questions", "09_one_loss_curve", "10_half_precision", "11_servers_that_do_not_wait"}
+# These take less than a quarter of a minute each; `make notebooks` runs all.
+SHORT = {
+    "01_collectives_step_by_step",
+    "02_where_the_bandwidth_goes",
+    "06_checkpointing_tradeoff",
+    "07_flash_attention",
+}
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 every_notebook_run = pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=pytest.mark.long if p.stem in LONG else ()) for p in NOTEBOOKS], ids=lambda p: p.stem
+    "path",
+    [pytest.param(p, marks=() if p.stem in SHORT else pytest.mark.long) for p in NOTEBOOKS],
+    ids=lambda p: p.stem,
 )
 
 
