@@ -35,7 +35,7 @@ def ring(ranks: int, elements: int, *, alike: bool = False) -> RoutedCollective:
     if alike:
         return routed
     generator = np.random.default_rng(0)
-    hop = routed.traffic.routes[:, 0]
+    hop = routed.traffic.route_keys[:, 0]
     latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
     return replace(routed, routes=replace(routed.routes, latency=latency, rate=rate))
 
