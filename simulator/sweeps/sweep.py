@@ -81,7 +81,7 @@ def play_points(
     Parameters
     ----------
     numbered : sequence of (int, Point)
-    place : Backend or int
+    backend : Backend or int
         What plays them; a number is that of processes.
     keep : callable (int, Run), optional
         Called where the point is played; must be picklable for other processes, and an ArtifactWriter for Dask.

@@ -34,7 +34,7 @@ process group
 flow
     A transfer while its bytes are on their route; it occupies every link of its route.
 link that matters
-    A link on which flows can slow each other down; all others were pruned before (`engine.useful_links`).
+    A link on which flows can slow each other down; all others were pruned before (`engine.link_pruning`).
 demand
     What a flow takes of a link when it is alone there [B/s].
 contention

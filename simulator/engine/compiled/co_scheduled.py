@@ -65,7 +65,7 @@ def play_co_scheduled(
     cluster : Cluster
     jitter : Jitter
         Of latencies; no kernels are played here.
-    laid : Placements
+    placements : Placements
         How each collective lies on the fabric in the whole program; latencies jitter by its number there.
     """
     ranks = len(ops[0].ready)

@@ -63,7 +63,7 @@ class GroupSolver:
     jitter : Jitter
     capacity : float array
         Of every link, then of every rank's HBM [B/s].
-    laid : mapping of a collective's name to (number, RoutedCollective)
+    placements : mapping of a collective's name to (number, RoutedCollective)
         How collectives lie on the fabric, in the program's order.
     """
 

@@ -90,7 +90,7 @@ class Layout:
         Each after all that it waits for.
     src, dst : int array, shape (slots,)
         Participants.
-    route : int array, shape (slots,)
+    route_of : int array, shape (slots,)
         Row of the routes.
     latency : float array, shape (slots,)
         Of the route, with jitter [s].
