@@ -146,7 +146,7 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
         raise ScenarioError(f"{source}: not YAML that can be read: {reason}") from error
     if root is None:
         raise ScenarioError(f"{source}:1:1: the file is empty")
-    builder = _Builder()
+    builder = _ValueReader()
     data = builder.build(root, ())
     document = Document(source, data, builder.keys, builder.values, _question(text), tuple(builder.faults))
     # After a fault of the whole file (too deep, too many values) the data is incomplete: nothing else can be checked.
@@ -192,7 +192,7 @@ def _place(node: yaml.Node) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class _Builder:
+class _ValueReader:
     """Turns YAML nodes into plain data and records the place of every key and value."""
 
     keys: dict[Key, tuple[int, int]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class AlikeRoutes:
     """Routes that are all alike.
 
     Attributes
@@ -108,7 +108,7 @@ class IdleNetwork:
     cross_rate_cap: float = float("inf")
 
     @property
-    def port(self) -> Link | None:
+    def port(self) -> AlikeRoutes | None:
         """Every participant has one link to and one from the same switch, all alike, and no other way: a star."""
         names = self.vertices
         first = self._hop(0, 1)
@@ -124,24 +124,24 @@ class IdleNetwork:
         one_cap = self.rate_cap == self.cross_rate_cap or len(np.unique(nodes[nodes >= 0])) == 1
         if len(ups) != 1 or ups != downs or not one_cap:
             return None
-        return Link(first.route.latency, first.route.bandwidth, first.cap)
+        return AlikeRoutes(first.route.latency, first.route.bandwidth, first.cap)
 
     @property
-    def mesh(self) -> Link | None:
+    def mesh(self) -> AlikeRoutes | None:
         """Every pair of participants has links of its own, all alike: a full mesh."""
         if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
         return _alike(self._hops(permutations(range(len(self.vertices)), 2)))
 
-    def neighbours(self, order: Sequence[int]) -> Link | None:
+    def neighbours(self, order: Sequence[int]) -> AlikeRoutes | None:
         """Along a closed ring of participants every hop has links of its own, all alike."""
         return _alike(self._round(order))
 
-    def line(self, order: Sequence[int]) -> Link | None:
+    def line(self, order: Sequence[int]) -> AlikeRoutes | None:
         """The same along an open line."""
         return _alike(self._hops(pairwise(order)))
 
-    def inside(self, nodes: Sequence[Sequence[int]]) -> Link | None:
+    def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
         """Inside every node each ring hop has links of its own, alike in all nodes."""
         return _alike([hop for node in nodes for hop in self._round(node)])
 
@@ -173,18 +173,18 @@ class IdleNetwork:
         if not (alike or apart):
             return None
         share, sharing = shares.pop()
-        rate = Link(0.0, share * sharing, hops[0].cap).rate(sharing)
+        rate = AlikeRoutes(0.0, share * sharing, hops[0].cap).rate(sharing)
         return Across(tuple(of_pair.pop() for of_pair in latencies), rate, any(beside))
 
     def undisturbed(
         self, flows: Mapping[tuple[int, int], int], *, reducing: bool
-    ) -> dict[tuple[int, int], Link] | None:
+    ) -> dict[tuple[int, int], AlikeRoutes] | None:
         """Hops of so many flows each that never hold each other back, however they meet.
 
         So it is where the rates that the flows have alone add up to no more than any link, and any HBM, can bear.
         """
         hops = dict(zip(flows, self._hops(flows), strict=True))
-        links = {way: Link(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
+        links = {way: AlikeRoutes(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
         load: dict[int, float] = defaultdict(float)
         arriving: dict[int, float] = defaultdict(float)
         for way, hop in hops.items():
@@ -246,13 +246,13 @@ class _Hop:
     cap: float
 
 
-def _alike(hops: Sequence[_Hop]) -> Link | None:
+def _alike(hops: Sequence[_Hop]) -> AlikeRoutes | None:
     """The one kind of route that all hops are, each over links of its own."""
     used = [link for hop in hops for link in hop.route.links]
     alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
     if len(set(used)) != len(used) or len(alike) != 1:
         return None
-    return Link(*alike.pop())
+    return AlikeRoutes(*alike.pop())
 
 
 def _facts(edge: Mapping[str, float]) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, equal_nodes
-from simulator.collectives.idle import IdleNetwork, Link
+from simulator.collectives.idle import AlikeRoutes, IdleNetwork
 from simulator.collectives.uneven import advance_uneven
 from simulator.records.chunks import split
 from simulator.records.schedule import Schedule
@@ -110,7 +110,9 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return max(_last_end(request.operation, sizes, network.startup, *row) for row in rows)
 
 
-def _last_end(operation: str, sizes: Sizes, startup: float, hops: Sequence[Link], elements: Sequence[int]) -> float:
+def _last_end(
+    operation: str, sizes: Sizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[int]
+) -> float:
     """When the last hop of one ring has carried its last piece [s]."""
     latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))
     carried, end = np.array([elements], np.float64), np.full((1, len(hops)), startup)

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from simulator.engine.segments import ROUNDING, SMALL_REQUEST, Block, Pool, round_up, runs, segment_size
+from simulator.engine.segments import ROUNDING, SMALL_REQUEST, MemoryBlock, Pool, round_up, runs, segment_size
 
 # What happened to a segment, for whoever keeps a log: action, address, size [B], pool.
 SegmentNote = Callable[[str, int, int, Pool], None]
@@ -83,7 +83,7 @@ class Allocator(ABC):
         self._reserved = 0
         self.note: SegmentNote | None = None
         self._pools: dict[tuple[int, bool], Pool] = {}
-        self._heads: dict[int, Block] = {}
+        self._heads: dict[int, MemoryBlock] = {}
 
     @property
     def allocated(self) -> int:
@@ -95,7 +95,7 @@ class Allocator(ABC):
         """Bytes taken from the device [B]."""
         return self._reserved
 
-    def allocate(self, nbytes: int, stream: int = 0) -> Block:
+    def allocate(self, nbytes: int, stream: int = 0) -> MemoryBlock:
         """Hand out a block of at least `nbytes` [B].
 
         Parameters
@@ -107,7 +107,7 @@ class Allocator(ABC):
 
         Returns
         -------
-        Block
+        MemoryBlock
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Allocator(ABC):
         size = round_up(nbytes, ROUNDING)
         pool = self._pool(stream, size <= SMALL_REQUEST)
         if size == 0:
-            return Block(0, 0, pool, held=True)
+            return MemoryBlock(0, 0, pool, held=True)
         block = self._fit(pool, size) or self._grow(pool, size)
         if block is None:
             self.release()
@@ -136,7 +136,7 @@ class Allocator(ABC):
         self.peak_allocated = max(self.peak_allocated, self._allocated)
         return block
 
-    def free(self, block: Block) -> None:
+    def free(self, block: MemoryBlock) -> None:
         """Take a block back, and join it with free neighbours; the memory stays reserved.
 
         Raises
@@ -164,7 +164,7 @@ class Allocator(ABC):
         """Sizes of free blocks within what is reserved, largest first [B]."""
         return tuple(sorted((size for pool in self._pools.values() for size, _, _ in pool.cached), reverse=True))
 
-    def segments(self) -> tuple[tuple[Block, ...], ...]:
+    def segments(self) -> tuple[tuple[MemoryBlock, ...], ...]:
         """What is reserved, by address: for each contiguous piece its blocks, which fill it."""
         return tuple(run for _, head in sorted(self._heads.items()) for run in runs(head))
 
@@ -173,11 +173,11 @@ class Allocator(ABC):
         """Give back to the device all that is cached and can be given back."""
 
     @abstractmethod
-    def _fit(self, pool: Pool, size: int) -> Block | None:
+    def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
         """Take the free block that fits best out of its pool."""
 
     @abstractmethod
-    def _grow(self, pool: Pool, size: int) -> Block | None:
+    def _grow(self, pool: Pool, size: int) -> MemoryBlock | None:
         """Get a block of at least `size` from the device, in no pool's lists; None where the device has no room."""
 
     @abstractmethod
@@ -223,15 +223,15 @@ class CachingAllocator(Allocator):
                 del self._heads[block.address]
                 self._reserve("segment_free", block.address, -block.size, pool)
 
-    def _fit(self, pool: Pool, size: int) -> Block | None:
+    def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
         place = pool.first_fit(size)
         return pool.cached.pop(place)[2] if place < len(pool.cached) else None
 
-    def _grow(self, pool: Pool, size: int) -> Block | None:
+    def _grow(self, pool: Pool, size: int) -> MemoryBlock | None:
         wanted = segment_size(size)
         if not self._has_room(wanted):
             return None
-        block = Block(self._next_address, wanted, pool)
+        block = MemoryBlock(self._next_address, wanted, pool)
         self._next_address += wanted
         self._heads[block.address] = block
         self._reserve("segment_alloc", block.address, wanted, pool)
@@ -242,5 +242,5 @@ class CachingAllocator(Allocator):
         return rest >= ROUNDING if pool.small else rest > SMALL_REQUEST
 
 
-def _is_whole(block: Block) -> bool:
+def _is_whole(block: MemoryBlock) -> bool:
     return block.before is None and block.behind is None

@@ -11,7 +11,7 @@ from typing import Final
 
 from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.expandable_segments import ExpandableAllocator
-from simulator.engine.segments import Block, Pool
+from simulator.engine.segments import MemoryBlock, Pool
 from simulator.errors import UnknownNameError
 from simulator.records.timeline import AllocatorEvent
 
@@ -61,7 +61,7 @@ class LoggedAllocator:
         self.allocator = ALLOCATORS[name](capacity)
         self.allocator.note = self._segment
         self.events: list[AllocatorEvent] = []
-        self._held: dict[str, tuple[Block, str]] = {}
+        self._held: dict[str, tuple[MemoryBlock, str]] = {}
         self._now = 0.0
 
     def allocate(self, label: str, nbytes: int, *, now: float, category: str = "", stream: int = 0) -> None:
@@ -98,7 +98,7 @@ class LoggedAllocator:
             self._log("free", label, block, category)
         self.allocator.free(block)
 
-    def _log(self, action: str, label: str, block: Block, category: str) -> None:
+    def _log(self, action: str, label: str, block: MemoryBlock, category: str) -> None:
         stream = block.pool.stream
         self.events.append(
             AllocatorEvent(self._now, action, block.address, block.requested, label, stream, category, block.size)

@@ -11,7 +11,7 @@ from math import lcm
 from typing import Final
 
 from simulator.engine.allocator import FIRST_ADDRESS, Allocator
-from simulator.engine.segments import LARGE_SEGMENT, ROUNDING, SMALL_SEGMENT, Block, Pool, round_up
+from simulator.engine.segments import LARGE_SEGMENT, ROUNDING, SMALL_SEGMENT, MemoryBlock, Pool, round_up
 
 # Addresses of a segment, which cost nothing: more than any GPU has memory. PyTorch takes 9/8 of the GPU's memory, and
 # begins a further segment where that is used up.
@@ -48,7 +48,7 @@ class ExpandableAllocator(Allocator):
     def _page(self, pool: Pool) -> int:
         return SMALL_SEGMENT if pool.small else self.large_page
 
-    def _fit(self, pool: Pool, size: int) -> Block | None:
+    def _fit(self, pool: Pool, size: int) -> MemoryBlock | None:
         place = pool.first_fit(size)
         if place == len(pool.cached):
             return None
@@ -57,7 +57,7 @@ class ExpandableAllocator(Allocator):
             place += 1
         return pool.cached.pop(place)[2]
 
-    def _grow(self, pool: Pool, size: int) -> Block | None:
+    def _grow(self, pool: Pool, size: int) -> MemoryBlock | None:
         block = self._place(pool, size)
         if block.mapped:
             pool.take(block)
@@ -72,18 +72,18 @@ class ExpandableAllocator(Allocator):
             block.join()
         return block
 
-    def _place(self, pool: Pool, size: int) -> Block:
+    def _place(self, pool: Pool, size: int) -> MemoryBlock:
         """Where the lowest addresses lie that are free, mapped or not, and enough; in a new segment where none are."""
         for _, gap in pool.unmapped:
             start = gap.before if gap.before is not None and gap.before.cached else gap
             if _room(start, size):
                 return start
-        block = Block(FIRST_ADDRESS + len(self._heads) * self._span, self._span, pool, mapped=False)
+        block = MemoryBlock(FIRST_ADDRESS + len(self._heads) * self._span, self._span, pool, mapped=False)
         self._heads[block.address] = block
         pool.put_unmapped(block)
         return block
 
-    def _map(self, block: Block, size: int) -> bool:
+    def _map(self, block: MemoryBlock, size: int) -> bool:
         """Put memory behind the first pages of a block, and join it with a free one behind it."""
         pool = block.pool
         size = round_up(min(size, block.size), self._page(pool))
@@ -99,7 +99,7 @@ class ExpandableAllocator(Allocator):
             block.join()
         return True
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: MemoryBlock) -> None:
         """Take the memory from the whole pages of a free block."""
         pool, page = block.pool, self._page(block.pool)
         first = round_up(block.address - FIRST_ADDRESS, page) + FIRST_ADDRESS
@@ -116,7 +116,7 @@ class ExpandableAllocator(Allocator):
         self._reserve("segment_unmap", block.address, -block.size, pool)
         self._join_unmapped(block)
 
-    def _join_unmapped(self, block: Block) -> None:
+    def _join_unmapped(self, block: MemoryBlock) -> None:
         pool = block.pool
         if block.behind is not None and not block.behind.mapped:
             pool.take_unmapped(block.behind)
@@ -131,13 +131,13 @@ class ExpandableAllocator(Allocator):
         return rest >= ROUNDING
 
 
-def _reach(block: Block) -> int:
+def _reach(block: MemoryBlock) -> int:
     """Bytes that a free block has, and could get behind it [B]."""
     behind = block.behind
     return block.size if behind is None or behind.mapped else block.size + behind.size
 
 
-def _room(block: Block | None, size: int) -> bool:
+def _room(block: MemoryBlock | None, size: int) -> bool:
     """Whether so many bytes lie from a block on without one that is handed out."""
     while block is not None and not block.held and size > 0:
         size -= block.size

@@ -59,7 +59,7 @@ def segment_size(size: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class MemoryBlock:
     """A contiguous piece of a segment; what `allocate` hands out and `free` takes back.
 
     Attributes
@@ -75,7 +75,7 @@ class Block:
         Whether it is handed out.
     mapped : bool
         Whether memory stands behind the addresses; only expandable segments have blocks where none does.
-    before, behind : Block or None
+    before, behind : MemoryBlock or None
         Neighbours in the segment.
     """
 
@@ -85,8 +85,8 @@ class Block:
     requested: int = 0
     held: bool = False
     mapped: bool = True
-    before: Block | None = None
-    behind: Block | None = None
+    before: MemoryBlock | None = None
+    behind: MemoryBlock | None = None
 
     @property
     def end(self) -> int:
@@ -98,9 +98,9 @@ class Block:
         """Whether it holds memory that nobody uses."""
         return self.mapped and not self.held
 
-    def cut(self, size: int) -> Block:
+    def cut(self, size: int) -> MemoryBlock:
         """Shorten to `size` [B] and put the rest behind, as a block of its own."""
-        rest = Block(self.address + size, self.size - size, self.pool, mapped=self.mapped, before=self)
+        rest = MemoryBlock(self.address + size, self.size - size, self.pool, mapped=self.mapped, before=self)
         rest.behind = self.behind
         if rest.behind is not None:
             rest.behind.before = rest
@@ -128,22 +128,22 @@ class Pool:
     stream : int
     small : bool
         Whether it serves allocations of at most 1 MiB.
-    cached : list of (size, address, Block)
+    cached : list of (size, address, MemoryBlock)
         Blocks that hold memory and are free, sorted, so that the first that is large enough fits best.
-    unmapped : list of (address, Block)
+    unmapped : list of (address, MemoryBlock)
         Addresses without memory, sorted; in expandable segments only.
     """
 
     stream: int
     small: bool
-    cached: list[tuple[int, int, Block]] = field(default_factory=list)
-    unmapped: list[tuple[int, Block]] = field(default_factory=list)
+    cached: list[tuple[int, int, MemoryBlock]] = field(default_factory=list)
+    unmapped: list[tuple[int, MemoryBlock]] = field(default_factory=list)
 
-    def put(self, block: Block) -> None:
+    def put(self, block: MemoryBlock) -> None:
         """Enter a free block, by its present size."""
         insort(self.cached, (block.size, block.address, block))
 
-    def take(self, block: Block) -> None:
+    def take(self, block: MemoryBlock) -> None:
         """Strike a block out; its size must be as it was when it was entered."""
         del self.cached[bisect_left(self.cached, (block.size, block.address))]
 
@@ -151,26 +151,26 @@ class Pool:
         """Place in `cached` of the smallest block of at least `size` [B]; the length where there is none."""
         return bisect_left(self.cached, (size, -1))
 
-    def put_unmapped(self, block: Block) -> None:
+    def put_unmapped(self, block: MemoryBlock) -> None:
         """Enter addresses that have no memory."""
         insort(self.unmapped, (block.address, block))
 
-    def take_unmapped(self, block: Block) -> None:
+    def take_unmapped(self, block: MemoryBlock) -> None:
         """Strike addresses out that are to get memory."""
         del self.unmapped[bisect_left(self.unmapped, (block.address,))]
 
 
-def chain(head: Block) -> Iterator[Block]:
+def chain(head: MemoryBlock) -> Iterator[MemoryBlock]:
     """Blocks of a segment, by address."""
-    block: Block | None = head
+    block: MemoryBlock | None = head
     while block is not None:
         yield block
         block = block.behind
 
 
-def runs(head: Block) -> Iterator[tuple[Block, ...]]:
+def runs(head: MemoryBlock) -> Iterator[tuple[MemoryBlock, ...]]:
     """Blocks of a segment, in groups without a gap between them where no memory is mapped."""
-    run: list[Block] = []
+    run: list[MemoryBlock] = []
     for block in chain(head):
         if block.mapped:
             run.append(block)

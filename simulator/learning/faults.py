@@ -18,7 +18,7 @@ from simulator.errors import ScenarioError, one_of
 from simulator.learning.setting import SENDS_GRADIENTS, Setting
 from simulator.learning.state import Parameters, Spoil
 from simulator.records.program import Collective, Computation, Compute, Exchange, Op, Program
-from simulator.step.spec import Fault
+from simulator.step.spec import InjectedFault
 
 _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}
 
@@ -30,12 +30,12 @@ class Faults:
     Attributes
     ----------
     setting : Setting
-    faults : tuple of Fault
+    faults : tuple of InjectedFault
     """
 
     setting: Setting
-    faults: tuple[Fault, ...]
-    _before: dict[Fault, Array] = field(default_factory=dict)
+    faults: tuple[InjectedFault, ...]
+    _before: dict[InjectedFault, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for number, fault in enumerate(self.faults):
@@ -67,7 +67,7 @@ class Faults:
                     by_collective.setdefault(self._name(fault, step), {})[fault.transfer] = deliver
         return by_collective
 
-    def _delivers(self, fault: Fault, *, happens: bool) -> Callable[[Array], Array | None]:
+    def _delivers(self, fault: InjectedFault, *, happens: bool) -> Callable[[Array], Array | None]:
         if fault.what == "stale":
             return lambda sent: self._stale(fault, sent, happens=happens)
         if fault.what == "dropped":
@@ -76,19 +76,19 @@ class Faults:
             return self._doubled(fault)
         return lambda sent: flipped(sent, fault.element, fault.bit)
 
-    def _stale(self, fault: Fault, sent: Array, *, happens: bool) -> Array:
+    def _stale(self, fault: InjectedFault, sent: Array, *, happens: bool) -> Array:
         """What the same transfer brought a step before."""
         if happens:
             return self._before[fault]
         self._before[fault] = sent.copy()
         return sent
 
-    def _doubled(self, fault: Fault) -> Callable[[Array], Array | None]:
+    def _doubled(self, fault: InjectedFault) -> Callable[[Array], Array | None]:
         # A copy that arrives twice is the same copy.
         adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
         return (lambda sent: sent + sent) if adds else (lambda sent: sent)
 
-    def _name(self, fault: Fault, step: int) -> str:
+    def _name(self, fault: InjectedFault, step: int) -> str:
         """The collective that a fault is about, as it is called in a step."""
         if not self.setting.plan.step.sharding.asynchronous:
             return fault.collective or self._summing[0]
@@ -105,7 +105,7 @@ class Faults:
         ops = self.setting.plan.program.collectives().values()
         return [op.name for op in ops if op.act is not None and op.act.effect in _SUMS]
 
-    def _check(self, place: str, fault: Fault) -> None:
+    def _check(self, place: str, fault: InjectedFault) -> None:
         """ScenarioError for a transfer, an element or a bit that is not there."""
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):

@@ -27,7 +27,7 @@ from simulator.numerics.schedule import RateSchedule
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.training_summary import Learning
 from simulator.step.plan import StepPlan
-from simulator.step.spec import Fault, Lesson, LossScaling, TrainingStep
+from simulator.step.spec import InjectedFault, Lesson, LossScaling, TrainingStep
 
 
 def gpt_of(step: TrainingStep) -> Gpt:
@@ -135,7 +135,9 @@ def _initial(setting: Setting, lesson: Lesson) -> Mapping[str, Parameters]:
     return {unit: {name: given[name] for name in gpt.shapes(unit)} for unit in gpt.units}
 
 
-def _until_stopped(plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[Fault]) -> tuple[Timeline, str]:
+def _until_stopped(
+    plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[InjectedFault]
+) -> tuple[Timeline, str]:
     """How far others come, and who then waits for whom: in all steps where they cannot be taken apart, else in one."""
     if plan.step.sharding.asynchronous:
         program = plan.program

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.numerics.traffic import Traffic
+from simulator.numerics.hbm_counter import HbmCounter
 
-Softmax = Callable[[Array, Traffic], Array]
+Softmax = Callable[[Array, HbmCounter], Array]
 
 
 def scored(
-    q: Array, k: Array, v: Array, softmax: Softmax, traffic: Traffic, mask: Array | None = None
+    q: Array, k: Array, v: Array, softmax: Softmax, traffic: HbmCounter, mask: Array | None = None
 ) -> tuple[Array, Array]:
     """softmax(q k^T / sqrt(d)) v, and the softmax, which the backward pass needs.
 
@@ -26,7 +26,7 @@ def scored(
     q, k, v : float array, shape (batch, heads, seq_len, head_dim)
     softmax : function (scores, traffic)
         `three_pass`, `online` or `fused` of softmax.py.
-    traffic : Traffic
+    traffic : HbmCounter
     mask : bool array, shape (seq_len, seq_len), optional
         Which keys each query sees; a query that sees none gets zeros. A kernel of its own.
     """
@@ -42,7 +42,7 @@ def scored(
 
 
 def scored_backward(
-    dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: Traffic
+    dy: Array, q: Array, k: Array, v: Array, weights: Array, traffic: HbmCounter
 ) -> tuple[Array, Array, Array]:
     """Gradients of q, k and v."""
     dv = weights.swapaxes(-1, -2) @ dy
@@ -57,6 +57,6 @@ def scored_backward(
     return dq, dk, dv
 
 
-def _kernel(traffic: Traffic, read: list[Array], written: Array) -> None:
+def _kernel(traffic: HbmCounter, read: list[Array], written: Array) -> None:
     traffic.read += sum(array.nbytes for array in read)
     traffic.written += written.nbytes

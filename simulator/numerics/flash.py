@@ -21,7 +21,7 @@ from simulator.basics.arrays import Array
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.attention import Core
 from simulator.numerics.dropout import Draw
-from simulator.numerics.traffic import Traffic
+from simulator.numerics.hbm_counter import HbmCounter
 
 # Sums and largest scores of rows are float32 in HBM [B].
 _STATISTIC: Final = 4
@@ -79,7 +79,7 @@ def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
 
 
 def flash(
-    q: Array, k: Array, v: Array, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
+    q: Array, k: Array, v: Array, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, FlashCache]:
     """softmax(q k^T / sqrt(d)) v.
 
@@ -87,7 +87,7 @@ def flash(
     ----------
     q, k, v : float array, shape (batch, heads, seq_len, head_dim)
     cut : Tiles
-    traffic : Traffic
+    traffic : HbmCounter
     mask : bool array, shape (seq_len, seq_len), optional
         Which keys each query sees; besides causality. A query that sees none gets zeros.
     left : float array, shape (batch, heads, seq_len, seq_len), optional
@@ -117,7 +117,7 @@ def flash(
 
 
 def flash_backward(
-    dy: Array, kept: FlashCache, cut: Tiles, traffic: Traffic, mask: Array | None = None, left: Array | None = None
+    dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Gradients of q, k and v; scores are made again tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
@@ -160,7 +160,7 @@ def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, col
 
 def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
     """As a layer attends: of a row's statistics only their log-sum-exp is kept."""
-    out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), Traffic(), left=_left(q, draw))
+    out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), HbmCounter(), left=_left(q, draw))
     stored = {"q": a.store(q), "k": a.store(k), "v": a.store(v)}
     return a.rounded(out), stored | {"logsumexp": kept.largest + np.log(kept.total)}
 
@@ -169,7 +169,7 @@ def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: 
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
     # With the log-sum-exp in the place of a row's largest score nothing is left to divide by.
     rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
-    dq, dk, dv = flash_backward(dy, rows, _cut(q), Traffic(), left=_left(q, draw))
+    dq, dk, dv = flash_backward(dy, rows, _cut(q), HbmCounter(), left=_left(q, draw))
     return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.numerics.traffic import Traffic
+from simulator.numerics.hbm_counter import HbmCounter
 
 
-def three_pass(x: Array, traffic: Traffic, block: int = 64) -> Array:
+def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
     """Find each row's largest entry, then the sum, then divide: 3 reads and 1 write of every element."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     for part in _blocks(x, traffic, block):
@@ -30,7 +30,7 @@ def three_pass(x: Array, traffic: Traffic, block: int = 64) -> Array:
     return _divided(x, largest, total, traffic, block)
 
 
-def online(x: Array, traffic: Traffic, block: int = 64) -> Array:
+def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
     """Find largest entry and sum in one pass, correcting the sum as the largest grows [1]_: 2 reads and 1 write."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     total = np.zeros_like(largest)
@@ -42,7 +42,7 @@ def online(x: Array, traffic: Traffic, block: int = 64) -> Array:
     return _divided(x, _guarded(largest), total, traffic, block)
 
 
-def fused(x: Array, traffic: Traffic) -> Array:
+def fused(x: Array, traffic: HbmCounter) -> Array:
     """Whole rows on the chip: 1 read and 1 write."""
     traffic.read += x.nbytes
     largest = _guarded(x.max(axis=-1, keepdims=True))
@@ -54,14 +54,14 @@ def fused(x: Array, traffic: Traffic) -> Array:
     return softmax
 
 
-def _blocks(x: Array, traffic: Traffic, block: int) -> Iterator[slice]:
+def _blocks(x: Array, traffic: HbmCounter, block: int) -> Iterator[slice]:
     for start in range(0, x.shape[-1], block):
         part = slice(start, start + block)
         traffic.read += x[..., part].nbytes
         yield part
 
 
-def _divided(x: Array, largest: Array, total: Array, traffic: Traffic, block: int) -> Array:
+def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block: int) -> Array:
     softmax = np.zeros_like(x)
     for part in _blocks(x, traffic, block):
         piece = np.exp(x[..., part] - largest)

@@ -21,7 +21,7 @@ from simulator.scenario.training_records import (
 )
 from simulator.scenario.training_shape import PrecisionShape, TrainingShape
 from simulator.step.framework import BARE, load_framework
-from simulator.step.spec import Fault, Lesson, LossScaling, Sharding
+from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
@@ -41,7 +41,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         loss_scaling=LossScalingSpec(**shape.loss_scaling.model_dump()),
         clip_norm=shape.clip_norm,
         learning=LearningSpec(**shape.learning.model_dump()),
-        faults=tuple(Fault(**fault.model_dump()) for fault in shape.faults),
+        faults=tuple(InjectedFault(**fault.model_dump()) for fault in shape.faults),
         algorithm=shape.algorithm,
         numerics=shape.numerics,
         steps=shape.steps,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from simulator.step.spec import Checkpointing, Fault, Lesson, LossScaling, Offload, ScheduleKind, Sharding
+from simulator.step.spec import Checkpointing, InjectedFault, Lesson, LossScaling, Offload, ScheduleKind, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class TrainingSpec:
     steps : int
         For so many steps; also of workers that do not wait for each other.
     learning : LearningSpec
-    faults : tuple of Fault
+    faults : tuple of InjectedFault
     """
 
     model: str | Mapping[str, Any]
@@ -170,4 +170,4 @@ class TrainingSpec:
     numerics: bool = False
     steps: int = 20
     learning: LearningSpec = LearningSpec()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[InjectedFault, ...] = ()

@@ -163,7 +163,7 @@ class LossScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """Something that goes wrong in one step of real training.
 
     Attributes
@@ -210,7 +210,7 @@ class Lesson:
     dropout : float
     tokens : tuple of int, or None
         What to learn, one text; None: a seeded task.
-    faults : tuple of Fault
+    faults : tuple of InjectedFault
     initial : mapping of PyTorch's name to array, or None
         Parameters before the first step; None: from the seed.
     batches : int array, shape (steps, sequences of all ranks, seq_len + 1), or None
@@ -226,7 +226,7 @@ class Lesson:
     schedule: ScheduleKind = "constant"
     dropout: float = 0.0
     tokens: tuple[int, ...] | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[InjectedFault, ...] = ()
     # Arrays have no one answer to "equal?", and too many numbers to be shown.
     initial: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
     batches: Array | None = field(default=None, compare=False, repr=False)

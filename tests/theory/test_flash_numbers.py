@@ -20,8 +20,8 @@ from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.attention import attention, attention_backward
 from simulator.numerics.counted_attention import Softmax, scored, scored_backward
 from simulator.numerics.flash import flash, flash_backward, tiles
+from simulator.numerics.hbm_counter import HbmCounter
 from simulator.numerics.softmax import fused, online, three_pass
-from simulator.numerics.traffic import Traffic
 from simulator.step.kernels.attention_time import attention_bytes
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
@@ -53,10 +53,10 @@ def test_causal_tiles_give_what_the_whole_gives(
 ) -> None:
     q, k, v, dy = (drawn(seed + i, 2, 3, seq_len, head_dim, dtype=dtype) for i in range(4))
     cut = tiles(seq_len, head_dim, on_chip, causal=True)
-    out, kept = flash(q, k, v, cut, Traffic())
+    out, kept = flash(q, k, v, cut, HbmCounter())
     expected, whole = attention(arithmetic(dtype), q, k, v)
     near(out, expected, TOLERANCE[dtype])
-    found = flash_backward(dy, kept, cut, Traffic())
+    found = flash_backward(dy, kept, cut, HbmCounter())
     for gradient, right in zip(found, attention_backward(arithmetic(dtype), dy, whole), strict=True):
         near(gradient, right, TOLERANCE[dtype])
 
@@ -66,10 +66,10 @@ def test_rows_that_see_nothing_get_zeros_and_give_no_gradient() -> None:
     seen[[3, 17]] = False
     q, k, v, dy = (drawn(i, 1, 2, 24, 4) for i in range(4))
     cut = tiles(24, 4, 64, causal=False)
-    out, kept = flash(q, k, v, cut, Traffic(), seen)
+    out, kept = flash(q, k, v, cut, HbmCounter(), seen)
     np.testing.assert_allclose(out, plain(q, k, v, seen), atol=1e-12)
     assert (out[..., [3, 17], :] == 0).all()
-    dq, dk, dv = flash_backward(dy, kept, cut, Traffic(), seen)
+    dq, dk, dv = flash_backward(dy, kept, cut, HbmCounter(), seen)
     assert (dq[..., [3, 17], :] == 0).all()
     assert np.isfinite(dk).all()
     assert np.isfinite(dv).all()
@@ -85,7 +85,7 @@ def test_counted_traffic_is_the_kernel_models_formula(
     batch, heads, on_chip = 2, 3, 4 * head_dim * columns
     q, k, v, dy = (drawn(i, batch, heads, seq_len, head_dim, dtype="float32") for i in range(4))
     cut = tiles(seq_len, head_dim, on_chip, causal=causal)
-    forward, back = Traffic(), Traffic()
+    forward, back = HbmCounter(), HbmCounter()
     _, kept = flash(q, k, v, cut, forward)
     flash_backward(dy, kept, cut, back)
     kernel = Attention("", batch, heads, heads, seq_len, head_dim, causal=causal, backward=backward)
@@ -101,7 +101,7 @@ def test_counted_traffic_is_the_kernel_models_formula(
 def test_softmax_is_one_function_with_four_three_or_two_accesses(rows: int, n: int, block: int, seed: int) -> None:
     x = drawn(seed, rows, n) * 30
     x[0] = -np.inf
-    counts = [Traffic(), Traffic(), Traffic()]
+    counts = [HbmCounter(), HbmCounter(), HbmCounter()]
     found = [three_pass(x, counts[0], block), online(x, counts[1], block), fused(x, counts[2])]
     np.testing.assert_allclose(found[1], found[0], atol=1e-14)
     np.testing.assert_allclose(found[2], found[0], atol=1e-14)
@@ -120,12 +120,12 @@ def test_every_attention_is_one_function(softmax: Softmax, dtype: str) -> None:
     seen = np.random.default_rng(1).random((48, 48)) < 0.5
     seen[[0, 31]] = False
     q, k, v, dy = (drawn(i, 2, 3, 48, 8, dtype=dtype) for i in range(4))
-    out, weights = scored(q, k, v, softmax, Traffic(), seen)
+    out, weights = scored(q, k, v, softmax, HbmCounter(), seen)
     cut = tiles(48, 8, 16 * 8 * 4, causal=False)
-    tiled, kept = flash(q, k, v, cut, Traffic(), seen)
+    tiled, kept = flash(q, k, v, cut, HbmCounter(), seen)
     near(tiled, out, TOLERANCE[dtype])
-    gradients = scored_backward(dy, q, k, v, weights, Traffic())
-    for found, right in zip(flash_backward(dy, kept, cut, Traffic(), seen), gradients, strict=True):
+    gradients = scored_backward(dy, q, k, v, weights, HbmCounter())
+    for found, right in zip(flash_backward(dy, kept, cut, HbmCounter(), seen), gradients, strict=True):
         near(found, right, TOLERANCE[dtype])
 
 
@@ -135,7 +135,7 @@ def test_counted_traffic_with_scores_in_memory_is_the_formula(softmax: Softmax, 
     """Forward: Q, K, V and the output once, scores written, masked, softmaxed, read; backward 8 arrays, 7 scores."""
     batch, heads = 2, 3
     q, k, v, dy = (drawn(i, batch, heads, seq_len, head_dim, dtype="float32") for i in range(4))
-    forward, back = Traffic(), Traffic()
+    forward, back = HbmCounter(), HbmCounter()
     _, weights = scored(q, k, v, softmax, forward, np.tri(seq_len, dtype=np.bool_))
     scored_backward(dy, q, k, v, weights, back)
     one, scores = q.nbytes, 4 * batch * heads * seq_len**2

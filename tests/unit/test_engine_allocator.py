@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulator.engine.allocator import Allocator, CachingAllocator, NoRoomError
 from simulator.engine.allocator_log import ALLOCATORS, LoggedAllocator
 from simulator.engine.expandable_segments import ExpandableAllocator
-from simulator.engine.segments import Block, chain
+from simulator.engine.segments import MemoryBlock, chain
 from simulator.errors import UnknownNameError
 
 MIB, GIB = 2**20, 2**30
@@ -288,7 +288,7 @@ STEPS = st.lists(st.one_of(st.tuples(SIZES, st.integers(0, 1)), st.integers(0, 1
 KINDS = st.sampled_from([CachingAllocator, ExpandableAllocator, lambda c: ExpandableAllocator(c, large_page=2 * MIB)])
 
 
-def check(memory: Allocator, live: list[Block]) -> None:
+def check(memory: Allocator, live: list[MemoryBlock]) -> None:
     """Blocks fill their segments without overlap, lists hold what is free, counts agree."""
     runs = memory.segments()
     blocks = [block for run in runs for block in run]
@@ -315,7 +315,7 @@ def test_blocks_never_overlap_and_fill_what_is_reserved_within_the_capacity(
     kind: Callable[[float], Allocator], steps: list[tuple[int, int] | int], capacity: float
 ) -> None:
     memory = kind(capacity)
-    live: list[Block] = []
+    live: list[MemoryBlock] = []
     for step in steps:
         if isinstance(step, tuple):
             with suppress(NoRoomError):
@@ -382,7 +382,7 @@ def test_caching_puts_every_block_where_the_rules_by_hand_put_it(
 ) -> None:
     memory, plain = CachingAllocator(capacity), ByHand(capacity)
     origin: int | None = None
-    live: list[tuple[Block, int]] = []
+    live: list[tuple[MemoryBlock, int]] = []
     for step in steps:
         if isinstance(step, tuple) and step[0]:
             address = plain.allocate(step[0])

@@ -26,7 +26,7 @@ from simulator.scenario.schema import schema
 from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
 from simulator.scenario.training_records import Parallelism, PrecisionSpec
-from simulator.step.spec import OPTIMIZERS, Fault, Lesson, Precision, Sharding, TrainingStep
+from simulator.step.spec import OPTIMIZERS, InjectedFault, Lesson, Precision, Sharding, TrainingStep
 from tests.training import WITHOUT_SERVERS
 
 BASE: dict[str, Any] = {
@@ -715,7 +715,7 @@ def test_what_is_learned_reaches_the_step(tmp_path: Path) -> None:
         assert lesson.tokens is not None
         assert lesson.tokens[:3] == expected
         assert (lesson.rate, lesson.decay, lesson.dropout) == (0.5, 0.1, 0.1)
-        assert lesson.faults == (Fault(1, "stale"),)
+        assert lesson.faults == (InjectedFault(1, "stale"),)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from simulator.records.schedule import Round
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TransferBatch:
     """Transfers of one round that do not wait for each other.
 
     Attributes
@@ -86,7 +86,7 @@ class Layout:
     ----------
     traffic : Traffic
     routes : Routes
-    steps : tuple of Batch or PipelinedRing
+    steps : tuple of TransferBatch or PipelinedRing
         Each after all that it waits for.
     src, dst : int array, shape (slots,)
         Participants.
@@ -98,7 +98,7 @@ class Layout:
 
     traffic: Traffic
     routes: Routes
-    steps: tuple[Batch | PipelinedRing, ...]
+    steps: tuple[TransferBatch | PipelinedRing, ...]
     src: Ints
     dst: Ints
     route_of: Ints
@@ -126,11 +126,11 @@ def layout_of(
     whole : bool
         Whether every transfer is to have a slot of its own.
     """
-    return _Desk(traffic, routes, capacity, compact=jitter is None and not whole).layout(jitter)
+    return _LayoutBuilder(traffic, routes, capacity, compact=jitter is None and not whole).layout(jitter)
 
 
 @dataclass(slots=True)
-class _Desk:
+class _LayoutBuilder:
     """Lays out the parts of a traffic one after the other.
 
     A transfer's number counts all transfers; a slot counts those whose times are kept. Of a pipelined ring only the
@@ -237,7 +237,7 @@ class _Desk:
         # A transfer carries as many bytes in each repetition, or in the next what its predecessor carries in this one.
         return _rings(predecessor) if part.steady or part.repeat.hands_on(predecessor) else None
 
-    def _steps(self, number: int, order: Ints | None) -> Iterator[Batch | PipelinedRing]:
+    def _steps(self, number: int, order: Ints | None) -> Iterator[TransferBatch | PipelinedRing]:
         part, slot = self.traffic.parts[number], self.slots[number]
         own, length = part.repeat.round, len(part.route_of)
         if order is not None:
@@ -254,7 +254,9 @@ class _Desk:
                     yield self._batch(number, slice(first, last), repetition, waits, nbytes, duration)
                 repetition += 1
 
-    def _batch(self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, duration: Floats) -> Batch:
+    def _batch(
+        self, number: int, rows: slice, repetition: int, waits: Ints, nbytes: Floats, duration: Floats
+    ) -> TransferBatch:
         part = self.traffic.parts[number]
         own, length = part.repeat.round, len(part.route_of)
         first = self.slots[number] + repetition * length + rows.start
@@ -265,7 +267,7 @@ class _Desk:
         self.last_on[own.channel[rows]] = np.arange(first, last)
         flow_groups = self._flow_groups_of(part.route_of[rows], nbytes[rows])
         follows = previous if bool((previous >= 0).any()) else None
-        return Batch(first, last, number, rows, after, gate, follows, duration[rows], flow_groups)
+        return TransferBatch(first, last, number, rows, after, gate, follows, duration[rows], flow_groups)
 
     def _slots_of(self, numbers: Ints, later: int) -> Ints:
         """Slots of the transfers whose numbers are larger than these by `later`; -1 stays -1."""

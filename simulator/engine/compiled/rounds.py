@@ -17,7 +17,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.basics.tolerances import LOST_BY_ADDITION
 from simulator.collectives.recurrence import advance
 from simulator.collectives.uneven import advance_uneven
-from simulator.engine.compiled.layout import Batch, Layout, PipelinedRing
+from simulator.engine.compiled.layout import Layout, PipelinedRing, TransferBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _without_rounding(done: Floats, layout: Layout) -> Floats:
     return np.full(len(done), last) if last - done.min() <= additions * LOST_BY_ADDITION * last else done
 
 
-def _play_batch(layout: Layout, batch: Batch, enter: Floats, end: Floats) -> None:
+def _play_batch(layout: Layout, batch: TransferBatch, enter: Floats, end: Floats) -> None:
     """Write enter and end of a batch's slots; `enter` holds when both ends of a transfer are there."""
     slots = slice(batch.first, batch.last)
     own = enter[slots]
@@ -118,7 +118,7 @@ def times_on_routes(layout: Layout, times: SlotTimes, routes: Ints) -> tuple[Flo
     enters, ends = [np.zeros(0)], [np.zeros(0)]
     for step in layout.steps:
         mine = np.isin(layout.route_of[step.first : step.last], routes)
-        if isinstance(step, Batch):
+        if isinstance(step, TransferBatch):
             enters.append(times.enter[step.first : step.last][mine])
             ends.append(times.end[step.first : step.last][mine])
         elif mine.any():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Traffic:
+class HbmCounter:
     """Bytes so far.
 
     Attributes
