@@ -1,6 +1,6 @@
-"""Chain: a line of ranks; the array travels along it in pieces, so that all links work at once.
+"""Chain: the ranks form a line, and the array travels along it in pieces, so that all links carry data at once.
 
-Like a bucket brigade.
+Each rank sends a piece on as soon as it has received it, while the next piece arrives.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
-# Enough pieces that the pipeline's filling costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
-# rule; the best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.
+# Enough pieces that filling the pipeline costs little (N - 2 of N - 2 + k pieces), few enough that latencies do not
+# dominate; the best number, sqrt((N - 2) S / (alpha beta)), depends on the network, which a schedule does not know.
 PIECES = 16
 
 
 def broadcast(request: Request) -> Schedule:
-    """Hand the root's array down the line, piece by piece."""
+    """Send the root's array along the line, piece by piece."""
     return _schedule(request, reduce=False)
 
 
 def reduce(request: Request) -> Schedule:
-    """Add up towards the root, piece by piece; the root's own part comes last."""
+    """Add up towards the root, piece by piece; the root adds its own part last."""
     return _schedule(request, reduce=True)
 
 
@@ -39,7 +39,7 @@ def _line(request: Request) -> list[int]:
 
 
 def pieces(request: Request) -> int:
-    """How many pieces the array is cut into: as asked, else up to 16, none of them empty."""
+    """Number of pieces that the array is cut into: as requested, else up to 16, none of them empty."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
@@ -62,7 +62,7 @@ def _schedule(request: Request, *, reduce: bool) -> Schedule:
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """(N-1) alpha + (N-2+k) S / (k beta): latencies of later pieces hide behind the earlier ones; needs k | n."""
+    """(N-1) alpha + (N-2+k) S / (k beta): latencies of later pieces overlap earlier ones; needs k | n."""
     link = network.line(_line(request))
     n, k = request.world_size, pieces(request)
     if link is None or request.elements % k:

@@ -1,7 +1,7 @@
-"""Direct: every part goes straight from the rank that has it to the rank that needs it.
+"""Direct: every rank sends each part straight to the rank that needs it, in one hop.
 
-Like everybody writing to everybody: one hop each, as many letters as pairs. Parts that are to be added are buffered and
-added in rank order, the receiver's own in its place, so the result does not depend on who was first.
+A receiver buffers the parts that it has to add and adds them in rank order, its own in its place, so that the result
+does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ First = Callable[[Ints, Ints], Ints]
 
 
 def all_reduce(request: Request) -> Schedule:
-    """Reduce-scatter, then all-gather, each in one hop: 2 N(N-1) transfers."""
+    """Reduce-scatter, then all-gather, one round each; 2 N(N-1) transfers."""
     n = request.world_size
 
     def parts() -> Iterator[Round]:
@@ -34,7 +34,7 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def reduce_scatter(request: Request) -> Schedule:
-    """Chunk c of every rank goes to rank c."""
+    """Every rank sends chunk c to rank c."""
     return _among_all(request, lambda src, dst: dst, request.world_size, reduce=True)
 
 
@@ -113,7 +113,7 @@ def _round(
 def _one_round(
     request: Request, ends: Callable[[], Pairs], first: First, chunks: int, rows: int, *, reduce: bool
 ) -> Schedule:
-    """Who sends to whom, and for these which chunk."""
+    """Plan one round: `ends` gives sources and destinations, `first` the chunk that each transfer carries."""
 
     def parts() -> Iterator[Round]:
         src, dst = ends()
@@ -128,9 +128,9 @@ def _schedule(request: Request, chunks: int, parts: Callable[[], Iterator[Round]
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """One phase: alpha + (N-1) m/beta on a star, alpha + m/beta with dedicated links, for messages of m bytes.
+    """A phase: alpha + (N-1) m/beta on a star, alpha + m/beta with dedicated links, for messages of m bytes.
 
-    all_reduce is two phases. Even chunks only.
+    all_reduce has two phases. None where chunks are not all of one size.
     """
     n = request.world_size
     link = network.port or network.mesh

@@ -1,7 +1,7 @@
-"""Double binary tree: two trees, each for half of the array, so that every rank is a leaf in one of them.
+"""Double binary tree: two trees over the same ranks reduce and broadcast half of the array each.
 
-Like two relay teams on the same track, each resting where the other one works. Halves are cut into pieces that follow
-each other up and down.
+Inner ranks of one tree are leaves of the other (except one rank where their number is odd), so a rank forwards data in
+one tree only and ports are loaded evenly. Each half is cut into pieces that follow each other up and down its tree.
 
 References
 ----------
@@ -21,15 +21,15 @@ from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule, kept
 
-# Pieces in all; 32 a tree keep the filling of the pipeline below a tenth of the time for 32 ranks.
+# Pieces of both trees together: with 32 a tree, filling the pipeline takes less than a tenth of the time on 32 ranks.
 PIECES = 64
 
 
 def parent(rank: int, n: int) -> int | None:
-    """Parent in the tree in which leaves and inner ranks alternate; None for the root, rank 0.
+    """Parent of a rank in the tree in which leaves and inner ranks alternate; None for the root, rank 0.
 
-    A rank whose lowest set bit is b hangs below the one with bit b cleared and the next one set, or, where that is
-    beyond the last rank, below the one with b cleared [2]_.
+    The parent of a rank whose lowest set bit is b has bit b cleared and the next bit set; where that is beyond the last
+    rank, it only has bit b cleared [2]_.
     """
     if rank == 0:
         return None
@@ -40,7 +40,7 @@ def parent(rank: int, n: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Parents and children by rank, and the ranks from the leaves up."""
+    """Parent and children of each rank, and all ranks in an order from the leaves to the root."""
 
     parents: dict[int, int | None]
     children: dict[int, list[int]]
@@ -48,7 +48,10 @@ class _Tree:
 
 
 def trees(n: int) -> tuple[_Tree, _Tree]:
-    """Two trees over n ranks: inner ranks of one are leaves of the other (n even: mirrored; odd: moved on by one)."""
+    """Two trees over n ranks: inner ranks of one are leaves of the other, except rank 0 where n is odd.
+
+    The second tree is the first one mirrored where n is even, and moved on by one rank where n is odd.
+    """
 
     def mirrored(rank: int) -> int | None:
         above = parent(n - 1 - rank, n)
@@ -74,17 +77,17 @@ def _tree(parent_of: Callable[[int], int | None], n: int) -> _Tree:
 
 
 def all_reduce(request: Request) -> Schedule:
-    """Both halves up their tree and down again, piece behind piece."""
+    """Reduce each half up its tree and broadcast it down again, piece after piece."""
     return _schedule(request, lambda: trees(request.world_size), up=True, down=True)
 
 
 def broadcast(request: Request) -> Schedule:
-    """The root feeds the tops of two trees over the other ranks."""
+    """The root sends a half to the root of each of two trees over the other ranks, which pass it down."""
     return _schedule(request, lambda: _under_root(request), up=False, down=True)
 
 
 def reduce(request: Request) -> Schedule:
-    """The tops of two trees over the other ranks feed the root."""
+    """Two trees over the other ranks reduce a half each, and their roots send it to the root."""
     return _schedule(request, lambda: _under_root(request), up=True, down=False)
 
 
@@ -99,7 +102,7 @@ def _under_root(request: Request) -> tuple[_Tree, _Tree]:
 
 
 def pieces(request: Request) -> int:
-    """How many pieces the array is cut into: as asked, else 64, but none of them empty."""
+    """Number of pieces that the array is cut into: as requested, else up to 64, none of them empty."""
     return request.chunks or max(1, min(PIECES, request.elements))
 
 
@@ -114,7 +117,7 @@ def _schedule(request: Request, grow: Callable[[], tuple[_Tree, _Tree]], *, up: 
 
 def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
     builder = ScheduleBuilder()
-    # The first tree takes one piece more where the number is odd.
+    # The first tree carries one piece more where the number is odd.
     first_half = total - total // 2
     for i in range(first_half):
         chunks = [(0, i)] + ([(1, first_half + i)] if first_half + i < total else [])

@@ -1,6 +1,7 @@
-"""Settings in which an algorithm can run, declared by its file, so that shared tests can play a new one untold.
+"""Settings in which shared tests play an algorithm: nodes, servers, pieces; its own module says which of them apply.
 
-Rule: says what stands around the ranks and which options are given; who builds that is the test.
+Rule: an Example only names what surrounds the ranks and which options are set; the test builds it. So a new algorithm
+is tested without a change to any test.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ class Example:
     node_size : int or None
         Ranks of each node; None where the algorithm knows no nodes.
     given : bool
-        Whether nodes are given with the request, on a cluster that has none; otherwise the cluster has them, with
-        switches that can reduce.
+        Whether the request lists the nodes, on a cluster that has none; otherwise the cluster has them, with switches
+        that can reduce.
     servers : int or None
-        Parameter servers, of their own or on workers as `servers_on` says; None where the algorithm has none.
+        Number of parameter servers; None where the algorithm has none.
     servers_on : {"own", "workers"}
+        Whether servers are vertices of their own or run on workers.
     chunks : int or None
-        Pipeline pieces; None for the algorithm's own choice.
+        Number of pipeline pieces; None for the algorithm's own choice.
     """
 
     node_size: int | None = None
@@ -35,30 +37,30 @@ class Example:
 
 
 def plain(ranks: int) -> Iterator[Example]:
-    """Nothing but the ranks."""
+    """The ranks alone, without nodes or servers."""
     yield Example()
 
 
 def in_pieces(ranks: int) -> Iterator[Example]:
-    """As the algorithm cuts its array up by itself, and in three pieces."""
+    """The number of pieces that the algorithm chooses by itself, and three pieces."""
     yield Example()
     yield Example(chunks=3)
 
 
 def in_nodes(ranks: int) -> Iterator[Example]:
-    """Nodes of every size that divides the ranks, given with the request and as the cluster has them."""
+    """Nodes of every size that divides the number of ranks, listed in the request and as the cluster has them."""
     for size in _divisors(ranks):
         yield Example(node_size=size, given=True)
         yield Example(node_size=size)
 
 
 def at_switches(ranks: int) -> Iterator[Example]:
-    """Nodes of every size, each with a switch that reduces."""
+    """Nodes of every size that divides the number of ranks, each with a switch that reduces."""
     yield from (Example(node_size=size) for size in _divisors(ranks))
 
 
 def with_servers(ranks: int) -> Iterator[Example]:
-    """One server, two, and as many as ranks; of their own and on the workers; in one piece and in three."""
+    """One server, two, and as many as ranks; on vertices of their own and on workers; in one piece and in three."""
     for chunks in (1, 3):
         for count in sorted({1, 2, ranks}):
             yield Example(servers=count, chunks=chunks)

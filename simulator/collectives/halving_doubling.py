@@ -1,7 +1,8 @@
-"""Halving and doubling: exchange half with the farthest, a quarter with the next, ...; then the same way back.
+"""Recursive halving and doubling: pairs of ranks exchange and add half of the array, a quarter, ...; then gather it.
 
-Like merging sorted piles by pairs. Where N is no power of two, the first 2(N - p) ranks pair up, p = 2^floor(log2 N):
-the odd one of a pair hands its array to the even one before, and gets its result after.
+The reduce-scatter begins with the farthest peer and halves distance and data in each round; the all-gather runs the
+rounds backwards and doubles both. Where N is no power of two, the first 2(N - p) ranks form pairs, p = 2^floor(log2 N):
+the odd rank of a pair sends its array to the even one before the rounds, and receives its result after them.
 
 References
 ----------
@@ -23,9 +24,9 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 @dataclass(slots=True)
 class _Game:
-    """The players of the power-of-two game, and the last transfer into each of them.
+    """The p ranks that take part in every round (players), and the last transfer into each rank.
 
-    A player owns the chunks starts[v] to starts[v + 1]: in all_reduce one of p, else those of its pair.
+    Player v owns the chunks from start(v) up to start(v + 1): in all_reduce one of p, else those of its rank or pair.
     """
 
     n: int
@@ -55,23 +56,23 @@ class _Game:
         return self.start(low), self.start(high) - self.start(low)
 
     def send(self, src: int, dst: int, part: tuple[int, int], *, reduce: bool) -> int:
-        # Adds into one chunk wait for the add before; copies only for what they carry.
+        # An add waits for the add before it into the same chunk; a copy waits only for the data that it carries.
         after = [self.arrived.get(src), self.arrived.get(dst) if reduce else None]
         return self.builder.send(src, dst, *part, reduce=reduce, channel=src, after=after)
 
     def exchange(self, hops: list[tuple[int, int, tuple[int, int]]], *, reduce: bool) -> None:
-        """Note one round: all messages at once, each after what came to its ranks before."""
+        """Send one round of messages; each waits for what reached its source and, if it adds, its destination."""
         numbers = [(dst, self.send(src, dst, part, reduce=reduce)) for src, dst, part in hops]
         self.arrived.update(numbers)
         self.builder.end_round()
 
     def fold(self) -> None:
-        """The odd rank of each pair hands over all but, where chunks are owned, its own chunk."""
+        """The odd rank of each pair sends the even one its array; where ranks own chunks, all but its own chunk."""
         hops = [(2 * v + 1, 2 * v, self._all_but(2 * v + 1)) for v in range(self.pairs)]
         self.exchange(hops, reduce=True)
 
     def unfold(self) -> None:
-        """The odd rank of each pair gets all but, where chunks are owned, its own chunk."""
+        """The even rank of each pair sends the odd one the result; where ranks own chunks, all but the odd rank's."""
         hops = [(2 * v, 2 * v + 1, self._all_but(2 * v + 1)) for v in range(self.pairs)]
         self.exchange(hops, reduce=False)
 
@@ -79,6 +80,7 @@ class _Game:
         return (0, self.chunks) if self.whole else (rank + 1, self.n - 1)
 
     def halve(self) -> None:
+        """Reduce-scatter among the players: in each round a player sends its peer's half of what both still share."""
         distance = self.players // 2
         while distance:
             hops = []
@@ -90,6 +92,7 @@ class _Game:
             distance //= 2
 
     def double(self) -> None:
+        """All-gather among the players: in each round a player sends all that it has gathered."""
         distance = 1
         while distance < self.players:
             hops = []
@@ -113,7 +116,7 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def reduce_scatter(request: Request) -> Schedule:
-    """Fold and halve; then the odd rank of each pair gets the sum of its chunk, and adds its own part."""
+    """Fold and halve; then the even rank of each pair sends the odd one its chunk's sum, and that adds its own part."""
 
     def play(game: _Game) -> None:
         game.fold()
@@ -124,7 +127,7 @@ def reduce_scatter(request: Request) -> Schedule:
 
 
 def all_gather(request: Request) -> Schedule:
-    """The odd rank of each pair hands over its chunk; double, unfold."""
+    """The odd rank of each pair sends its chunk to the even one; then double and unfold."""
 
     def play(game: _Game) -> None:
         game.exchange([(2 * v + 1, 2 * v, (2 * v + 1, 1)) for v in range(game.pairs)], reduce=False)
@@ -153,7 +156,7 @@ def _schedule(request: Request, play: Callable[[_Game], None]) -> Schedule:
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
     """all_reduce, p | n, l = log2 p: 2 l alpha + 2(p-1) S/(p beta); + 2(alpha + S/beta) where N is not p.
 
-    Half of it for the other two, where N = p.
+    reduce_scatter and all_gather take half of it where N = p; None where N is not p.
     """
     link = network.port or network.mesh
     game = _Game(request.world_size, whole=request.operation == "all_reduce")

@@ -1,10 +1,10 @@
-"""Hierarchical: add up inside every node, then across the nodes, then hand out inside.
+"""Hierarchical: reduce inside every node, then reduce and gather across nodes, then gather inside every node.
 
-Like branch offices that settle accounts among themselves before head offices talk: slow links between nodes carry only
-1/G of the array for each of G ranks. All three stages are rings. With `chunks` the array is cut into segments that
-follow each other through the stages, so that links inside and across work at once.
+The slow links between nodes then carry only 1/G of the array for each of a node's G ranks. All three stages are rings.
+With `chunks` the array is cut into segments that follow each other through the stages, so that links inside nodes and
+across them carry data at once.
 
-Chunk b G + g belongs to the g-th rank of node b; the *set* g is that chunk of every node.
+Chunk b G + g belongs to the g-th rank of node b; *set* g consists of the g-th rank's chunk of every node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 
 def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
-    """The request's nodes; ValueError unless they are all of one size and hold every rank once."""
+    """The request's nodes; raises ValueError unless they are all of one size and hold every rank once."""
     nodes = request.nodes or (tuple(range(request.world_size)),)
     if len({len(node) for node in nodes}) != 1:
         raise ValueError(f"nodes must be of one size, got sizes {[len(node) for node in nodes]}; give group_size")
@@ -38,10 +38,10 @@ def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
 class Stages:
     """Builds the rings of nodes of G ranks, stage by stage.
 
-    `arrived` is the last transfer into each rank for a segment, `sent` the last one of a ring stage out of it; -1 where
-    there is none.
+    `arrived` holds for each rank the last transfer into it in the current segment, `sent` the last one that a ring
+    stage sends from it; -1 where there is none.
 
-    Transfers of a stage queue in one channel a source rank; stages have channels of their own.
+    Each stage has its own channel for each source rank, in which the stage's transfers queue.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -66,30 +66,30 @@ class Stages:
         self.sent = np.full(self.ranks, -1)
 
     def inside(self, stage: int, segment: int, *, reduce: bool) -> None:
-        """A ring inside every node, moving whole sets; set g ends (or begins) at the g-th rank."""
+        """Add a ring inside every node that moves whole sets; set g ends (reduce) or begins (copy) at the g-th rank."""
         sets = segment * self.ranks + np.arange(self.size)
         part = np.broadcast_to(np.arange(self.size), (len(self.nodes), self.size))
         self._rings(np.array(self.nodes), part, sets, 1, len(self.nodes), stage, reduce=reduce)
 
     def across(self, stage: int, segment: int, *, reduce: bool) -> None:
-        """A ring through the g-th rank of every node, moving single chunks; chunk b ends (or begins) at node b."""
+        """Add rings through the g-th ranks of all nodes that move single chunks; chunk b ends or begins at node b."""
         chunks = segment * self.ranks + np.arange(self.ranks)
         part = np.arange(self.ranks).reshape(len(self.nodes), self.size)
         self._rings(np.array(self.nodes).T, part.T, chunks, self.size, 1, stage, reduce=reduce)
 
     def _rings(self, rings: Ints, part: Ints, table: Ints, apart: int, count: int, stage: int, *, reduce: bool) -> None:
-        """Note rings side by side, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
+        """Add rings that run at once, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
 
-        `part`, of the same shape, says where in `table` its first chunk stands; the next ring place's is `apart` on.
-        `count` is how many chunks a part is.
+        `part`, of the same shape, is the index in `table` of each part's first chunk; the index of the part at the next
+        place of the ring is larger by `apart`. A part has `count` chunks.
         """
         n = rings.shape[1]
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
         counts, channel = np.full(len(src), count), stage * self.ranks + src
         adds, step = np.full(len(src), reduce), self.builder.step
         shift = 1 if reduce else 0
-        # What is added to must itself be ready: what came to the receiver before this stage. Later rounds of the same
-        # channel come behind the first.
+        # An add also waits for what the receiver got before this stage, because it adds to that. Only the first round
+        # has to: later ones queue behind it on the same channel.
         before = [self.arrived[dst]] if reduce else []
         for k, times in ((0, 1), (1, n - 2)):
             if times < 1:
@@ -104,27 +104,27 @@ class Stages:
 
 
 def rows_of_rings(ranks: int, size: int) -> int:
-    """Rows of a stage of rings of so many ranks each: a round that waits for what was before, and one that repeats."""
+    """Rows of a stage of rings of `size` ranks: a round that waits for the stage before, and one that is repeated."""
     return ranks * (1 + (size > 2))
 
 
 def segments(request: Request) -> int:
-    """How many segments follow each other: as asked, else 1 (only all_reduce may be cut)."""
+    """Number of segments: as requested, else 1 (only all_reduce may be cut)."""
     return request.chunks or 1
 
 
 def all_reduce(request: Request) -> Schedule:
-    """Reduce-scatter inside, all-reduce across, all-gather inside."""
+    """Reduce-scatter inside nodes, all-reduce across nodes, all-gather inside nodes."""
     return _schedule(request, segments(request))
 
 
 def reduce_scatter(request: Request) -> Schedule:
-    """Reduce-scatter inside, then across."""
+    """Reduce-scatter inside nodes, then across nodes."""
     return _schedule(_in_order(request), 1)
 
 
 def all_gather(request: Request) -> Schedule:
-    """All-gather across, then inside."""
+    """All-gather across nodes, then inside nodes."""
     return _schedule(_in_order(request), 1)
 
 
@@ -162,13 +162,14 @@ def _schedule(request: Request, cut: int) -> Schedule:
 
 
 def as_ring(request: Request) -> Request:
+    """The request for one ring through all ranks, node after node."""
     return replace(request, rank_order=tuple(place for node in equal_nodes(request) for place in node), chunks=None)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
     """M nodes of G, N | n, one segment: (G-1)(alpha1 + S/(G beta1)) + (M-1)(alpha2 + S/(G M beta2)).
 
-    Twice that for all_reduce. beta2 is a rank's share of its NIC.
+    all_reduce takes twice that. beta2 is a rank's share of its NIC.
     """
     nodes = equal_nodes(request)
     m, g, n = len(nodes), len(nodes[0]), request.world_size
@@ -181,7 +182,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     if reducing and not network.hbm_bears(max(inside.rate(1), across.rate)):
         return None
-    # Between the nodes reducing and copying are one ring of twice the steps.
+    # Across nodes the copying rounds continue the reducing ones, so both count as one ring of twice the steps.
     steps = (m - 1) * (reducing + copying)
     if copying and not across.out_of_the_way(steps, inside.latency):
         return None

@@ -1,12 +1,12 @@
-"""Multi ring: over nodes of G ranks, G rings at once, each leaving a node at another rank and so over another card.
+"""Multi ring: over nodes of G ranks, G rings run at once, and each leaves a node over another network card.
 
-Like a housing block with as many mailmen as doors: one ring crosses to the next node over a single card, G of them over
-all. Ring j carries the j-th of G pieces of every rank's part.
+A single ring would cross to the next node over one card and leave the others idle. Ring j carries the j-th of G pieces
+of every rank's part.
 
-In every other node the ranks are visited backwards. Ring j then leaves a node at the place where it enters the next
-one: cards of one place hang on one switch (a rail), so nothing has to change rails (but for an odd number of nodes of
-two ranks, where no order can help). Every card sends for one ring and receives for one, and G - 1 rings leave every
-rank for another one of its node.
+The rings visit the ranks of every other node in reverse order. Ring j then leaves a node at the same place at which it
+enters the next one. Cards of one place are connected to one switch (a rail), so no transfer has to change rails (except
+with an odd number of nodes of two ranks, where no order avoids it). Every card sends for one ring and receives for one,
+and at every rank G - 1 rings go on to another rank of its node.
 
 References
 ----------
@@ -33,18 +33,18 @@ from simulator.collectives.uneven import advance_uneven
 from simulator.records.chunks import split
 from simulator.records.schedule import Schedule
 
-# A closed form looks at every hop of every ring: beyond so many that would take GiB.
+# The closed form has numbers for every hop of every ring; for more hops than this they would take GiB.
 _MOST_HOPS: Final = 2**24
 
 
 def count(request: Request) -> int:
-    """How many rings: as many as a node has ranks; one where there is one node."""
+    """Number of rings: as many as a node has ranks; 1 where there is one node."""
     nodes = equal_nodes(request)
     return len(nodes[0]) if len(nodes) > 1 else 1
 
 
 def orders(request: Request) -> list[tuple[int, ...]]:
-    """Each ring's order of travel; one ring where there is one node, or nodes of one rank."""
+    """Ranks of each ring in its order of travel; one ring where there is one node, or nodes of one rank."""
     nodes = equal_nodes(request)
     size = len(nodes[0])
     if len(nodes) == 1 or size == 1:
@@ -56,7 +56,7 @@ def orders(request: Request) -> list[tuple[int, ...]]:
 
 
 def _turns(nodes: int, size: int) -> list[list[int]]:
-    """Places of a node that ring 0 visits, node by node (modulo size); ring j's are j further on.
+    """For each node its places in the order in which ring 0 visits them; ring j visits those j further on, modulo size.
 
     Examples
     --------
@@ -68,7 +68,8 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
     forth = list(range(size))
     turns = [forth, forth[::-1]] * (nodes // 2)
     if nodes % 2 and size > 2:
-        # The last two nodes of an odd number: in at size - 1 and out at size - 2, in there and out at 0, the first's.
+        # With an odd number of nodes the ring enters the last but one at size - 1 and leaves it at size - 2; it enters
+        # the last one there, and leaves it at 0, where it enters the first node.
         turns[-1:] = [[size - 1, *forth[:-1]], [*forth[-2:0:-1], size - 1, 0]]
     elif nodes % 2:
         turns.append(forth)
@@ -76,20 +77,20 @@ def _turns(nodes: int, size: int) -> list[list[int]]:
 
 
 def plan(request: Request) -> Schedule:
-    """Rings side by side: N-1 rounds of G N transfers, 2(N-1) for all_reduce."""
+    """Plan the rings, which run at once: N-1 rounds of G N transfers, 2(N-1) for all_reduce."""
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
 def flows(request: Request) -> int:
-    """Rings that leave a rank for another one of its node: all but the one that leaves the node."""
+    """Number of rings that go from a rank to another one of its node: all but the one that leaves the node."""
     return max(1, count(request) - 1)
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Exact where no link could be filled by all its flows at once, each at the rate that it has alone.
+    """Time [s] where every link can carry all its flows at once, each at the rate that it has alone; else None.
 
-    Then each hop has its own latency and rate at all times, and a piece goes on in step k when it has come in step
-    k - 1 and the hop is free of the piece before.
+    Then each hop always has the same latency and rate, and a piece moves on in step k when it has arrived in step k - 1
+    and the hop has carried the piece before it.
     """
     n, size = request.world_size, count(request)
     if size == 1:
@@ -102,7 +103,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     if hops is None:
         return None
     parts = [split(int(part), size) for part in split(request.elements, n)]
-    # Rings that are alike in everything end together: one of them is enough.
+    # Rings with equal hops and equal pieces end at the same time, so one of them is computed.
     rows = {
         (tuple(hops[way] for way in own), tuple(int(parts[rank][j]) for rank in order))
         for j, (order, own) in enumerate(zip(rings, ways, strict=True))

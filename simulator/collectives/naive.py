@@ -1,6 +1,6 @@
-"""Naive: everybody sends everything to rank 0, which adds it up and sends the sum to everybody.
+"""Naive: every rank sends its whole array to rank 0, which adds all arrays and sends the sum back to every rank.
 
-Like a meeting in which one person reads out every letter: its port carries (N-1) S each way.
+Rank 0's port carries (N-1) S in each direction, so the time grows with the number of ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Star: 2(alpha + (N-1) S/beta), rank 0's port rules. Dedicated links: 2(alpha + S/beta)."""
+    """Star: 2(alpha + (N-1) S/beta), limited by rank 0's port. Dedicated links: 2(alpha + S/beta)."""
     m = request.world_size - 1
     link = network.port or network.mesh
     if link is None:

@@ -1,8 +1,8 @@
-"""NVLS: the switch adds up. Every GPU sends its array once and gets the sum once; only where a switch can reduce.
+"""NVLS: each node's switch adds the GPUs' arrays and multicasts the sum; needs a switch that can reduce.
 
-Like a vote counted at the desk instead of passed round the table. The g-th rank of a node asks the switch for the sum
-of its part, then has the switch hand it to all, itself included: each GPU sends and receives S(1 + 1/N). Several nodes
-add across, rank by rank in a ring, between the two. The array is cut into segments (`chunks`) that follow each other.
+The g-th of a node's G ranks requests the sum of its part from the switch, then has the switch send it to all ranks of
+the node, itself included: each GPU sends and receives S(1 + 1/G). With several nodes, the g-th ranks of all nodes add
+their sums in a ring between these two stages. The array is cut into segments (`chunks`) that follow each other.
 
 References
 ----------
@@ -19,15 +19,15 @@ from simulator.collectives.hierarchical import Stages, equal_nodes, rows_of_ring
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 
-# Segments that keep the filling of the pipeline (asking, adding, handing out) below a tenth of the time on 8 GPUs.
+# With so many segments, filling the pipeline (request, add, multicast) takes less than a tenth of the time on 8 GPUs.
 SEGMENTS = 8
-# NCCL leaves it out where one GPU of a node takes part (src/transport/nvls.cc, ncclNvlsInit: gpuCount < 2); older
-# versions for two as well, but what was measured over two is nearer to it than to a ring (docs/measured.md).
+# NCCL does not use NVLS where one GPU of a node takes part (src/transport/nvls.cc, ncclNvlsInit: gpuCount < 2); older
+# versions do not for two either, but times measured over two are closer to NVLS than to a ring (docs/measured.md).
 FEWEST = 2
 
 
 def all_reduce(request: Request) -> Schedule:
-    """Ask, add across where there are several nodes, hand out; segment behind segment."""
+    """Reduce at the switches, then across nodes if there are several, then multicast; segment after segment."""
     nodes, cut, n = equal_nodes(request), segments(request), request.world_size
 
     def parts() -> Iterator[Round | Repeat]:
@@ -41,7 +41,7 @@ def all_reduce(request: Request) -> Schedule:
             _hand_out(stages, segment)
         return stages.builder.parts()
 
-    # Each set is asked for by all and brought to its owners, and handed out the other way.
+    # For each set every rank sends to its switch, and every switch to the set's owner; the multicast reverses both.
     at_switch = 2 * len(nodes[0]) * (n + len(nodes))
     across = 2 * rows_of_rings(n, len(nodes)) if len(nodes) > 1 else 0
     rows = cut * (at_switch + across)
@@ -49,7 +49,7 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def segments(request: Request) -> int:
-    """How many segments follow each other: as asked, else 8, but no chunk empty."""
+    """Number of segments: as requested, else up to 8, without empty chunks."""
     return request.chunks or max(1, min(SEGMENTS, request.elements // request.world_size))
 
 
@@ -85,22 +85,22 @@ def _hand_out(stages: Stages, segment: int) -> None:
         stages.builder.end_round()
         for b, (node, up) in enumerate(zip(stages.nodes, ups, strict=True)):
             for r in node:
-                # The owner gets back what it may still be sending to other nodes.
+                # The multicast overwrites the owner's set, which the owner may still be sending to another node.
                 still_read = stages.sent[r] if r == node[g] and stages.sent[r] >= 0 else None
                 stages.builder.send(n + b, r, *part, reduce=False, channel=5 * n + r, after=[up, still_read])
         stages.builder.end_round()
 
 
 def volume(request: Request) -> int:
-    """2 S(1 + 1/G) from and to each of N ranks at its switch, and 2(M-1) S across M nodes."""
+    """2 S(1 + 1/G) between each of N ranks and its switch, and 2(M-1) S across M nodes."""
     nodes = equal_nodes(request)
     m, n = len(nodes), request.world_size
-    # Up: S from every rank, and S in all from a node's owners; down the same.
+    # To the switches: S from every rank, and S in all from the owners of a node's sets; from the switches the same.
     return 2 * (n + m) * request.elements + 2 * (m - 1) * request.elements
 
 
 def never(request: Request) -> bool:
-    """The switch's own traffic is counted too, so it is more than the least between ranks."""
+    """False: the volume counts transfers from switches too, so it is more than the least between ranks."""
     return False
 
 

@@ -1,8 +1,8 @@
-"""Parameter server: workers push their arrays to servers, which add them as they arrive, and pull the sum.
+"""Parameter server: workers push their arrays to servers, which add them in order of arrival, and pull the sum.
 
-Like a bank: everybody pays in, then everybody takes out. Each of k servers holds 1/k of the array. Servers are vertices
-of their own (2 N S on the wire) or live on the first k ranks (2(N-1) S: a host's own part does not travel). With
-`chunks` every server's part is cut into pieces, and a piece is pulled as soon as all have pushed it.
+Each of k servers holds 1/k of the array. Servers are vertices of their own (2 N S on the wire) or run on the first k
+ranks (2(N-1) S: a worker sends nothing to the server on its own host). With `chunks` every server's part is cut into
+pieces, and workers pull a piece as soon as all of them have pushed it.
 
 References
 ----------
@@ -26,14 +26,14 @@ from simulator.records.schedule import Round, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Workers and the servers that they go to.
+    """How many workers and servers there are, and where the servers run.
 
     Attributes
     ----------
     workers, servers : int
         At least 1.
     own : bool
-        Whether servers stand on their own, or live on the first workers.
+        Whether servers are vertices of their own; otherwise they run on the first workers.
     """
 
     workers: int
@@ -48,17 +48,17 @@ class Party:
 
     @property
     def pairs(self) -> int:
-        """Workers and servers that are not on one machine: transfers a way."""
+        """Number of (worker, server) pairs that are not on one machine: transfers in each direction."""
         return (self.workers - (not self.own)) * self.servers
 
     @staticmethod
     def of(request: Request) -> Party:
-        """Those of a request."""
+        """Workers and servers of a request."""
         return Party(request.world_size, request.servers, request.servers_on == "own")
 
 
 def all_reduce(request: Request) -> Schedule:
-    """All pushes of a piece, then all its pulls; a channel for each (worker, server) and direction."""
+    """For each piece all pushes, then all pulls; one channel for each (worker, server) and direction."""
     cut, party = request.chunks or 1, Party.of(request)
 
     def parts() -> Iterator[Round]:
@@ -74,17 +74,17 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def push(party: Party) -> Schedule:
-    """Only the way there: every worker's part of each server's sum."""
+    """Only the pushes: every worker sends its part of each server's sum."""
     return _schedule(party, "push", 1, lambda: iter(_ways(party)[:1]), party.pairs)
 
 
 def pull(party: Party) -> Schedule:
-    """Only the way back: what each server holds, to every worker."""
+    """Only the pulls: every server sends what it holds to every worker."""
     return _schedule(party, "pull", 1, lambda: iter(_ways(party)[1:]), party.pairs)
 
 
 def _ways(party: Party) -> tuple[Round, Round]:
-    """Every worker to every server, and back; neither waits for anything."""
+    """A round of pushes from every worker to every server, and one of pulls back; neither waits for any transfer."""
     n, k, own = party.workers, party.servers, party.own
     places = np.arange(k) + (n if own else 0)
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
@@ -108,20 +108,20 @@ def _schedule(party: Party, operation: str, cut: int, parts: Callable[[], Iterat
 
 
 def volume(request: Request) -> int:
-    """2 N S to servers of their own; 2(N-1) S where each lives on a worker, for any number of servers."""
+    """2 N S with servers on vertices of their own; 2(N-1) S where each runs on a worker, for any number of servers."""
     workers = request.world_size - (request.servers_on == "workers")
     return 2 * workers * request.elements
 
 
 def minimal(request: Request) -> bool:
-    """On the workers' hosts nothing travels twice."""
+    """True where servers run on workers: then no element is sent more often than necessary."""
     return request.servers_on == "workers"
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """Star: k dedicated 2(alpha + max(S, N S/k)/beta), k | n; one on each worker 2(alpha + (N-1) S/(N beta)), N | n.
+    """Star: k of their own 2(alpha + max(S, N S/k)/beta), k | n; one on each worker 2(alpha + (N-1) S/(N beta)), N | n.
 
-    With a full mesh and one on each worker: 2(alpha + S/(N beta)).
+    On a full mesh with one server on each worker: 2(alpha + S/(N beta)).
     """
     n, k = request.world_size, request.servers
     if (request.chunks or 1) != 1 or request.elements % k:

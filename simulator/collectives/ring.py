@@ -1,9 +1,7 @@
-"""Ring: every rank hands a chunk to the next one, again and again.
+"""Ring: in every round each rank sends one chunk to the next rank; N-1 rounds reduce-scatter, N-1 rounds all-gather.
 
-Like passing plates round a table: once to fill them, once more to serve them.
-
-Chunk c ends its reduce-scatter at rank c. It starts at the rank after c on the ring, so its sum is added up in the
-order of travel, and rank c's own part comes last.
+In the reduce-scatter chunk c starts at the rank after c on the ring and ends at rank c. Its sum is therefore added in
+the order of travel, and rank c adds its own part last.
 
 References
 ----------
@@ -30,12 +28,12 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def reduce_scatter(request: Request) -> Schedule:
-    """Leave the sum of chunk c on rank c; N-1 rounds of N transfers."""
+    """Reduce chunk c to rank c; N-1 rounds of N transfers."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
 def all_gather(request: Request) -> Schedule:
-    """Bring chunk r of every rank r to all; N-1 rounds of N transfers."""
+    """Send chunk r of every rank r to all ranks; N-1 rounds of N transfers."""
     return side_by_side(request, 1, lambda: [request.order])
 
 
@@ -49,13 +47,13 @@ def side_by_side(
     request : Request
     rings : int
     in_order : callable () -> sequence of sequence of int
-        The ranks in each ring's order of travel; ring j carries the j-th of as many pieces of each part.
+        The ranks of each ring in its order of travel; ring j carries the j-th of `rings` pieces of each part.
     algorithm : str
 
     Returns
     -------
     Schedule
-        N-1 rounds (2(N-1) for all_reduce) of N transfers a ring; one channel for each ring and source.
+        N-1 rounds (2(N-1) for all_reduce) of N transfers in each ring; one channel for each ring and source.
     """
     n = request.world_size
     steps = n - 1
@@ -76,15 +74,15 @@ def side_by_side(
         table = (orders.T * rings + np.arange(rings)).ravel()
 
         def transfers(start: int, number: int, *, reduce: bool) -> Round:
-            # The sender at place i hands on, in step k of the reduce-scatter, the chunk that started at place i - k and
-            # will end at place i - k - 1; the all-gather goes on in the same way, from step N - 1.
+            # In step k of the reduce-scatter the rank at place i sends the chunk that started at place i - k and will
+            # end at place i - k - 1; the all-gather continues this rule from step N - 1.
             waits = np.where(number > 0, number - n * rings + behind, -1)
             first = ((place - start - 1) % n) * rings + ring
             return Round(src, dst, first, ones, np.full(n * rings, reduce), ring * n + place, waits[:, None])
 
         number = 0
         for reduce, start in phases:
-            # The first round of all waits for nothing, so it stands alone.
+            # The very first round waits for no transfer, so it is not part of the repeated round.
             alone = 1 if number == 0 else 0
             if alone:
                 yield Repeat(transfers(start, 0, reduce=reduce), 1, -rings, table)
@@ -101,7 +99,7 @@ def side_by_side(
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
-    """(N-1)(alpha + ceil(n/N) e / beta), twice for all_reduce: the largest chunk rules every hop [1]_."""
+    """(N-1)(alpha + ceil(n/N) e / beta), twice for all_reduce: the largest chunk sets the time of a step [1]_."""
     link = network.neighbours(request.order)
     if link is None:
         return None

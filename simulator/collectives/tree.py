@@ -1,7 +1,7 @@
-"""Binomial tree: the number of ranks that have (or have given) doubles in each round.
+"""Binomial tree: in each round of a broadcast the number of ranks that have the data doubles; a reduce is the reverse.
 
-Like a telephone chain: who has heard calls one more each round. In round j of a reduce every rank whose lowest set bit
-is j, counted from the root, sends to the rank 2^j below; a broadcast is its mirror, the farthest first.
+Ranks are numbered from the root. In round j of a reduce every rank whose lowest set bit is j sends to the rank whose
+number is smaller by 2^j; a broadcast runs these rounds backwards, so the farthest rank receives first.
 
 References
 ----------
@@ -25,7 +25,7 @@ def reduce(request: Request) -> Schedule:
 
 
 def broadcast(request: Request) -> Schedule:
-    """Hand the root's array out in ceil(log2 N) rounds."""
+    """Send the root's array to all ranks in ceil(log2 N) rounds."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
 
 
@@ -39,12 +39,12 @@ def all_reduce(request: Request) -> Schedule:
 
 
 def scatter(request: Request) -> Schedule:
-    """Hand out halves, quarters, ...: each rank passes on what belongs to those below it."""
+    """Send halves, quarters, ...: each rank passes on the parts of the ranks below it in the tree."""
     return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
 
 
 def gather(request: Request) -> Schedule:
-    """Collect towards the root: each rank sends what it and those below it have."""
+    """Collect towards the root: each rank sends its own part and those of the ranks below it in the tree."""
     return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
@@ -65,21 +65,22 @@ def _rounds(n: int) -> range:
 
 
 def _part(request: Request, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
-    """First chunk and count of what hangs below a rank at level j; the range may wrap round the end."""
+    """First chunk and count of the parts of a rank's subtree at level j; the range may wrap round the end."""
     if whole:
         return 0, 1
     return (virtual + request.root) % request.world_size, min(1 << j, request.world_size - virtual)
 
 
 def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -> int | None:
-    """Note the rounds towards the root, and return the last transfer into it."""
+    """Add the rounds towards the root, and return the last transfer into it."""
     n, root = request.world_size, request.root
     arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
     for j in _rounds(n):
         for virtual in range(1 << j, n, 2 << j):
             above = virtual - (1 << j)
             first, count = _part(request, virtual, j, whole=whole)
-            # Adds into one chunk wait for the add before, so the last one stands for all; gathered parts do not meet.
+            # Each add into a chunk waits for the add before, so waiting for the last add is enough; gathered parts are
+            # different chunks, so the transfer waits for all of them.
             after = arrived[virtual][-1:] + arrived[above][-1:] if add else arrived[virtual]
             src, dst = (virtual + root) % n, (above + root) % n
             arrived[above].append(builder.send(src, dst, first, count, reduce=add, channel=src, after=after))
@@ -88,7 +89,7 @@ def _up(builder: ScheduleBuilder, request: Request, *, whole: bool, add: bool) -
 
 
 def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whole: bool) -> None:
-    """Note the rounds away from the root, which starts after `ready`; the farthest rank first."""
+    """Add the rounds away from the root, which starts after `ready`; the farthest rank receives first."""
     n, root = request.world_size, request.root
     arrived: dict[int, int | None] = {0: ready}
     for j in reversed(_rounds(n)):
@@ -101,7 +102,7 @@ def _down(builder: ScheduleBuilder, request: Request, ready: int | None, *, whol
 
 
 def volume(request: Request) -> int:
-    """(N-1) S a way; scatter and gather send each part once a level that it passes."""
+    """(N-1) S in each direction; scatter and gather send each part once for each level that it passes."""
     if request.operation not in ("scatter", "gather"):
         return least_volume(request)
     n, root = request.world_size, request.root
@@ -109,7 +110,7 @@ def volume(request: Request) -> int:
 
 
 def minimal(request: Request) -> bool:
-    """Scatter and gather send parts more than once, from 4 ranks on."""
+    """False for scatter and gather from 4 ranks on, because they send some parts more than once."""
     return request.operation not in ("scatter", "gather") or request.world_size < 4
 
 
