@@ -1,1 +1,1 @@
-"""Collectives: one file an algorithm -> Schedule; and the proof that it keeps its promise, without a clock."""
+"""Collective operations: one module per algorithm plans a Schedule; others choose, predict and verify. No clock."""

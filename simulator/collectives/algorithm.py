@@ -1,6 +1,6 @@
-"""What an algorithm file declares: its operations, what they send, and what they take on an idle network.
+"""The record that an algorithm's module declares: its operations, their schedules, volume and time on an idle network.
 
-Rule: an algorithm is described here and played elsewhere. One shared test holds every algorithm to what it declares.
+Rule: this record describes an algorithm, and engines play it. A shared test checks every algorithm against its record.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ OPERATIONS: Final = (
 )
 ROOTED: Final = ("broadcast", "reduce", "scatter", "gather")
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
-# Where so many answer one rank at once, switches' buffers overflow, and neither those nor congestion is modelled: TCP
-# breaks down at some twenty senders, DCTCP holds out to some 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1;
-# recalled). MPICH has no such exchange among its choices (Thakur, Rabenseifner & Gropp, IJHPCA 2005).
+# Largest group for which `auto` picks an algorithm in which all ranks send to one at once. With more senders buffers of
+# switches overflow, and the simulator models neither buffers nor congestion: TCP's throughput collapses at some twenty
+# senders, DCTCP's at some 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1; recalled). MPICH does not choose such an
+# exchange (Thakur, Rabenseifner & Gropp, IJHPCA 2005).
 MOST_TO_ONE: Final = 64
 
 
@@ -44,17 +45,17 @@ class Request:
     elements : int
         Elements of the whole array.
     root : int
-        Place in the group.
+        The root's place in the group.
     rank_order : tuple of int
-        For ring and chain: the places in the group in the order of travel; empty for 0, 1, 2, ...
+        For ring and chain: places in the group in the order in which data travels; empty for 0, 1, 2, ...
     chunks : int or None
-        Pipeline pieces, where an algorithm has them; None for its own choice.
+        Number of pipeline pieces, for algorithms that have them; None for the algorithm's own choice.
     servers : int
-        How many parameter servers.
+        Number of parameter servers.
     servers_on : {"own", "workers"}
-        As vertices of their own, or on the ranks.
+        Whether servers are vertices of their own or run on the ranks.
     nodes : tuple of tuple of int
-        Places in the group, node by node; empty where the topology knows none.
+        Places in the group, node by node; empty where the topology has no nodes.
     """
 
     operation: str
@@ -85,7 +86,7 @@ class Request:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The rank order written out."""
+        """`rank_order`, with its default 0, 1, 2, ... written out."""
         return self.rank_order or tuple(range(self.world_size))
 
 
@@ -96,7 +97,7 @@ class Sizes:
     Attributes
     ----------
     copied, reduced : int
-        On the wire, where it is only copied and where it is reduced [B].
+        On the wire, for an element that the receiver copies, and for one that it adds [B].
     """
 
     copied: int
@@ -104,7 +105,7 @@ class Sizes:
 
 
 class Auxiliary(Enum):
-    """Participants of a schedule that are no ranks: what they are on the cluster."""
+    """Which kind of vertices take part in a schedule besides the ranks."""
 
     NONE = "nobody"
     SERVERS = "server"
@@ -118,32 +119,32 @@ ClosedForm = Callable[[Request, Sizes, IdleNetwork], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to carry out some operations.
+    """How one algorithm carries out its operations.
 
     Attributes
     ----------
     plans : mapping of operation to function (Request) -> Schedule
     volume : function (Request) -> int
-        Elements that it puts on the wire in all, each transfer counted once.
+        Elements that all transfers together put on the wire.
     minimal : function (Request) -> bool
-        Whether that is the least possible.
+        Whether that volume is the least possible.
     closed_form : function (Request, Sizes, IdleNetwork) -> float or None
-        Time on an idle network [s], where there is an exact form; else None.
+        Time on an idle network [s], where an exact formula is known; else None.
     options : tuple of str
-        Which of rank_order, chunks, servers, nodes it listens to.
+        Which of the request's rank_order, chunks, servers, nodes the algorithm uses.
     flows : function (Request) -> int
-        How many of its flows from one rank into its node a machine's rate cap holds together: each gets that part.
+        How many flows from one rank to others of its node share a machine's rate cap; each gets an equal part.
     fewest_in_node : int
-        A machine runs it by itself for groups with so many ranks in every node.
+        Fewest ranks in every node for which a machine uses this algorithm without being asked.
     most_by_choice : int or None
-        Ranks of the largest group that is given to it where nobody asks for it and others can do it too.
+        Most ranks for which `auto` picks it while other algorithms can run too; None for no limit.
     auxiliary : Auxiliary
-        What takes part beside ranks: parameter servers with machines of their own, where the request has them there;
-        the reducing switch of each node.
+        What takes part besides ranks: parameter servers, if the request gives them vertices of their own; or the
+        reducing switch of each node.
     whole : tuple of str
-        Operations whose array is not cut into pieces, though `chunks` is an option of others.
+        Operations that do not cut their array into pieces, although `chunks` is an option of others.
     examples : function (ranks) -> iterable of Example
-        Settings that shared tests play it in.
+        Settings in which shared tests play it.
     """
 
     plans: Mapping[str, Plan]
@@ -160,7 +161,7 @@ class Algorithm:
 
 
 def least_volume(request: Request) -> int:
-    """Fewest elements on the wire that any algorithm can do with.
+    """Fewest elements that any algorithm for this operation has to put on the wire.
 
     Sources: Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009;
     Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 2005.
@@ -181,5 +182,5 @@ def own_part(request: Request, rank: int) -> int:
 
 
 def always(request: Request) -> bool:
-    """An algorithm that never sends more than the least."""
+    """True: the algorithm always sends the least volume."""
     return True

@@ -1,6 +1,7 @@
-"""Which algorithms exist: one module of this folder each, found by itself.
+"""Lists the algorithms that exist: every module of this folder that declares an ALGORITHM.
 
-Rule: a module is an algorithm if it has an ALGORITHM; its name is the algorithm's name in scenario files.
+Rule: nobody registers an algorithm; its module is imported and searched for ALGORITHM, and the module's name is the
+algorithm's name in scenario files.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ def _algorithms() -> dict[str, Algorithm]:
 
 
 def names() -> tuple[str, ...]:
-    """Every algorithm, sorted."""
+    """Names of all algorithms, sorted."""
     return tuple(sorted(_algorithms()))
 
 
 def find(name: str) -> Algorithm:
-    """The algorithm of a name; UnknownNameError with "did you mean" otherwise."""
+    """The algorithm with this name; raises UnknownNameError with "did you mean" where there is none."""
     if name not in _algorithms():
         raise UnknownNameError("algorithm", name, names())
     return _algorithms()[name]

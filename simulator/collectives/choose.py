@@ -1,7 +1,7 @@
-"""Choosing an algorithm by its foreseen time, and saying why.
+"""Chooses the algorithm with the shortest predicted time, and gives the reason as text.
 
-Rule: decided when planning, without a clock: from closed forms where they are exact, else from estimates, which are
-called so.
+Rule: the choice is made when planning, without a clock: from closed forms where they are exact, else from estimates,
+which the reason marks with "about".
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from simulator.basics.units import format_time
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm and its foreseen time.
+    """An algorithm and its predicted time.
 
     Attributes
     ----------
     name : str
     predicted : float or None
-        Time on an idle network [s]; None where nobody can say.
+        Time on an idle network [s]; None where neither a closed form nor an estimate gives one.
     exact : bool
-        Whether that is a closed form's.
+        Whether the time comes from a closed form.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Candidate:
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
-    """Name the fastest algorithm, and why; ties go to an exact form, then to the first name.
+    """Name the fastest algorithm, and the reason; ties go to an exact time, then to the first name in the alphabet.
 
     Examples
     --------

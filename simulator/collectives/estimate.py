@@ -1,7 +1,8 @@
-"""About how long a collective takes where no closed form is exact: good enough to choose by, never reported as a time.
+"""Estimates a collective's time where no closed form is exact; used to choose an algorithm, never reported as a time.
 
-Rule: no clock. Transfers of one round are taken to flow at once and to share links evenly; each then follows the rule
-of transfers along what it waits for. No answer is below what the busiest link needs for its bytes.
+Rule: no clock. All transfers of a round are assumed to flow at once and to share links evenly; the rule of transfers
+then gives each one's start from the ends of those that it waits for. No estimate is shorter than the time that the
+busiest link needs for its bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from simulator.records.program import Collective
 from simulator.records.transfer_rule import enter
 from simulator.records.transfers import write_out
 
-# Beyond this many transfers estimating would take seconds; such candidates are left out.
+# Most transfers of a schedule that is estimated; with more, the estimate itself would take seconds.
 _MOST = 20_000
 
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:
-    """Time from the start to the last end [s], or None where there are too many transfers to look at."""
+    """Time from the start to the end of the last transfer [s]; None where there are too many transfers to estimate."""
     if op.schedule.has_more_than(_MOST):
         return None
     transfers = write_out(op.schedule)

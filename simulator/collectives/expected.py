@@ -1,7 +1,7 @@
-"""What a collective must give, bit for bit, when its transfers end in a given order. No clock, no buffers.
+"""Computes what a collective must give, bit for bit, when its transfers end in a given order, and judges results by it.
 
-Rule: independent of the engines. Every rank's chunk is written as an expression over the inputs ("((2 + 3) + 0) + 1");
-each different expression is evaluated once. Like checking a bill by adding up the receipts, not by watching the till.
+Rule: independent of the engines, without a clock or buffers. Every rank's chunk is written as an expression over the
+inputs ("((2 + 3) + 0) + 1"), and each different expression is evaluated once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
 
-# ("input", rank) | ("add", term, term) | ("total", term): a complete sum, divided and rounded for good |
-# ("rounded", term): a partial sum that travelled in the payload's dtype
+# ("input", rank) | ("add", term, term) | ("total", term): a complete sum, divided (average) and rounded to its
+# final dtype | ("rounded", term): a partial sum that was sent in the payload's dtype
 Term = tuple[str, int] | tuple[str, int, int]
-# A transfer as it concerns one chunk: source, destination, whether it is added.
+# A transfer of one chunk: source, destination, whether the destination adds it.
 Step = tuple[int, int, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How the numbers are added.
+    """How a collective adds numbers: dtypes and operation.
 
     Attributes
     ----------
@@ -48,12 +48,12 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a collective's results compare.
+    """How a collective's results compare with the expected ones.
 
     Attributes
     ----------
     wrong : int
-        Elements, over all ranks, unlike the replay in the played order.
+        Elements, over all ranks, that differ from the replay in the played order.
     max_abs_error : float
         Largest distance from the exact result.
     overflowed : int
@@ -67,7 +67,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Expressions of one chunk: who holds which, and what is buffered."""
+    """Expressions of one chunk: which one each participant holds, and which ones it has buffered."""
 
     world_size: int
     reduction_order: ReductionOrder
@@ -89,7 +89,7 @@ class _Chunk:
         return self.term(("add", a, b), self.origins[a] | self.origins[b])
 
     def settle(self, participant: int) -> None:
-        """Add what is buffered, in rank order, the own part in its place."""
+        """Add what the participant has buffered, in rank order, with its own part in its place."""
         waiting = self.buffered.pop(participant, [])
         if not waiting:
             return
@@ -115,7 +115,7 @@ class _Chunk:
             self.held[dst] = value
 
     def finish(self, value: int, *, keep: bool) -> int:
-        """What is left of a sum when it is copied: a complete one is final, a partial one is rounded to travel."""
+        """A sum after a copy: a complete one is final, a partial one is rounded, but not at its sender (`keep`)."""
         if not self.rounds or self.terms[value][0] in ("input", "total", "rounded"):
             return value
         if self.origins[value] == (1 << self.world_size) - 1:
@@ -140,7 +140,7 @@ def judge(
         Transfer numbers in the order in which they ended.
     numbers : Numbers
     inputs, results : sequence of array, one a rank
-        Whole buffers, as `inputs.buffers` lays them out: chunks in order.
+        Whole buffers in the layout of `inputs.buffers`: chunks in order.
     """
     steps = list(zip(transfers.src.tolist(), transfers.dst.tolist(), transfers.reduce.tolist(), strict=True))
     carried: list[list[Step]] = [[] for _ in range(schedule.chunks)]
@@ -181,10 +181,10 @@ def _judge_chunk(
     wrong, error = 0, 0.0
     for number, ranks in wanted.items():
         term, expected = expressions.terms[number], values[number]
-        # A "total" has been divided and rounded when it was copied; every other sum is finished here, at its owner.
+        # A "total" was divided and rounded when it was copied; every other sum is still at its owner: finish it here.
         if reduced and not (expressions.rounds and term[0] == "total"):
             expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
-        # An input that is merely copied is exact, and its distance is not worth a pass over the array.
+        # An input that was only copied is exact, so its distance need not be computed.
         if reduced or term != ("input", origins.bit_length() - 1):
             error = max(error, _distance(expected, truth))
         for rank in ranks:
@@ -196,7 +196,7 @@ def _judge_chunk(
 
 
 def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numbers) -> _Chunk:
-    """Expressions of a chunk after all its transfers, in the order given."""
+    """Build the expressions of a chunk by replaying all its transfers in the order given."""
     rounds = np.dtype(numbers.accumulate) != numbers.dtype.numpy
     expressions = _Chunk(schedule.world_size, schedule.reduction_order, rounds, {})
     for rank in holders(schedule, chunk):
@@ -207,7 +207,7 @@ def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numb
 
 
 def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tuple[dict[int, list[int]], int]:
-    """Each term that ranks were promised, with these ranks, and the origins that it holds, the same for all."""
+    """Each term that ranks must hold at the end, with these ranks; and its origins, which are the same for all."""
     wanted: dict[int, list[int]] = {}
     origins, n = 0, schedule.world_size
     for rank in (chunk % n,) if schedule.operation == "all_to_all" else range(n):

@@ -1,6 +1,7 @@
-"""Whether an idle network is regular enough for a closed form: routes alike on a star, a mesh or a ring.
+"""Decides whether an idle network is regular enough for a closed form: equal routes on a star, a full mesh or a ring.
 
-Rule: says None rather than something that is nearly true. A closed form may use only what this file vouches for.
+Rule: the answer is None where a regularity holds only approximately. A closed form may rely only on regularities that
+this module confirms.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 
 @dataclass(frozen=True, slots=True)
 class AlikeRoutes:
-    """Routes that are all alike.
+    """What routes have in common that are all alike.
 
     Attributes
     ----------
     latency : float
-        Of a whole route [s].
+        Latency of a whole route [s].
     bandwidth : float
-        Of its narrowest link [B/s].
+        Bandwidth of a route's narrowest link [B/s].
     rate_cap : float
-        Bound on one flow [B/s].
+        Upper bound on the rate of one flow [B/s].
     """
 
     latency: float
@@ -39,22 +40,22 @@ class AlikeRoutes:
     rate_cap: float
 
     def rate(self, sharing: int) -> float:
-        """Rate of each of so many flows on the same link [B/s]."""
+        """Rate of each flow where `sharing` flows use the same link [B/s]."""
         return min(self.bandwidth / sharing, self.rate_cap)
 
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """Rings through nodes.
+    """Rings that go from node to node.
 
     Attributes
     ----------
     latencies : tuple of float
         From each node to the next [s].
     rate : float
-        Of each flow [B/s].
+        Rate of each flow [B/s].
     beside : bool
-        Whether rings inside the nodes take some of their links.
+        Whether rings inside the nodes use some of the same links.
     """
 
     latencies: tuple[float, ...]
@@ -62,10 +63,10 @@ class Across:
     beside: bool = False
 
     def latency(self, steps: int) -> float:
-        """Latencies that so many steps of the ring add up to where they are worst [s].
+        """Largest sum of latencies over so many successive steps of the ring [s].
 
-        On a ring of equal chunks and rates a chunk that moves on in every step is never overtaken, so after K steps the
-        last rank has behind it the K hops in a row with the largest sum.
+        On a ring with equal chunks and rates a chunk that moves on in every step never has to wait, so the last rank to
+        end K steps ends after the K successive hops with the largest sum of latencies.
         """
         whole, rest = divmod(steps, len(self.latencies))
         twice = self.latencies * 2
@@ -73,10 +74,11 @@ class Across:
         return whole * sum(self.latencies) + max(windows)
 
     def out_of_the_way(self, steps: int, within: float) -> bool:
-        """Whether nothing still leaves a node after so many steps when a ring inside it, of this latency [s], goes on.
+        """Whether a node has sent its last chunk when a ring inside it, of latency `within` [s], needs its links.
 
-        Where a node has got its last chunk behind it are the K hops up to it, and where it has sent its own the K hops
-        that end one later: they differ by the hop out of it and the first of the others.
+        A node receives its last chunk after the K hops that end at it, K = steps; `within` later the ring inside begins
+        to send. The node has sent its own last chunk after the K hops that end one hop later. These two sums of
+        latencies differ by the hop out of the node and the first hop of the former.
         """
         places = range(len(self.latencies))
         apart = [self.latencies[node] - self.latencies[(node - steps) % len(places)] for node in places]
@@ -85,19 +87,19 @@ class Across:
 
 @dataclass(frozen=True, slots=True)
 class IdleNetwork:
-    """What is regular about the network between some participants.
+    """The idle network between some participants, and in which respects it is regular.
 
     Attributes
     ----------
     cluster : Cluster
     vertices : tuple of str
-        Of the participants; servers behind the ranks.
+        Vertices of the participants: ranks first, then auxiliaries.
     group : tuple of int
         Ranks of the cluster that take part.
     startup : float
-        [s]
+        Time that every collective pays before its first transfer [s].
     rate_cap, cross_rate_cap : float
-        Bound on each flow [B/s], and on those between nodes.
+        Upper bounds on the rate of each flow: inside a node, and between nodes [B/s].
     """
 
     cluster: Cluster
@@ -109,7 +111,7 @@ class IdleNetwork:
 
     @property
     def port(self) -> AlikeRoutes | None:
-        """Every participant has one link to and one from the same switch, all alike, and no other way: a star."""
+        """Star: every participant has one link to and one from the same switch, all alike, and no other route."""
         names = self.vertices
         first = self._hop(0, 1)
         if not all(name in self.cluster.graph for name in names) or len(first.route.links) != 2:
@@ -128,28 +130,28 @@ class IdleNetwork:
 
     @property
     def mesh(self) -> AlikeRoutes | None:
-        """Every pair of participants has links of its own, all alike: a full mesh."""
+        """Full mesh: every pair of participants has links of its own, all alike."""
         if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
         return _alike(self._hops(permutations(range(len(self.vertices)), 2)))
 
     def neighbours(self, order: Sequence[int]) -> AlikeRoutes | None:
-        """Along a closed ring of participants every hop has links of its own, all alike."""
+        """Closed ring in this order: every hop has links of its own, all alike."""
         return _alike(self._round(order))
 
     def line(self, order: Sequence[int]) -> AlikeRoutes | None:
-        """The same along an open line."""
+        """Open line in this order: every hop has links of its own, all alike."""
         return _alike(self._hops(pairwise(order)))
 
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
-        """Inside every node each ring hop has links of its own, alike in all nodes."""
+        """A ring inside every node: each hop has links of its own, alike in all nodes."""
         return _alike([hop for node in nodes for hop in self._round(node)])
 
     def across(self, nodes: Sequence[Sequence[int]]) -> Across | None:
-        """Rings through the same place of every node, if they share their narrowest links evenly and keep step.
+        """Rings through the same place of every node, if they share their narrowest links evenly and run in step.
 
-        Latencies may differ from one pair of nodes to the next; then no link may serve two pairs, for flows of
-        different pairs would not meet at the same time each round, nor a ring inside a node that is of neither end.
+        Latencies may differ between pairs of nodes. Then flows of different pairs would not overlap in the same way in
+        each round, so no link may serve two pairs, nor a pair and a ring inside a node that is not of this pair.
         """
         pairs = list(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
         hops = self._hops((a[i], b[i]) for a, b in pairs for i in range(len(nodes[0])))
@@ -162,7 +164,8 @@ class IdleNetwork:
         latencies = [
             {hop.route.latency for hop in hops[k : k + len(nodes[0])]} for k in range(0, len(hops), len(nodes[0]))
         ]
-        # By node the pairs that are on the links inside it: from it to the next one, and from the one before.
+        # For each node the pairs that use links of the ring inside it. A pair has the number of its first node, so a
+        # node's own pairs have its number and the number before.
         beside = [self._served(node, users) for node in nodes]
         apart = all(len(set(served)) == 1 for served in users.values()) and all(
             served <= {node, (node - 1) % len(nodes)} for node, served in enumerate(beside)
@@ -179,9 +182,9 @@ class IdleNetwork:
     def undisturbed(
         self, flows: Mapping[tuple[int, int], int], *, reducing: bool
     ) -> dict[tuple[int, int], AlikeRoutes] | None:
-        """Hops of so many flows each that never hold each other back, however they meet.
+        """Routes of hops, with so many flows each, if no flow ever slows another one down; else None.
 
-        So it is where the rates that the flows have alone add up to no more than any link, and any HBM, can bear.
+        That is so where the rates that the flows have alone add up to at most what each link and each HBM can carry.
         """
         hops = dict(zip(flows, self._hops(flows), strict=True))
         links = {way: AlikeRoutes(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
@@ -198,20 +201,20 @@ class IdleNetwork:
         return None if reducing and not self.hbm_bears(max(arriving.values())) else links
 
     def hbm_bears(self, arriving: float) -> bool:
-        """Whether every rank's HBM keeps up with reducing at this rate [B/s]."""
+        """Whether every rank's HBM can sustain reducing data that arrives at this rate [B/s]."""
         return all(
             HBM_PER_REDUCED_BYTE * arriving <= self.cluster.hbm_bandwidth(rank) * (1 + SUM_OF_RATES)
             for rank in self.group
         )
 
     def _ways_beside(self, hub: str) -> bool:
-        """Whether a link, or two over another vertex than the hub, lead from one participant to another."""
+        """Whether one link, or two over a vertex other than the hub, lead from one participant to another."""
         graph, names = self.cluster.graph, set(self.vertices)
         sources: dict[str, set[str]] = defaultdict(set)
         for name in self.vertices:
             for vertex in graph.successors(name):
                 sources[vertex].add(name)
-        # Links of one direction: who reaches a vertex need not be reached from it.
+        # Links have one direction: a participant with a link to a vertex need not have a link from it.
         targets = {vertex: names.intersection(graph.successors(vertex)) for vertex in sources if vertex != hub}
         ways = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
         return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in ways)
@@ -234,20 +237,20 @@ class IdleNetwork:
         return self._hops(zip(order, [*order[1:], order[0]], strict=True))
 
     def _served(self, node: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
-        """Who of the users of links is on those of a ring inside a node."""
+        """Those users of links that share at least one with the ring inside a node."""
         return {user for hop in self._round(node) for link in hop.route.links for user in users.get(link, ())}
 
 
 @dataclass(frozen=True, slots=True)
 class _Hop:
-    """A route, and the machine's bound on a flow that takes it [B/s]."""
+    """A route, and the machine's upper bound on the rate of a flow that takes it [B/s]."""
 
     route: Route
     cap: float
 
 
 def _alike(hops: Sequence[_Hop]) -> AlikeRoutes | None:
-    """The one kind of route that all hops are, each over links of its own."""
+    """What the hops' routes have in common, if they are all alike and no two share a link; else None."""
     used = [link for hop in hops for link in hop.route.links]
     alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
     if len(set(used)) != len(used) or len(alike) != 1:

@@ -1,6 +1,6 @@
-"""Seeded numbers for a collective to work on, different in every rank and element.
+"""Draws seeded input numbers for a collective, fills every rank's buffer with them, and cuts out each rank's result.
 
-Rule: rank r's numbers depend on the seed and r alone, so that adding a rank does not change the others'.
+Rule: rank r's numbers depend on the seed and r alone, so that adding a rank does not change those of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulator.collectives.verify import holders
 from simulator.records.chunks import chunk_starts
 from simulator.records.schedule import Schedule
 
-# Small enough that a few ranks' int8 can be added; more may overflow, which is counted.
+# Small enough that the int8 sum of a few ranks does not overflow; with more ranks it may, and that is counted.
 _INTEGERS: Final = 16
 # From this size on numpy asks Linux for huge pages (numpy release notes 1.22, NUMPY_MADVISE_HUGEPAGE).
 _LARGE: Final = 4 * 2**20
@@ -27,7 +27,7 @@ def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
     """Fill an array with rank r's numbers: unit normals, or integers from -16 to 16 (unsigned: 0 to 16)."""
     generator = np.random.default_rng([seed, rank])
     if dtype.name in ("float64", "float32"):
-        # Straight into its place: a second array costs as much time as the numbers.
+        # Draw straight into the buffer: a second array would take as much time as the numbers.
         generator.standard_normal(out=into, dtype=into.dtype)
     elif dtype.is_float:
         into[...] = generator.standard_normal(len(into), dtype=np.float32).astype(dtype.numpy)
@@ -37,7 +37,7 @@ def draw(rank: int, into: Array, dtype: Dtype, seed: int) -> None:
 
 
 def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
-    """Every rank's buffer before the operation: all chunks in order, those it does not hold yet zero.
+    """Every rank's buffer before the operation: all chunks in order, with zeros in those that it does not hold yet.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
 
 
 def copies(schedule: Schedule, elements: int, drawn: Sequence[Array], dtype: Dtype) -> list[Array]:
-    """Buffers as `buffers` gave them, once more, in memory of their own; what a rank does not hold is not touched."""
+    """Copy what `buffers` drew into new buffers, without touching memory of chunks that a rank does not hold."""
     starts = _starts(schedule, elements)
     made = []
     for part, buffer in zip(_held(schedule, starts), drawn, strict=True):
@@ -73,7 +73,7 @@ def _starts(schedule: Schedule, elements: int) -> list[int]:
 
 
 def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
-    """What each rank holds before the operation: from its first chunk to its last."""
+    """The part of its buffer that each rank holds before the operation: from its first chunk to its last."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for chunk in range(schedule.chunks):
@@ -85,10 +85,10 @@ def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
 
 
 def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
-    """Zeros that take memory as they are written, in large pages only where `part` is about to be filled.
+    """Zeros whose memory Linux allocates page by page when it is written, with huge pages only for `part`.
 
-    In all_to_all a rank writes its row and its column of a square and nothing else. numpy asks the system for large
-    pages everywhere, and a column of small chunks would touch every one of them.
+    In all_to_all a rank writes only its row and its column of a square of chunks. numpy asks for huge pages everywhere,
+    and writing a column of small chunks would allocate every one of them.
     """
     itemsize = dtype.itemsize
     if elements * itemsize < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
@@ -102,7 +102,7 @@ def _zeros(elements: int, dtype: Dtype, part: slice) -> Array:
 
 
 def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array:
-    """What the operation gives a rank, as an array of its own; empty where it promises nothing."""
+    """The array that the operation gives a rank; empty where it gives this rank nothing."""
     starts = _starts(schedule, elements)
     if schedule.operation in ("reduce_scatter", "scatter"):
         return buffer[starts[rank * schedule.pieces] : starts[(rank + 1) * schedule.pieces]].copy()

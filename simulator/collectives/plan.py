@@ -1,7 +1,7 @@
-"""Planning: from "all_reduce 256 MiB over these ranks" to a Program, with the algorithm chosen and its time foreseen.
+"""Plans a collective: turns "all_reduce 256 MiB over these ranks" into a Program, with algorithm and predicted time.
 
-Rule: everything is decided here, before a clock runs: algorithm, nodes, servers' and switches' vertices, start-up and
-rate caps of the machine. No clock, no arrays.
+Rule: this module decides, before a clock runs: algorithm, nodes, vertices of servers and switches, the machine's
+start-up time and rate caps. No clock, no arrays.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Task:
     Attributes
     ----------
     request : Request
-        What; its nodes are filled in from the cluster where they are left empty.
+        The operation; its nodes are filled in from the cluster where they are left empty.
     algorithm : str
         A name of the catalog, or "auto".
     group : tuple of int
-        Ranks.
+        Ranks that take part.
     dtype, reduction : str
     accumulate : {"payload", "float32"}
-        In what partial sums are kept, and travel where they travel.
+        Dtype in which partial sums are kept, and sent where the algorithm sends any.
     messages : tuple of int
-        Elements of each array, where several follow each other; empty for one of request.elements.
+        Elements of each array where several are sent one after another; empty for one array of request.elements.
     wait : float
-        Before the first of them starts [s].
+        Time before the first of them starts [s].
     """
 
     request: Request
@@ -63,14 +63,14 @@ class Plan:
     Attributes
     ----------
     ops : tuple of Collective
-        One a message; all of one group.
+        One for each message; all of one group.
     ranks : int
-        Of the cluster.
+        Number of ranks of the cluster.
     algorithm : str
     why : str
-        Why this algorithm.
+        Why this algorithm was chosen.
     predicted : float or None
-        Time on an idle network [s], where every part of it has an exact closed form.
+        Time on an idle network [s]; None unless every message has an exact closed form.
     """
 
     ops: tuple[Collective, ...]
@@ -81,7 +81,7 @@ class Plan:
 
     @cached_property
     def program(self) -> Program:
-        """What every rank does; nothing on those outside the group."""
+        """The operations of every rank; none for ranks outside the group."""
         group = frozenset(self.ops[0].group)
         return Program(tuple(self.ops if rank in group else () for rank in range(self.ranks)))
 
@@ -92,7 +92,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     Raises
     ------
     ScenarioError
-        The algorithm cannot do this here: an operation it does not have, unequal nodes, no reducing switch, no servers.
+        The algorithm cannot run here: it lacks the operation, nodes are unequal, no switch reduces, no servers.
     """
     if task.reduction == "average" and not find_dtype(task.dtype).is_float:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
@@ -107,7 +107,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     messages = task.messages or (task.request.elements,)
     for number, elements in enumerate(messages):
         part = _cut(cluster, replace(task, request=replace(task.request, elements=elements)), name, algorithm)
-        # Who merges tensors starts a buffer when all ranks have it ready (Horovod's coordinator).
+        # A buffer of merged tensors starts when all ranks have it ready, as with Horovod's coordinator.
         label = task.request.operation if len(messages) == 1 else f"{task.request.operation} {number}"
         op = _collective(cluster, part, name, algorithm, label, why)
         op = replace(op, startup=op.startup + (task.wait if number == 0 else 0.0), together=len(messages) > 1)
@@ -119,7 +119,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
 
 
 def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tuple[int, ...]:
-    """Pack tensors, in order, into buffers of at most so many elements; a larger tensor stands alone.
+    """Pack tensors, in order, into buffers of limited size; a larger tensor gets a buffer of its own.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
     able = [
         name
         for name in catalog.names()
-        # Servers of their own are further machines, which nobody has asked for.
+        # Parameter servers would need further machines, which the user has not asked for.
         if task.request.operation in catalog.find(name).plans and catalog.find(name).auxiliary is not Auxiliary.SERVERS
     ]
     meant = [name for name in able if task.request.world_size <= (catalog.find(name).most_by_choice or math.inf)]
@@ -175,7 +175,7 @@ def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
 
 
 def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
-    """Those that can be run here, and their foreseen times."""
+    """The algorithms that can run here, and their predicted times."""
     candidates = []
     for name in names:
         made = _tried(cluster, task, name)
@@ -188,7 +188,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
 
 
 def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective] | None:
-    """An algorithm on this group; None where it cannot be run: nodes that are not all full, for one, may forbid it."""
+    """An algorithm's collective on this group; None where it cannot run, for example because nodes are not full."""
     algorithm = catalog.find(name)
     if task.request.operation not in algorithm.plans:
         return None
@@ -200,7 +200,7 @@ def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective
 
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
-    """The machine's own number of segments, where it runs this algorithm for this operation and none was asked for."""
+    """Set the machine's own number of segments, if it runs this algorithm for this operation and none was requested."""
     machine = _runs(cluster, task.request)
     if (
         machine is None
@@ -217,14 +217,14 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     dtype = find_dtype(task.dtype)
     machine = _machine(cluster, task.request)
     request = task.request
-    # Before the schedule, which may be long: on most networks no switch reduces.
+    # This may fail, on networks where no switch reduces, so it comes before the schedule, which may be long.
     auxiliaries = _auxiliaries(cluster, task, name, algorithm.auxiliary)
     try:
         schedule = _schedule(name, request)
     except ValueError as error:
         raise ScenarioError(f"collective.algorithm: {name}: {error}") from error
-    # Partial sums travel wide only where each waits for the one before; buffered and arriving ones are sent as they
-    # are.
+    # Only where each add waits for the one before do partial sums travel, and so need the wider dtype; with buffered
+    # adds and adds on arrival ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
     factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
     return Collective(
@@ -247,15 +247,15 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 @lru_cache(maxsize=8)
 def _schedule(name: str, request: Request) -> Schedule:
-    """Groups that do the same side by side have one schedule."""
+    """The schedule of a request, cached, because groups that run the same request at once share it."""
     return catalog.find(name).plans[request.operation](request)
 
 
 def _runs(cluster: Cluster, request: Request) -> MachineCollective | None:
-    """What was measured on this machine for this operation.
+    """The algorithm that this machine runs for an operation, with its measured constants; None where none was measured.
 
-    Where too few ranks of a node take part for what it runs, it goes round as its all-gather does: a ring's all-reduce
-    is a reduce-scatter and an all-gather.
+    Where fewer ranks of a node take part than that algorithm needs, the machine's all-gather stands for it, because a
+    ring's all-reduce is a reduce-scatter and an all-gather.
     """
     own = cluster.collectives.get(request.operation)
     in_node = min(map(len, request.nodes), default=request.world_size)
@@ -265,12 +265,12 @@ def _runs(cluster: Cluster, request: Request) -> MachineCollective | None:
 
 
 def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:
-    """What it runs, else what it runs for the all-reduce, which is nearest to it."""
+    """The machine's constants for an operation; where none were measured, those of the all-reduce as the nearest."""
     return _runs(cluster, request) or cluster.collectives.get("all_reduce")
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:
-    """Vertices of the participants that are no ranks."""
+    """Vertices of the participants that are no ranks: servers or reducing switches."""
     request = task.request
     if auxiliary is Auxiliary.SERVERS and request.servers_on == "own":
         if len(cluster.servers) < request.servers:

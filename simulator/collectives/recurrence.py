@@ -1,20 +1,22 @@
-"""When each hop of a ring has carried its K-th chunk, for chunks of one size, without playing all rounds.
+"""Computes when each hop of a ring has carried its K-th chunk, for chunks of one size, without playing all rounds.
 
-Rule: arithmetic on the hops of one ring, which knows no schedule. Under the rule of transfers hop r ends its k-th chunk
-at
+Rule: arithmetic on the hops of one ring; this module knows no schedule. By the rule of transfers hop r ends its k-th
+chunk at
 
     E_k(r) = max(E_{k-1}(r - 1) + latency(r), E_{k-1}(r)) + takes(r)
 
-that is when the chunk has come and the hop is free. Unrolled, E_K(r) is the longest of all ways that lead there: start
-at a hop s, wait there and on the way for whichever hop is slowest, and move on. A way that moves over the hops s + 1 to
-r has K - (r - s) rounds left to wait in, each best spent at the slowest hop that it passes:
+because the chunk must have arrived and the hop must be free. Unrolled, E_K(r) is the length of the longest path that
+ends there. A path starts at a hop s; in each round it either moves to the next hop or waits at its hop, which adds that
+hop's `takes`. A path over the hops s + 1 to r waits in K - (r - s) rounds, and it is longest if it does so at its
+slowest hop:
 
     E_K(r) = max over s of  E_0(s) + sum over i = s + 1 .. r of (latency(i) + takes(i))
                             + (K - (r - s)) x the largest of takes(s .. r)
 
-Seen from r backwards the largest so far changes only at the hops that are slower than all between them and r. Behind
-the slowest hop of the ring it changes no more: there a maximum over a window is left. Before it each of the slower hops
-has a best start of its own, which does not depend on r. On links in random order that makes N log N steps.
+As s goes backwards from r, the largest of takes(s .. r) changes only at hops that are slower than all between them and
+r. Once s has passed the slowest hop of the ring it changes no more, so for these s a maximum over a window remains. For
+each of the slower hops nearer to r one start s is best, and it does not depend on r. Links in random order take N log N
+steps.
 """
 
 from __future__ import annotations
@@ -28,25 +30,26 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 
-# What decides between two ways to the same numbers, in elements that numpy adds meanwhile (measured on one core; the
-# choice changes no result): one call of numpy (0.4 us), calls that the formula makes for a ring, and its work on a hop.
+# Costs that decide between the formula and computing all rounds, which give the same numbers. _CALL: a numpy call
+# (0.4 us), in elements that numpy adds in that time (measured on one core). _SOLVING: calls that the formula makes for
+# a ring. _HOP: the formula's work on a hop, in elements.
 _CALL: Final = 1500
 _SOLVING: Final = 200
 _HOP: Final = 2000
-# Hops in sorted order have N^2 pairs; where there are more than this for a hop, rounds are tried instead.
+# N hops sorted by time have some N^2 pairs; with more than this per hop, rounds are computed one by one instead.
 _MOST_PAIRS: Final = 400
 
 
 def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """Ends after so many further rounds.
+    """Ends of all hops after so many further rounds.
 
     Parameters
     ----------
     end : float array, shape (rings, hops)
         When each hop ended its last chunk; it begins the next no earlier [s].
     latency, takes : float array, shape (rings, hops)
-        Of each hop, and how long a chunk takes on it [s]. Hop r goes on with what hop r - 1 has brought, hop 0 with
-        what the last one has.
+        Latency of each hop, and how long a chunk takes on it [s]. Hop r next carries what hop r - 1 has brought, hop 0
+        what the last hop has.
     rounds : int
     """
     rings, hops = end.shape
@@ -57,8 +60,8 @@ def advance(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
 
 
 def _solved(end: Floats, latency: Floats, takes: Floats, rounds: int) -> Floats:
-    """One ring by the formula, or by rounds where its hops are in such an order that these are fewer."""
-    # The slowest hop first: then no way over slower and slower hops goes round the corner.
+    """Advance one ring by the formula, or by rounds where its hops are in an order in which that costs less."""
+    # Rotate the slowest hop to the front: then no sequence of ever slower hops wraps round the end.
     turn = int(np.argmax(takes))
     slower = _slower(np.roll(takes, -turn))
     if slower.pairs > _MOST_PAIRS * len(end):
@@ -75,12 +78,12 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
     end, latency : float array, shape (hops,) or (rings, hops)
         As in `advance`.
     takes : iterable of float array
-        For each round how long the chunk takes that each hop carries in it [s]; read before the next is asked for.
+        For each round the time that each hop needs for its chunk [s]; read before the next array is requested.
     """
     now = np.concatenate([end[..., -1:], end], axis=-1)
     behind, own = now[..., :-1], now[..., 1:]
     come = np.empty_like(end)
-    # `transfer_rule.enters`, in place: three calls of numpy are all that a round costs.
+    # `transfer_rule.enters`, in place, so that a round costs only three calls of numpy.
     for of_round in takes:
         np.add(behind, latency, out=come)
         np.maximum(come, own, out=come)
@@ -91,16 +94,16 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Slower:
-    """For each hop the nearest ones that are slower; -1 behind the slowest.
+    """For each hop the nearest slower hops, except the slowest of the ring; -1 where there is none.
 
     Attributes
     ----------
     behind, ahead : int array
-        Nearest slower hop on either side.
+        Nearest slower hop with a lower number, and with a higher one.
     equal : list of (int, int)
-        Neighbours among equally slow hops with none slower between them, the earlier one first, in order.
+        Successive hops that are equally slow, with none slower between them; the earlier one first, in order.
     pairs : int
-        How many hops and slower ones there are on the way to the slowest, both ways.
+        Number of pairs of a hop and a hop that `behind` leads to from it: a measure of the formula's work.
     """
 
     behind: Ints
@@ -110,7 +113,7 @@ class _Slower:
 
 
 def _slower(takes: Floats) -> _Slower:
-    """Look both ways; hop 0 is the slowest."""
+    """Find the nearest slower hops on both sides; hop 0 is the slowest."""
     own, slowest = takes.tolist(), float(takes[0])
     behind, ahead = [-1] * len(own), [-1] * len(own)
     equal, waiting, pairs = [], list[int](), 0
@@ -129,22 +132,22 @@ def _slower(takes: Floats) -> _Slower:
             behind[hop] = waiting[-1]
         waiting.append(hop)
         pairs += len(waiting)
-    # A hop that an equal one has put aside goes on to whatever is slower than that.
+    # A hop that left the stack for an equally slow one has the same slower hop ahead as that one.
     for first, second in reversed(equal):
         ahead[first] = ahead[second]
     return _Slower(np.array(behind), np.array(ahead), equal, pairs)
 
 
 def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _Slower) -> Floats:
-    """The formula; hop 0 is the slowest."""
+    """Evaluate the formula for one ring; hop 0 is the slowest."""
     hops, slowest = len(end), float(takes[0])
     laps = -(-rounds // hops)
-    # Position x is hop x mod hops; those of the last lap are asked for, all others are starts.
+    # Position x is hop x mod hops. Ends are computed for the last lap; paths start at these or at earlier positions.
     passed = np.cumsum(np.tile(latency + takes, laps + 1))
     start = np.tile(end, laps + 1) - passed
     asked = np.arange(laps * hops, (laps + 1) * hops)
     longest = np.full(hops, -np.inf)
-    # Starts behind the last of the slowest hops: there the slowest hop passed is known.
+    # Paths that start at the last of the slowest hops or before it: their slowest hop is known.
     at_slowest = takes == slowest
     last = np.maximum.accumulate(np.where(at_slowest, np.arange(hops), 0)) + laps * hops
     first = asked - rounds
@@ -156,11 +159,11 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
 
 
 def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offset: int) -> Floats:
-    """Ways that do not pass the slowest hop; -inf where there is none."""
+    """Longest path to each hop that does not pass the slowest hop; -inf where there is none."""
     hops = len(start)
     place = np.arange(hops)
     fast = np.flatnonzero(takes < takes[0])
-    # The best start of each hop as the slowest of its way.
+    # For each hop the best start of paths on which it is the slowest hop.
     best = np.full(hops, -np.inf)
     begin, at = fast, fast
     while len(at):
@@ -179,7 +182,7 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
 
 
 def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
-    """The largest of values[first .. last], for many windows at once: two windows of a power of two cover each."""
+    """Largest of values[first .. last] for many windows at once; two windows of a power of two cover each window."""
     longest = np.empty(len(first))
     level = np.frexp(last - first + 1)[1] - 1
     table, width = values, 1

@@ -1,10 +1,10 @@
-"""Adding arrays as hardware does: one rounding an addition, in the dtype asked for.
+"""Adds arrays (or multiplies them, ...) as hardware does: one rounding for each addition, in the array's dtype.
 
-Rule: numpy arrays in, numpy arrays out, in place where said; nothing here knows a rank or a clock.
+Rule: functions take and give numpy arrays, in place where they say so; nothing here knows a rank or a clock.
 
-16-bit and 8-bit floats are added in float32 and rounded. That is the correctly rounded result: float32's 24 bits are at
-least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), so rounding twice does no harm (Figueroa, "When is
-double rounding innocuous?", SIGNUM 1995).
+16-bit and 8-bit floats are added in float32 and rounded. That gives the correctly rounded result: float32's 24 bits are
+at least 2 p + 2 for p = 11 (float16), 8 (bfloat16), 4 and 3 (fp8), so the second rounding changes nothing (Figueroa,
+"When is double rounding innocuous?", SIGNUM 1995).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPERATORS: Final[dict[str, Callable[..., Array]]] = {
     "product": np.multiply,
 }
 REDUCTIONS: Final = tuple(_OPERATORS)
-# Bytes of HBM traffic for each byte that is added to what is there: two reads and a write.
+# Bytes of HBM traffic for each byte that the receiver adds to its array: two reads and a write.
 HBM_PER_REDUCED_BYTE: Final = 3.0
 
 
@@ -37,7 +37,7 @@ def accumulate_into(into: Array, other: Array, reduction: str) -> None:
     ----------
     into, other : array, same shape and dtype
     reduction : {"sum", "average", "max", "min", "product"}
-        For "average" this is the sum; `divide` comes once at the end.
+        For "average" this is the sum; `divide` is called once at the end.
     """
     operator = _OPERATORS[reduction]
     if into.dtype.itemsize <= 2 and into.dtype.kind not in "iu":
@@ -49,7 +49,7 @@ def accumulate_into(into: Array, other: Array, reduction: str) -> None:
 
 
 def divide(total: Array, world_size: int) -> Array:
-    """One division in the array's own precision, rounded once."""
+    """Divide by the world size, rounded once to the array's dtype."""
     if total.dtype.itemsize <= 2:
         return (total.astype(np.float32) / np.float32(world_size)).astype(total.dtype)
     quotient: Array = total / total.dtype.type(world_size)
@@ -57,13 +57,13 @@ def divide(total: Array, world_size: int) -> Array:
 
 
 def rounded(total: Array, dtype: npt.DTypeLike) -> Array:
-    """Round to a dtype; too large becomes infinite (or NaN, where the dtype has no infinity)."""
+    """Round to a dtype; what is too large for it becomes infinite (or NaN, where the dtype has no infinity)."""
     with np.errstate(over="ignore", invalid="ignore"):
         return total.astype(dtype)
 
 
 def finished(total: Array, reduction: str, world_size: int, dtype: npt.DTypeLike) -> Array:
-    """A complete sum as the user gets it: divided if an average, rounded to the payload's dtype."""
+    """The result of a complete sum: divided for an average, and rounded to the payload's dtype."""
     if reduction == "average":
         total = divide(total, world_size)
     return total if total.dtype == dtype else rounded(total, dtype)
@@ -75,8 +75,8 @@ def exact(inputs: list[Array], reduction: str) -> Array:
     Returns
     -------
     array of float64 or longdouble
-        Sums of up to 32 bits in float64, which holds them exactly (integers) or to 1e-16 (floats); all else in
-        longdouble: exact for integers as far as they matter, since beyond 2^64 only the overflow counts.
+        float64 for sums of numbers of up to 32 bits: exact for integers, to 1e-16 for floats. longdouble for all
+        else: exact for integers up to 2^64, and beyond that only the overflow is counted.
     """
     narrow = inputs[0].dtype.itemsize <= 4 and reduction != "product"
     wide = np.dtype(np.float64 if narrow else np.longdouble)
@@ -87,7 +87,7 @@ def exact(inputs: list[Array], reduction: str) -> Array:
 
 
 def overflowed(result: Array, dtype: Dtype) -> int:
-    """How many elements of an exact result the dtype cannot hold."""
+    """Number of elements of an exact result that the dtype cannot hold."""
     if dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
             held = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)

@@ -1,6 +1,6 @@
-"""Builds a schedule: an algorithm sends transfers one by one, and gets rounds of arrays.
+"""Builds the rounds of a schedule from transfers that an algorithm adds one by one.
 
-Rule: used while a schedule is made and never after; the Schedule itself is immutable.
+Rule: a builder is used only while a schedule is made; the Schedule itself is immutable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 
 @dataclass(slots=True)
 class ScheduleBuilder:
-    """Transfers noted so far; `send` returns a transfer's number, for later ones to wait for."""
+    """Transfers added so far; `send` returns a transfer's number, so that later transfers can wait for it."""
 
     step: int = 1
     _rounds: list[list[Row] | Round | Repeat] = field(default_factory=list)
@@ -36,14 +36,14 @@ class ScheduleBuilder:
         channel: int,
         after: Iterable[int | None] = (),
     ) -> int:
-        """Note a transfer in the round that is open; None among `after` stands for nothing to wait for."""
+        """Add a transfer to the open round; a None in `after` is left out."""
         waits = tuple(sorted({number for number in after if number is not None}))
         self._open.append((src, dst, first, count, reduce, channel, waits))
         self._count += 1
         return self._count - 1
 
     def send_round(self, round_: Round, times: int = 1, moves: int = 0, table: Ints | None = None) -> Ints:
-        """Note a whole round, or one that is repeated as `Repeat` says; returns the numbers of the last repetition."""
+        """Add a whole round, or a `Repeat` of it if there is a table; return the numbers of the last repetition."""
         self.end_round()
         self._rounds.append(round_ if table is None else Repeat(round_, times, moves, table))
         self._count += len(round_) * times

@@ -1,20 +1,21 @@
-"""When each hop of a ring has carried its K-th chunk, for chunks of unlike sizes.
+"""Computes when each hop of a ring has carried its K-th chunk, for chunks of different sizes.
 
-Rule: arithmetic on hops, as in recurrence.py, for chunks that differ in size and move on with each round. Hop r ends
-its k-th chunk at
+Rule: arithmetic on hops, as in recurrence.py, for chunks that differ in size; each chunk moves on by one hop a round.
+Hop r ends its k-th chunk at
 
     E_k(r) = max(E_{k-1}(r - 1) + latency(r), E_{k-1}(r)) + bytes(r - k + 1) / rate(r)
 
-where bytes(q) is what hop q carries in the first round. A way that leads there moves over m hops from hop p = r - m on
-and waits K - m times; a move stays with its chunk, a wait goes on with the chunk behind. Arrays are cut so that chunks
-have one of two sizes. On hops of one rate a large one then takes `more` longer than a small one, wherever it is: each
-wait counts where the chunk that it leads to is large, and all moves do if they are made while a large one is at hand:
+where bytes(q) is what hop q carries in the first round. A path that ends there moves over m hops from hop p = r - m on
+and waits K - m times; a move follows its chunk to the next hop, a wait goes on to the chunk behind it. Arrays are cut
+so that chunks have one of two sizes. On hops of equal rate a large chunk takes `more` longer than a small one on every
+hop. Each wait that goes on to a large chunk then adds `more`. All moves add it too if the path makes them with a large
+chunk, which it can do if it meets one:
 
     E_K(r) = K x small + max over p of  E_0(p) + latency(p + 1 .. r)
                                         + more x (large in (r - K .. p]  +  r - p, if any is large in (r - K .. p + 1])
 
-From some start on, seen from r, a large one is at hand, and before it none is: that makes two windows to look for the
-largest value in.
+From some p on there is a large chunk in (r - K .. p + 1], and for earlier p there is none. So the formula takes the
+largest value in each of two windows of p.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from simulator.collectives.recurrence import advance, by_rounds, largest_between
 
 
 def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, rounds: int) -> Floats:
-    """Ends after so many further rounds.
+    """Ends of all hops after so many further rounds.
 
     Parameters
     ----------
     end : float array, shape (rings, hops)
         When each hop ended its last chunk [s].
     latency, rate : float array, shape (rings, hops)
-        Of each hop [s], [B/s].
+        Latency and rate of each hop [s], [B/s].
     nbytes : float array, shape (rings, hops)
-        What each hop carries in the first round; in the next one the hop after it does [B].
+        What each hop carries in the first round [B]; in the next round the hop after it carries that.
     rounds : int
     """
     if bool((nbytes == nbytes[:, :1]).all()):
@@ -49,7 +50,7 @@ def advance_uneven(end: Floats, latency: Floats, nbytes: Floats, rate: Floats, r
 
 
 def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
-    """For each round how long the chunk takes that each hop carries in it [s]; one array, filled anew."""
+    """Yield for each round the time that each hop needs for its chunk [s], in one array that is overwritten."""
     hops = nbytes.shape[1]
     twice = np.concatenate([nbytes, nbytes], axis=1)
     takes = np.empty_like(rate)
@@ -59,17 +60,17 @@ def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
 
 
 def _of_one_rate(end: Floats, latency: Floats, nbytes: Floats, rate: float, rounds: int) -> Floats:
-    """The formula, for one ring."""
+    """Evaluate the formula for one ring whose hops have one rate."""
     hops = len(end)
     small = float(nbytes.min())
     more = (float(nbytes.max()) - small) / rate
     laps = -(-rounds // hops)
-    # Position x is hop x mod hops; those of the last lap are asked for, all others are starts.
+    # Position x is hop x mod hops. Ends are computed for the last lap; paths start at these or at earlier positions.
     place = np.arange((laps + 1) * hops)
     asked = place[-hops:]
     large = np.tile(nbytes > small, laps + 2)[: len(place) + 1]
     passed, counted = np.cumsum(np.tile(latency, laps + 1)), np.cumsum(large)[:-1]
-    # The nearest large one from each place on.
+    # Position of the first large chunk at or after each place.
     nearest = np.minimum.accumulate(np.where(large, np.arange(len(large)), len(large))[::-1])[::-1]
     first = asked - rounds
     at_hand = np.clip(nearest[first + 1] - 1, first, asked + 1)

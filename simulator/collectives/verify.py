@@ -1,13 +1,13 @@
-"""The proof that a schedule keeps its operation's promise, without a clock.
+"""Proves that a schedule gives every rank what its operation promises and has no data races, without a clock.
 
-Rule: replay who holds which origins of which chunk; no numbers, no times. Like checking a recipe by reading it.
+Rule: the proof replays which participant holds which origins of which chunk; no numbers, no times.
 
-Origins are a bit mask: bit r is set where rank r's part is contained.
+Origins are the ranks whose parts a value contains, as a bit mask: bit r is set where rank r's part is in it.
 
 References
 ----------
-.. [1] Checking a collective program by its pre- and postcondition over chunks is the idea of MSCCL: Cowan et al.,
-   "MSCCLang: Microsoft collective communication language", ASPLOS 2023.
+.. [1] MSCCL checks a collective program by its pre- and postcondition over chunks: Cowan et al., "MSCCLang: Microsoft
+   collective communication language", ASPLOS 2023.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int
 
 
 def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
-    """Prove that a schedule keeps its promise.
+    """Prove that a schedule carries out its operation.
 
-    Checked: every rank ends with what the operation promises; what is added has no origin in common with what is
-    there; every transfer changes something (but for a switch's, which reach all its ports alike); and the declared
-    waits, with the order of the channels, cover every read after write, write after read and write after write (adds
-    that arrive in any order, and buffered ones, excepted).
+    The proof checks that every rank ends with what the operation promises; that a value that is added has no origin in
+    common with the one it is added to; that every transfer changes something (except a switch's, which sends the same
+    to all its ports); and that the declared waits, with the order of the channels, cover every read after write, write
+    after read and write after write (except between adds that are buffered or may arrive in any order).
 
     Parameters
     ----------
     schedule : Schedule
         For at most a few hundred ranks: time and memory grow with the square of the number of transfers.
     transfers : Transfers, optional
-        The schedule written out, if it is there already (or if a changed one is to be tried).
+        The schedule written out, if the caller has it already (or wants to check a changed one).
 
     Raises
     ------
     ScheduleError
-        With transfer, rank, chunk, what was held and what was wanted.
+        A check failed; the message names transfer, rank, chunk, what was held and what was wanted.
     """
     proof = _Proof(schedule, transfers if transfers is not None else write_out(schedule), initial(schedule))
     for number in range(len(proof.transfers)):
@@ -104,7 +104,7 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
 
 
 def origins_text(origins: int) -> str:
-    """Origins for people.
+    """Origins as text for error messages.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def origins_text(origins: int) -> str:
 
 @dataclass(slots=True)
 class _Proof:
-    """What is held, who wrote it and who read it since, and each transfer's ancestors as a bit mask."""
+    """What each participant holds, which transfers wrote and then read it, and each transfer's ancestors as a mask."""
 
     schedule: Schedule
     transfers: Transfers
