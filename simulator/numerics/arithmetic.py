@@ -1,7 +1,7 @@
-"""Number formats of a training run: what is stored, and in what one computes.
+"""Number formats of a training run: the dtype in which arrays are stored, and the one in which operations compute.
 
-Rule: float32 and float64 are native; float16 and bfloat16 are stored as they are and computed in float32, each
-operation's result rounded; tf32 is float32 whose matmuls see fewer digits.
+Rule: float32 and float64 are native; operations on float16 and bfloat16 compute in float32 and round each result to the
+stored dtype; tf32 is float32 whose matmuls round their operands to fewer bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 
-# Digits of a fraction that tf32 keeps, of float32's 23.
+# Bits that tf32 drops of float32's fraction of 23 bits.
 _TF32_DROPPED: Final = 13
 
 
@@ -27,7 +27,7 @@ class Arithmetic:
     name : str
         "float64", "float32", "tf32", "float16" or "bfloat16".
     stored, computed : dtype
-        Of arrays at rest, and of arithmetic.
+        Of arrays in memory, and of arithmetic on them.
 
     Examples
     --------
@@ -40,22 +40,22 @@ class Arithmetic:
     computed: np.dtype[Any]
 
     def store(self, x: Array) -> Array:
-        """As it is kept."""
+        """Convert to the stored dtype."""
         return x.astype(self.stored, copy=False)
 
     def load(self, x: Array) -> Array:
-        """As it is computed with."""
+        """Convert to the dtype of arithmetic."""
         return x.astype(self.computed, copy=False)
 
     def rounded(self, x: Array) -> Array:
-        """What is left of a result that is kept, to compute on with."""
+        """Round a result to the stored dtype, and return it in the dtype of arithmetic."""
         return x if self.stored == self.computed else x.astype(self.stored).astype(self.computed)
 
     def operand(self, x: Array) -> Array:
-        """What a matmul sees of an operand."""
+        """Round a matmul's operand as the hardware does (tf32 only)."""
         if self.name != "tf32":
             return x
-        # Round to nearest, ties to even, on the bits: add half of the last kept digit, and what makes ties even.
+        # Round to nearest, ties to even, on the bits: add half of the last kept bit, less 1 if that bit is 0.
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
         half = np.uint32(1 << (_TF32_DROPPED - 1))
         even = (bits >> np.uint32(_TF32_DROPPED)) & np.uint32(1)
@@ -83,7 +83,7 @@ def arithmetic(name: str) -> Arithmetic:
     Raises
     ------
     ValueError
-        One that nothing is trained in here.
+        The simulator does not train in this dtype.
     """
     if name not in _FORMATS:
         raise ValueError(f"got dtype {name!r}; one of {', '.join(_FORMATS)}")

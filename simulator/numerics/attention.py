@@ -1,7 +1,7 @@
-"""Causal attention over heads, standard: scores, softmax, weighted values, each written out whole.
+"""Standard causal attention over heads, forward and backward: scores, softmax and weighted values as whole arrays.
 
-Rule: q, k, v and the softmax are kept, with dropout also which of it stayed and what that made of it; nothing else is.
-Flash attention's tiles keep a number a row instead.
+Rule: the forward pass keeps q, k, v and the softmax, with dropout also the mask and the softmax after it; nothing else.
+Flash attention (flash.py) keeps one number for each row instead of the softmax.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from simulator.numerics.dropout import NO_DROPOUT, Draw
 
 Cache = dict[str, Any]
 
-# What is as large as the square of the sequence.
+# Kept arrays whose size grows with the square of the sequence length.
 SCORES: Final = ("softmax", "mask", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One way to attend.
+    """One implementation of attention.
 
     Attributes
     ----------
@@ -44,12 +44,12 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
     ----------
     q, k, v : float array, shape (batch, heads, seq_len, head_dim)
     draw : Draw, optional
-        Which entries of the softmax are left out.
+        Which entries of the softmax dropout sets to 0.
 
     Returns
     -------
     tuple
-        Output of the same shape; what the backward pass needs, by name.
+        Output of the same shape; arrays that the backward pass needs, by name.
     """
     scores = a.rounded(a.operand(q) @ a.operand(k).swapaxes(-1, -2)) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     scores = np.where(_seen(q.shape[-2]), a.rounded(scores), -np.inf)
@@ -65,7 +65,7 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
 def attention_backward(
     a: Arithmetic, dy: Array, kept: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
 ) -> tuple[Array, Array, Array]:
-    """Gradients of q, k and v; the output is not looked at."""
+    """Gradients of q, k and v; the output is not used here."""
     q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))
     weights = a.load(kept.get("dropped", softmax))
     dv = a.product(weights.swapaxes(-1, -2), dy)
@@ -76,7 +76,7 @@ def attention_backward(
 
 
 def _seen(seq_len: int) -> Array:
-    """Which keys each query sees: those up to itself."""
+    """Which keys each query sees: those up to its own position."""
     return np.tri(seq_len, dtype=np.bool_)
 
 

@@ -1,6 +1,6 @@
-"""One layer of a GPT: forward, backward, and what policies of activation checkpointing keep of it.
+"""One layer of a GPT: forward, backward, and which of its arrays each policy of activation checkpointing keeps.
 
-Rule: a cache is a dict of arrays by what they are for; run again, a layer makes the same.
+Rule: a cache is a dict of arrays, named by the operation that needs them; a layer that runs again gives the same cache.
 
 Pre-LN: x + proj(attention(norm(x))), then that + fc2(gelu(fc1(norm(that)))).
 """
@@ -21,13 +21,13 @@ from simulator.numerics.dropout import Draw
 Cache = dict[str, Any]
 
 _CORES: Final = {"standard": attention.CORE, "flash": flash.CORE}
-# Places of a layer's dropouts in its draw.
+# Numbers of a layer's three dropouts, from which their masks are drawn.
 _SCORES, _PROJECTED, _OUT = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """How a layer computes.
+    """Settings of a layer's computation.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Block:
     attention: str = "standard"
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw) -> tuple[Array, Cache]:
-        """Run the layer: its output, and what a backward pass needs.
+        """Run the layer; return its output, and the cache that the backward pass needs.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Block:
         return a.rounded(middle + d).reshape(shape), g
 
     def again(self, p: Mapping[str, Array], x: Array, kept: Cache, draw: Draw) -> tuple[Array, Cache]:
-        """Run forward again; what was kept stays as it is."""
+        """Run forward again; arrays that were kept stay as they are."""
         out, cache = self.forward(p, x, draw)
         core = cache["core"] | kept.get("core", {})
         return out, cache | {name: part for name, part in kept.items() if name != "x"} | {"core": core}
@@ -96,12 +96,12 @@ class Block:
         return x.reshape(shape[0], shape[1], self.heads, -1).transpose(0, 2, 1, 3)
 
     def _joined(self, x: Array) -> Array:
-        """And back."""
+        """(batch, heads, seq_len, head_dim) to (tokens, width)."""
         return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(len(x) * x.shape[2], -1)
 
 
 def entry(cache: Cache) -> Array:
-    """A layer's input, from what is kept of it."""
+    """A layer's input, from what is kept of its cache."""
     x: Array = cache["x"] if "x" in cache else cache["norm1"][0]
     return x
 
@@ -113,13 +113,14 @@ def trimmed(cache: Cache, policy: str) -> Cache:
     ----------
     cache : Cache
     policy : {"full", "attention", "selective_op"}
-        Its input; all but what is as large as the scores; its input, attention's output and that of every second
-        matrix (of four: queries, keys and values as one, and what goes into GELU).
+        "full" keeps the layer's input. "attention" keeps all but the arrays that are as large as the scores.
+        "selective_op" keeps the layer's input, attention's output, and the results of every second of its four matmuls:
+        queries, keys and values (one matmul), and GELU's input.
 
     Raises
     ------
     ValueError
-        Another policy.
+        The policy is none of these.
     """
     x = {"x": cache["norm1"][0]}
     core = {name: part for name, part in cache["core"].items() if name not in attention.SCORES}

@@ -1,6 +1,6 @@
-"""Sums of squares with twice float64's digits: however an array is cut up, they round to one number.
+"""Sums of squares with twice float64's digits, so that the rounded sum does not depend on how an array is sharded.
 
-Rule: what an operation on float64 rounds away is kept beside its result, as one keeps the change.
+Rule: the rounding error of each float64 operation is computed, and kept beside its result.
 
 References
 ----------
@@ -22,9 +22,9 @@ _SPLITTER: Final = 2.0**27 + 1.0
 
 
 def squares(parts: Iterable[Array]) -> tuple[float, float]:
-    """Sum of the squares of all numbers, and what is left of it beyond float64: some 100 bits together.
+    """Sum of the squares of all numbers, and its remainder beyond float64: some 100 bits together.
 
-    What is no finite number, or too large to be squared, leaves nothing.
+    The remainder is 0 where a number is not finite, or too large to be squared.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def squares(parts: Iterable[Array]) -> tuple[float, float]:
 
 
 def _squared(x: Array) -> tuple[Array, Array]:
-    """Each square as it is rounded, and its error [1]_."""
+    """Each square as float64 rounds it, and its rounding error [1]_."""
     square, split = x * x, x * _SPLITTER
     high = split - (split - x)
     low = x - high
@@ -46,7 +46,7 @@ def _squared(x: Array) -> tuple[Array, Array]:
 
 
 def _folded(high: Array, low: Array) -> tuple[float, float]:
-    """Add up, half upon half."""
+    """Add all numbers up: add the second half to the first until one number remains."""
     while len(high) > 1:
         odd = len(high) % 2
         high, low = np.pad(high, (0, odd)), np.pad(low, (0, odd))
@@ -57,7 +57,7 @@ def _folded(high: Array, low: Array) -> tuple[float, float]:
 
 
 def _added(a: Array, b: Array) -> tuple[Array, Array]:
-    """Sums as they are rounded, and their errors [2]_."""
+    """Sums as float64 rounds them, and their rounding errors [2]_."""
     total = a + b
     of_b = total - a
     return total, (a - (total - of_b)) + (b - of_b)

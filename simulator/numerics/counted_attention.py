@@ -1,7 +1,7 @@
-"""Attention with scores in HBM, every access counted: kernel by kernel, as a framework without flash attention runs it.
+"""Attention that runs kernel by kernel with its scores in HBM, as without flash attention; counts every HBM access.
 
-Rule: a kernel reads its inputs once and writes its result once; how often softmax passes over the scores is its own
-business (softmax.py).
+Rule: a kernel reads its inputs once and writes its result once; softmax.py decides how often softmax passes over the
+scores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def scored(
         `three_pass`, `online` or `fused` of softmax.py.
     traffic : HbmCounter
     mask : bool array, shape (seq_len, seq_len), optional
-        Which keys each query sees; a query that sees none gets zeros. A kernel of its own.
+        Which keys each query sees; a query that sees none gets zeros. A kernel of its own applies it.
     """
     scores = q @ k.swapaxes(-1, -2) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     _kernel(traffic, [q, k], scores)
@@ -58,5 +58,6 @@ def scored_backward(
 
 
 def _kernel(traffic: HbmCounter, read: list[Array], written: Array) -> None:
+    """Count the bytes that one kernel reads and writes."""
     traffic.read += sum(array.nbytes for array in read)
     traffic.written += written.nbytes

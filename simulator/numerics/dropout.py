@@ -1,6 +1,6 @@
-"""Which numbers dropout leaves out: masks from a seed, so that a pass that is run again leaves out the same.
+"""Draws dropout's masks from a seed, so that a pass that runs again (checkpointing) sets the same numbers to 0.
 
-Rule: a mask depends on its seed, its place and its shape alone, never on what was drawn before it.
+Rule: a mask depends on its seed, its place and its shape alone, never on earlier draws.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Draw:
     Attributes
     ----------
     probability : float
-        Of being left out; at least 0, below 1.
+        Probability that a number is set to 0; at least 0, below 1.
     seed : tuple of int
-        What a mask depends on: run, step, rank, micro-batch, unit, place in it.
+        What a mask depends on: run, step, rank, micro-batch, unit, place in the unit.
 
     Examples
     --------
@@ -35,17 +35,17 @@ class Draw:
     seed: tuple[int, ...] = ()
 
     def at(self, place: int) -> Draw:
-        """The masks of one place in the unit."""
+        """The draw for one place in the unit."""
         return replace(self, seed=(*self.seed, place))
 
     def mask(self, shape: tuple[int, ...]) -> Array | None:
-        """What is kept: bool, a byte each; None where all is."""
+        """Which numbers stay, as bool of one byte each; None where all of them do."""
         if not self.probability:
             return None
         return np.random.default_rng(self.seed).random(shape, np.float32) >= self.probability
 
     def factor(self, mask: Array, dtype: np.dtype[Any]) -> Array:
-        """What numbers are multiplied by: 0, or what keeps the mean as it was."""
+        """The factor of each number: 0, or 1 / (1 - probability), which preserves the mean."""
         grown: Array = mask * dtype.type(1.0 / (1.0 - self.probability))
         return grown
 

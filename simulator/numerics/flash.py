@@ -1,7 +1,8 @@
-"""Flash attention in tiles: exact, and no score ever in HBM.
+"""Flash attention, forward and backward: exact attention in tiles, which never writes scores to HBM; counts HBM access.
 
-Rule: blocks of K and V outside, blocks of Q and the output inside, as the first generation walks [1]_; every tile that
-is fetched or put back is counted. Softmax is associative: a row's sum so far is corrected as a larger score appears.
+Rule: the outer loop runs over blocks of K and V, the inner one over blocks of Q and the output, as in the first
+generation [1]_; every tile that is read from or written to HBM is counted. Softmax can be computed block by block,
+because a row's sum so far can be rescaled when a larger score appears.
 
 References
 ----------
@@ -23,7 +24,7 @@ from simulator.numerics.attention import Core
 from simulator.numerics.dropout import Draw
 from simulator.numerics.hbm_counter import HbmCounter
 
-# Sums and largest scores of rows are float32 in HBM [B].
+# Size of a row's sum, and of its largest score, in HBM: float32 [B].
 _STATISTIC: Final = 4
 # Rows and columns of a tile that a model trains with: one of the sizes of the second generation (Dao,
 # "FlashAttention-2", arXiv:2307.08691, section 3.3).
@@ -44,14 +45,14 @@ class FlashCache:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How the walk is cut.
+    """Sizes of the tiles, and which of them are computed.
 
     Attributes
     ----------
     seq_len, rows, columns : int
         Br and Bc of [1]_.
     causal : bool
-        Whether tiles above the diagonal are left out.
+        Whether tiles above the diagonal are skipped.
     """
 
     seq_len: int
@@ -73,7 +74,7 @@ class Tiles:
 
 
 def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
-    """Cut a walk for so many numbers on the chip."""
+    """Choose the tiles' sizes [1]_ for a chip that holds `on_chip` numbers."""
     columns = -(-on_chip // (4 * head_dim))
     return Tiles(seq_len, min(columns, head_dim), columns, causal)
 
@@ -89,9 +90,9 @@ def flash(
     cut : Tiles
     traffic : HbmCounter
     mask : bool array, shape (seq_len, seq_len), optional
-        Which keys each query sees; besides causality. A query that sees none gets zeros.
+        Which keys each query sees, in addition to the causal limit. A query that sees none gets zeros.
     left : float array, shape (batch, heads, seq_len, seq_len), optional
-        What dropout makes of each weight: 0, or a factor. On a GPU a tile draws its own again.
+        Factor of each weight: 0 where dropout removes it. On a GPU each tile draws its own factors again.
     """
     out = np.zeros_like(q)
     largest = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
@@ -107,7 +108,7 @@ def flash(
             exponentials = np.exp(scores - safe)
             before = total[..., rows, :] * np.exp(largest[..., rows, :] - safe)
             now = before + exponentials.sum(axis=-1, keepdims=True)
-            if left is not None:  # what is left out counts in the sum all the same
+            if left is not None:  # dropout follows softmax: the sum has all weights
                 exponentials = exponentials * left[..., rows, columns]
             mixed = before * out[..., rows, :] + exponentials @ v[..., columns, :]
             np.divide(mixed, now, out=out[..., rows, :], where=now > 0)
@@ -119,7 +120,7 @@ def flash(
 def flash_backward(
     dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Gradients of q, k and v; scores are made again tile by tile."""
+    """Gradients of q, k and v; scores are computed again tile by tile."""
     q, k, v = kept.q, kept.k, kept.v
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -136,7 +137,7 @@ def flash_backward(
             own = dy[..., rows, :]
             factor = 1 if left is None else left[..., rows, columns]
             dv[..., columns, :] += (p * factor).swapaxes(-1, -2) @ own
-            # Each row's sum of p dp is that of its output and its gradient.
+            # For each row the sum of p dp equals the sum of output times its gradient, which needs no scores.
             along = (own * kept.out[..., rows, :]).sum(axis=-1, keepdims=True)
             ds = p * (own @ values.swapaxes(-1, -2) * factor - along) * scale
             dq[..., rows, :] += ds @ keys
@@ -159,7 +160,7 @@ def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, col
 
 
 def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
-    """As a layer attends: of a row's statistics only their log-sum-exp is kept."""
+    """Attention of a layer that trains: of each row's statistics it keeps only the log-sum-exp."""
     out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), HbmCounter(), left=_left(q, draw))
     stored = {"q": a.store(q), "k": a.store(k), "v": a.store(v)}
     return a.rounded(out), stored | {"logsumexp": kept.largest + np.log(kept.total)}
@@ -167,7 +168,7 @@ def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[A
 
 def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
     q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
-    # With the log-sum-exp in the place of a row's largest score nothing is left to divide by.
+    # exp(score - log-sum-exp) is the softmax already, so the row's sum, by which it is divided, is 1.
     rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
     dq, dk, dv = flash_backward(dy, rows, _cut(q), HbmCounter(), left=_left(q, draw))
     return a.rounded(dq), a.rounded(dk), a.rounded(dv)
@@ -178,7 +179,7 @@ def _cut(q: Array) -> Tiles:
 
 
 def _left(q: Array, draw: Draw) -> Array | None:
-    """The same forward and backward; nothing is kept of it."""
+    """Dropout's factors, drawn alike in forward and backward, so that the cache need not keep them."""
     mask = draw.mask((*q.shape[:-1], q.shape[-2]))
     return None if mask is None else draw.factor(mask, q.dtype)
 

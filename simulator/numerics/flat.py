@@ -1,6 +1,6 @@
-"""Parameters and gradients of some units as one array, as they travel: unit after unit, tensor after tensor.
+"""Packs parameters or gradients of some units into one flat array, as collectives send them, and unpacks it.
 
-Rule: an order and nothing else.
+Rule: this module decides the order and nothing else: unit after unit, tensor after tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Units = Mapping[str, Mapping[str, Array]]
 
 
 def flat(gpt: Gpt, values: Units, units: Iterable[str], length: int | None = None) -> Array:
-    """Pack, with zeros behind up to a length."""
+    """Pack into one array, with zeros at its end up to `length`."""
     packed = np.concatenate([values[unit][name].ravel() for unit in units for name in gpt.shapes(unit)])
     return packed if length is None else np.pad(packed, (0, length - len(packed)))
 

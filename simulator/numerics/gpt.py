@@ -1,10 +1,11 @@
-"""A decoder-only GPT, unit by unit: embedding, layers, head, each a forward and a backward function.
+"""Forward and backward functions of a decoder-only GPT, unit by unit: embedding, layers, head.
 
-Rule: a unit's forward takes what the one before gave and returns what the next needs and its cache; backward goes the
-other way and returns gradients by parameter name. Who gathers, frees or recomputes is somebody else's business.
+Rule: a unit's forward takes the output of the unit before, and returns its own output and its cache; backward takes the
+gradient of the output, and returns that of the input and those of parameters by name. The caller decides when
+parameters are gathered or freed, and what is computed again.
 
-Pre-LN blocks, fused and biased queries, keys and values (heads are contiguous slices), GELU in its tanh form, learned
-positions, a head without bias, its own or the embedding's table again. Parameters are named as in PyTorch.
+Pre-LN blocks; queries, keys and values are one matmul with bias (heads are contiguous slices); GELU in its tanh form;
+learned positions; a head without bias, with a table of its own or the embedding's. Parameters are named as in PyTorch.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Gpt:
     arithmetic : Arithmetic
     attention : {"standard", "flash"}
     tied : bool
-        Whether the head is the table of tokens: its gradient then comes from both ends of the model.
+        Whether the head uses the embedding's table of tokens, which then gets gradients from both units.
     dropout : float
-        Of embeddings, of attention's weights and of what each block adds.
+        Probability of dropout, on embeddings, on attention's weights and on what each block adds.
     """
 
     vocabulary: int
@@ -57,7 +58,7 @@ class Gpt:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names in the order of the forward pass."""
+        """Names of the units, in the order of the forward pass."""
         return ("embedding", *(f"layer {i}" for i in range(self.depth)), "head")
 
     def shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
@@ -75,11 +76,11 @@ class Gpt:
         return {f"blocks.{unit.removeprefix('layer ')}.{name}": shape for name, shape in shapes.items()}
 
     def home(self, name: str) -> str:
-        """The unit that a parameter belongs to, even where another one computes with it too."""
+        """The unit that owns a parameter; another unit may compute with it too."""
         return next(unit for unit in self.units if name in self.shapes(unit))
 
     def used(self, unit: str, p: Mapping[str, Parameters]) -> Parameters:
-        """What a unit computes with, of all units' parameters: its own, and for a tied head the table of tokens."""
+        """The parameters that a unit computes with: its own, and for a tied head the table of tokens."""
         if unit == "head" and self.tied:
             return {**p[unit], "tok.weight": p["embedding"]["tok.weight"]}
         return p[unit]
@@ -91,7 +92,7 @@ class Gpt:
         ----------
         unit : str
         p : mapping of name to array
-            What it computes with, as it is stored.
+            The parameters that it computes with, in the stored dtype.
         x : array
             Token numbers, shape (batch, seq_len), for the embedding; else (batch, seq_len, width).
         draw : Draw, optional
@@ -108,13 +109,13 @@ class Gpt:
         return self._block.forward(_inside(unit, p), x, draw)
 
     def again(self, unit: str, p: Parameters, x: Array, kept: Cache, draw: Draw = NO_DROPOUT) -> tuple[Array, Cache]:
-        """Run a layer forward again; what was kept of its cache stays."""
+        """Run a layer forward again; arrays of its cache that were kept stay as they are."""
         return self._block.again(_inside(unit, p), x, kept, draw)
 
     def backward(
         self, unit: str, p: Parameters, cache: Any, dy: Array, draw: Draw = NO_DROPOUT
     ) -> tuple[Array | None, Gradients]:
-        """Gradients of a unit's input (None for the embedding) and of what it computed with, as they are stored."""
+        """Gradients of a unit's input (None for the embedding) and, in the stored dtype, of the parameters it used."""
         dx: Array | None = None
         if unit == "embedding":
             gradients = self._embed_backward(cache, dy, draw)
@@ -130,7 +131,7 @@ class Gpt:
         return Block(self.heads, self.arithmetic, self.attention)
 
     def gradients(self, p: Mapping[str, Parameters], rows: Array) -> tuple[float, Gradients]:
-        """Loss of some sequences, and gradients of all parameters: every unit there and back, on one rank alone.
+        """Loss of some sequences, and gradients of all parameters: all units forward and backward, on one rank.
 
         Parameters
         ----------
@@ -181,7 +182,7 @@ class Gpt:
 
     @property
     def _table(self) -> str:
-        """What the head multiplies by."""
+        """Name of the table that the head multiplies by."""
         return "tok.weight" if self.tied else "head.weight"
 
 

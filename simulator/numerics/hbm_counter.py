@@ -1,6 +1,6 @@
-"""How many bytes a computation reads from HBM and writes to it: a counter.
+"""Counts the bytes that a computation reads from HBM and writes to it.
 
-Rule: whoever reads an array from HBM, or writes one, says so here; what stays on the chip is not counted.
+Rule: code that reads an array from HBM, or writes one, adds its bytes; arrays that stay on the chip are not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class HbmCounter:
-    """Bytes so far.
+    """Bytes counted so far.
 
     Attributes
     ----------
@@ -23,5 +23,5 @@ class HbmCounter:
 
     @property
     def total(self) -> int:
-        """Both ways [B]."""
+        """Bytes read and bytes written together [B]."""
         return self.read + self.written

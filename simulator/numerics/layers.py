@@ -1,7 +1,7 @@
-"""The layers of a GPT as pairs of functions: forward gives a result and what backward will need, backward takes it.
+"""Forward and backward functions of a GPT's operations: linear, layer norm, GELU, dropout, cross-entropy.
 
-Rule: a cache holds arrays as they are stored, nothing else; every function is pure. Weights lie (out, in), as PyTorch
-has them.
+Rule: forward returns a result and the arrays that backward needs, in the stored dtype unless said otherwise; every
+function is pure. Weights have the shape (out, in), as in PyTorch.
 
 Shapes: x is (tokens, width) unless said otherwise.
 
@@ -41,7 +41,7 @@ def linear_backward(a: Arithmetic, dy: Array, kept: Array, weight: Array) -> tup
 
 
 def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    """Rows of mean 0 and variance 1, scaled; keeps x, its means and inverse deviations (float32 or wider)."""
+    """Rows of mean 0 and variance 1, scaled and shifted; keeps x, means and inverse deviations (float32 or wider)."""
     mean = x.mean(axis=1, keepdims=True)
     centred = x - mean
     inverse = 1.0 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + x.dtype.type(EPSILON))
@@ -61,7 +61,7 @@ def layer_norm_backward(
 
 
 def gelu(a: Arithmetic, x: Array) -> tuple[Array, Array]:
-    """The tanh form; keeps x."""
+    """GELU in its tanh form; keeps x."""
     inner = _ROOT * (x + _CUBIC * x * x * x)
     return a.rounded(0.5 * x * (1.0 + np.tanh(inner))), a.store(x)
 
@@ -75,7 +75,7 @@ def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
 
 
 def dropout(a: Arithmetic, x: Array, draw: Draw) -> tuple[Array, Array | None]:
-    """Leave numbers out, and let the others grow [1]_; keeps which, in a byte each, or nothing where all stay."""
+    """Set numbers to 0 and scale up the others [1]_; keeps the mask, of one byte each, or None where all stay."""
     mask = draw.mask(x.shape)
     return (x, None) if mask is None else (a.rounded(x * draw.factor(mask, x.dtype)), mask)
 

@@ -1,6 +1,7 @@
-"""Optimizers on flat arrays: the moments and the step count of whatever part of the parameters a rank has.
+"""Optimizers (Adam, SGD): one step on a flat array of parameters, with its moments and step count.
 
-Rule: element by element, so that a shard of a step is the step of a shard, to the bit.
+Rule: an optimizer treats each element by itself, so a rank that updates only its shard gets the same bits for it as one
+that updates all parameters.
 
 References
 ----------
@@ -22,7 +23,7 @@ _STEADY = RateSchedule()
 
 @dataclass(slots=True)
 class OptimizerState:
-    """Moments of some parameters, and how many steps they have seen."""
+    """Moments of some parameters, and the number of steps that they have taken."""
 
     moments: list[Array]
     steps: int = 0
@@ -30,15 +31,15 @@ class OptimizerState:
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """Momentum and variance [1]_.
+    """Adam, with moving averages of the gradient and of its square [1]_.
 
     Attributes
     ----------
     rate, first, second, epsilon : float
     decay : float
-        Of the parameters themselves, beside the gradient [2]_; 0 for none.
+        Weight decay, applied to the parameters and not to the gradient [2]_; 0 for none.
     schedule : RateSchedule
-        Of the rate.
+        Schedule of the learning rate.
     """
 
     rate: float = 1e-3
@@ -50,11 +51,11 @@ class Adam:
 
     @property
     def moments(self) -> int:
-        """Numbers kept for each parameter."""
+        """Number of moments for each parameter."""
         return 2
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-        """In place, in PyTorch's order of operations."""
+        """Update parameters and state in place, in PyTorch's order of operations."""
         kind, (momentum, variance) = parameters.dtype.type, state.moments
         scheduled = self.rate * self.schedule.factor(state.steps - 1)
         if self.decay:
@@ -70,17 +71,17 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
-    """Down the gradient, or down its sum over steps, of which each counts less than the one after it.
+    """Gradient descent; with momentum it follows a sum of gradients in which earlier steps count less.
 
     Attributes
     ----------
     rate : float
     momentum : float
-        By which the sum shrinks each step; 0 for none.
+        Factor by which the sum shrinks in each step; 0 for no momentum.
     decay : float
-        Of the parameters, as part of the gradient, which is PyTorch's `weight_decay`.
+        Weight decay, added to the gradient as PyTorch's `weight_decay` is.
     schedule : RateSchedule
-        Of the rate.
+        Schedule of the learning rate.
     """
 
     rate: float = 1e-3
@@ -90,16 +91,16 @@ class Sgd:
 
     @property
     def moments(self) -> int:
-        """Numbers kept for each parameter."""
+        """Number of moments for each parameter."""
         return 1 if self.momentum else 0
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
-        """In place, in PyTorch's order of operations."""
+        """Update parameters and state in place, in PyTorch's order of operations."""
         kind = parameters.dtype.type
         if self.decay:
             gradient = gradient + kind(self.decay) * parameters
         if self.momentum:
-            # The sum starts as the first gradient, not as a part of it; from zeros that is the same.
+            # PyTorch starts the sum with the whole first gradient; adding that gradient to zeros gives the same.
             state.moments[0] *= kind(self.momentum)
             state.moments[0] += gradient
             gradient = state.moments[0]

@@ -1,6 +1,6 @@
-"""Loss scaling: a factor on the loss that keeps small gradients above float16's least number, and its rules.
+"""Loss scaling: the factor on the loss that keeps small gradients above float16's least number, and how it adapts.
 
-Rule: given after each step whether any gradient overflowed, says what the factor is in the next.
+Rule: after each step the caller says whether any gradient overflowed, and `Scale.after` gives the factor for the next.
 
 References
 ----------
@@ -22,22 +22,23 @@ from simulator.basics.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A scale and its memory; each update gives a new one.
+    """A loss scale, its settings and its counters; immutable, so each update gives a new one.
 
     Attributes
     ----------
     value : float
     interval : int
-        Clean steps after which it grows; 0: never, as a static scale.
+        Number of clean steps (without overflow) after which the scale grows; 0 for a static scale.
     growth, backoff : float
+        Factors by which the scale grows and falls.
     hysteresis : int
-        Overflows that are let pass before it falls, and the one that makes it fall.
+        Number of overflows at which the scale falls; the ones before leave it as it is.
     refills : bool
         Whether a clean step restores the hysteresis at once, and not only growth (`consecutive_hysteresis` of [3]_).
     least : float
-        An overflow here cannot be answered any more.
+        Smallest scale; an overflow at it is an error.
     clean, left : int
-        Clean steps since the last change; overflows left until it falls.
+        Clean steps since the last overflow or change; overflows left until the scale falls.
     """
 
     value: float = 65536.0
@@ -56,7 +57,7 @@ class Scale:
         Raises
         ------
         OverflowError
-            At the least scale; smaller gradients cannot be had by scaling.
+            Gradients overflow at the least scale, so scaling cannot make them smaller.
 
         Examples
         --------
@@ -69,7 +70,7 @@ class Scale:
         clean = self.clean + 1
         if self.interval and clean >= self.interval:
             grown = self.value * self.growth
-            # Never to infinity, where everything would overflow for good.
+            # The scale must not become infinite: every gradient would overflow from then on.
             return replace(self, value=grown if isfinite(grown) else self.value, clean=0, left=self.hysteresis)
         return replace(self, clean=clean, left=left)
 
@@ -89,17 +90,17 @@ def grad_scaler(value: float = 65536.0, interval: int = 2000) -> Scale:
 
 
 def deepspeed_scaler(value: float = 2.0**16, interval: int = 1000, hysteresis: int = 2) -> Scale:
-    """DeepSpeed's rule [3]_: the first overflow skips without halving, later ones halve; never below 1."""
+    """DeepSpeed's rule [3]_: the first overflow only skips the step, later ones also halve the scale; never below 1."""
     return Scale(value, interval, hysteresis=hysteresis, left=hysteresis, least=1.0)
 
 
 def static_scaler(value: float) -> Scale:
-    """Always the same."""
+    """A scale that never changes."""
     return Scale(value, interval=0)
 
 
 def unscaled(gradient: Array, scale: float, dtype: np.dtype[Any]) -> Array:
-    """A gradient of the scaled loss as one of the loss, in the master copy's dtype."""
+    """Convert a gradient of the scaled loss to one of the loss, in the master copy's dtype."""
     wide: Array = gradient.astype(dtype)
     wide *= dtype.type(1.0 / scale)
     return wide

@@ -1,7 +1,7 @@
-"""How the learning rate goes up and down while a model trains.
+"""Learning-rate schedules: the factor on the learning rate in each update (warmup, then constant, linear or cosine).
 
-Rule: a factor on the rate, from the number of updates alone. It counts what the optimizer counts, so a step that was
-skipped for an overflow does not count [2]_.
+Rule: the factor depends on the number of updates alone, counted as the optimizer counts them: a step that was skipped
+because of an overflow does not count [2]_.
 
 References
 ----------
@@ -19,18 +19,18 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """A linear warmup, and what follows it [1]_.
+    """A linear warmup, and the shape of the schedule after it [1]_.
 
     Attributes
     ----------
     kind : {"constant", "linear", "cosine"}
-        The whole rate to the end; a straight line to 0; half a cosine to 0.
+        Shape after the warmup: the full rate to the end; a straight line to 0; half a cosine to 0.
     warmup : int
         Steps in which the factor rises from 0 in equal parts.
     steps : int
-        Of the whole training: after so many the factor of linear and cosine is 0.
+        Steps of the whole training, after which the factor of linear and cosine is 0.
     updates : int
-        In a step: as many as there are workers, where a server applies each one's gradient by itself.
+        Updates in a step: the number of workers where a server applies each worker's gradient by itself, else 1.
     """
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
@@ -39,7 +39,7 @@ class RateSchedule:
     updates: int = 1
 
     def factor(self, update: int) -> float:
-        """What the rate is multiplied by in an update, counted from 0.
+        """Factor on the rate in an update; updates are counted from 0.
 
         With t = update // updates: t / warmup while t < warmup; then 1 (constant), or, with the share
         s = (t - warmup) / (steps - warmup) of the rest, 1 - s (linear), or (1 + cos(pi s)) / 2 (cosine).
@@ -54,6 +54,6 @@ class RateSchedule:
             return at / self.warmup
         if self.kind == "constant":
             return 1.0
-        # Further updates than were foreseen would climb the cosine again.
+        # Without the limit the cosine would rise again if there are more updates than planned.
         share = min((at - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
         return 1.0 - share if self.kind == "linear" else 0.5 * (1.0 + cos(pi * share))

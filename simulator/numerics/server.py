@@ -1,4 +1,4 @@
-"""A parameter server's numbers: gradients added as they arrive, or applied one by one; parameters for everybody.
+"""A parameter server's arithmetic: it adds gradients in their order of arrival, or applies each one by itself.
 
 Rule: float addition is not associative, so the order of arrival is part of the result.
 """
@@ -22,10 +22,10 @@ class Server:
     Attributes
     ----------
     parameters : array
-        As wide as the master copy.
+        In the master copy's dtype.
     state : OptimizerState
     version : int
-        How often they have been updated.
+        Number of updates so far.
     """
 
     parameters: Array
@@ -33,13 +33,13 @@ class Server:
     version: int = 0
 
     def update(self, rule: Rule, gradient: Array) -> None:
-        """Take a step down a gradient."""
+        """Update the parameters by one optimizer step with this gradient."""
         step(rule, self.parameters, gradient.astype(self.parameters.dtype), self.state)
         self.version += 1
 
 
 def added(arrived: Sequence[tuple[slice, Array]], length: int, dtype: npt.DTypeLike) -> Array:
-    """Add pieces of gradients in their order; the first of a place is taken as it is, what is missing is 0."""
+    """Add pieces of gradients in their order; the first one at a place is copied, places without any are 0."""
     total = np.zeros(length, dtype)
     there = np.zeros(length, np.bool_)
     for place, piece in arrived:

@@ -1,6 +1,6 @@
-"""Three ways to the same softmax over rows, by how often they pass over HBM.
+"""Three implementations of softmax over rows, which differ in how often they read and write HBM; counts HBM accesses.
 
-Rule: blocks of a row are what fits on the chip; every block that is fetched or put back is counted.
+Rule: a row is processed in blocks that fit on the chip; every block that is read from or written to HBM is counted.
 
 References
 ----------
@@ -31,7 +31,7 @@ def three_pass(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
 
 
 def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
-    """Find largest entry and sum in one pass, correcting the sum as the largest grows [1]_: 2 reads and 1 write."""
+    """Find largest entry and sum in one pass, rescaling the sum as the largest grows [1]_: 2 reads and 1 write."""
     largest = np.full((*x.shape[:-1], 1), -np.inf, x.dtype)
     total = np.zeros_like(largest)
     for part in _blocks(x, traffic, block):
@@ -43,7 +43,7 @@ def online(x: Array, traffic: HbmCounter, block: int = 64) -> Array:
 
 
 def fused(x: Array, traffic: HbmCounter) -> Array:
-    """Whole rows on the chip: 1 read and 1 write."""
+    """Keep whole rows on the chip: 1 read and 1 write of every element."""
     traffic.read += x.nbytes
     largest = _guarded(x.max(axis=-1, keepdims=True))
     exponentials = np.exp(x - largest)
@@ -71,6 +71,6 @@ def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block:
 
 
 def _guarded(largest: Array) -> Array:
-    """A row without any entry has the largest -inf, and -inf - -inf is no number."""
+    """Replace -inf by 0: it is the largest of a row whose entries are all masked, and -inf - -inf is NaN."""
     guarded: Array = np.where(np.isneginf(largest), largest.dtype.type(0), largest)
     return guarded

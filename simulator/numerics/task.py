@@ -1,4 +1,4 @@
-"""Something to learn, from a seed alone: numbers that go up by a stride of their own, with slips in between.
+"""Draws a training task from a seed: token sequences or windows of a text for each step, and initial parameters.
 
 Rule: the sequences of a step depend on the seed and the step, not on how many ranks share them.
 """
@@ -13,14 +13,15 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics.gpt import Gpt
 
+# Largest stride of a sequence, and the probability that a token is replaced by a random one.
 _STRIDES: Final = 8
 _SLIPS: Final = 0.05
-# GPT-2's (Radford et al. 2019): normal with this deviation.
+# Standard deviation of GPT-2's initial weights, which are normal (Radford et al. 2019).
 _DEVIATION: Final = 0.02
 
 
 def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) -> Array:
-    """Tokens of one step.
+    """Token sequences of one step: each counts up by a random stride, and some tokens are replaced by random ones.
 
     Returns
     -------
@@ -40,7 +41,7 @@ def sequences(seed: int, step: int, count: int, length: int, vocabulary: int) ->
 
 
 def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Array:
-    """Pieces of a text for one step, from places that the seed says.
+    """Pieces of a text for one step, at places that are drawn from the seed.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def windows(tokens: Array, seed: int, step: int, count: int, length: int) -> Arr
 
 
 def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
-    """Parameters before the first step, in float64: normal weights, norms of one, no biases."""
+    """Parameters before the first step, in float64: normal weights, scales of norms 1, biases 0."""
     generator = np.random.default_rng([seed, 2**31])
     parameters: dict[str, dict[str, Array]] = {}
     for unit in gpt.units:
@@ -71,6 +72,6 @@ def initial(gpt: Gpt, seed: int) -> Mapping[str, dict[str, Array]]:
             if len(shape) > 1:
                 parameters[unit][name] = generator.standard_normal(shape) * _DEVIATION
             else:
-                scales = name.endswith("weight")  # of a norm: what has one dimension and is no bias
+                scales = name.endswith("weight")  # a weight of one dimension is the scale of a norm
                 parameters[unit][name] = np.full(shape, 1.0 if scales else 0.0)
     return parameters
