@@ -187,12 +187,12 @@ class IdleNetwork:
         That is so where the rates that the flows have alone add up to at most what each link and each HBM can carry.
         """
         hops = dict(zip(flows, self._hops(flows), strict=True))
-        links = {way: AlikeRoutes(hop.route.latency, hop.route.bandwidth, hop.cap) for way, hop in hops.items()}
+        links = {pair: AlikeRoutes(hop.route.latency, hop.route.bandwidth, hop.cap) for pair, hop in hops.items()}
         load: dict[int, float] = defaultdict(float)
         arriving: dict[int, float] = defaultdict(float)
-        for way, hop in hops.items():
-            together = flows[way] * links[way].rate(1)
-            arriving[way[1]] += together
+        for pair, hop in hops.items():
+            together = flows[pair] * links[pair].rate(1)
+            arriving[pair[1]] += together
             for number in hop.route.links:
                 load[number] += together
         bandwidths = self.cluster.router.bandwidth
@@ -216,8 +216,8 @@ class IdleNetwork:
                 sources[vertex].add(name)
         # Links have one direction: a participant with a link to a vertex need not have a link from it.
         targets = {vertex: names.intersection(graph.successors(vertex)) for vertex in sources if vertex != hub}
-        ways = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
-        return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in ways)
+        detours = [(sources[vertex], reached) for vertex, reached in targets.items() if reached]
+        return not names.isdisjoint(sources) or any(len(ahead | reached) > 1 for ahead, reached in detours)
 
     def _nodes(self) -> Ints:
         """Node of each participant; -1 for servers."""

@@ -98,15 +98,15 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     if n * size > _MOST_HOPS:
         return None
     rings = orders(request)
-    ways = [list(zip(order, [*order[1:], order[0]], strict=True)) for order in rings]
-    hops = network.undisturbed(Counter(chain(*ways)), reducing=request.operation != "all_gather")
+    pairs = [list(zip(order, [*order[1:], order[0]], strict=True)) for order in rings]
+    hops = network.undisturbed(Counter(chain(*pairs)), reducing=request.operation != "all_gather")
     if hops is None:
         return None
     parts = [split(int(part), size) for part in split(request.elements, n)]
     # Rings with equal hops and equal pieces end at the same time, so one of them is computed.
     rows = {
-        (tuple(hops[way] for way in own), tuple(int(parts[rank][j]) for rank in order))
-        for j, (order, own) in enumerate(zip(rings, ways, strict=True))
+        (tuple(hops[pair] for pair in own), tuple(int(parts[rank][j]) for rank in order))
+        for j, (order, own) in enumerate(zip(rings, pairs, strict=True))
     }
     return max(_last_end(request.operation, sizes, network.startup, *row) for row in rows)
 

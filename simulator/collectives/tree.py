@@ -35,7 +35,7 @@ def all_reduce(request: Request) -> Schedule:
     def there_and_back(builder: ScheduleBuilder) -> None:
         _down(builder, request, _up(builder, request, whole=True, add=True), whole=True)
 
-    return _schedule(request, there_and_back, 1, ways=2)
+    return _schedule(request, there_and_back, 1, phases=2)
 
 
 def scatter(request: Request) -> Schedule:
@@ -48,7 +48,7 @@ def gather(request: Request) -> Schedule:
     return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
 
 
-def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks: int, ways: int = 1) -> Schedule:
+def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks: int, phases: int = 1) -> Schedule:
     n, root = request.world_size, request.root
 
     def parts() -> Iterator[Round | Repeat]:
@@ -56,7 +56,7 @@ def _schedule(request: Request, go: Callable[[ScheduleBuilder], object], chunks:
         go(builder)
         return builder.parts()
 
-    rows = ways * (n - 1)
+    rows = phases * (n - 1)
     return Schedule(request.operation, "tree", n, 0, chunks, ReductionOrder.IN_SEQUENCE, kept(parts), root, rows=rows)
 
 

@@ -33,8 +33,8 @@ def squares(parts: Iterable[Array]) -> tuple[float, float]:
     """
     numbers = np.concatenate([np.zeros(1), *(part.astype(np.float64).ravel() for part in parts)])
     with np.errstate(over="ignore", invalid="ignore"):
-        found = _folded(*_squared(numbers))
-        return found if np.isfinite(found).all() else (float((numbers**2).sum()), 0.0)
+        total = _folded(*_squared(numbers))
+        return total if np.isfinite(total).all() else (float((numbers**2).sum()), 0.0)
 
 
 def _squared(x: Array) -> tuple[Array, Array]:
