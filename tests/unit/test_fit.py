@@ -182,6 +182,7 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
         ("size,time\n8,1\n16,2\n", {"operation": "all_reduce"}, "give world_size"),
         ("size,time\n8,1\n16,2\n", {"world_size": 4}, "give operation: one of all_reduce"),
         ("size,time,ranks\n8,1,4\n16,2,8\n", {}, "ranks: got 4, 8; must be one sweep a file"),
+        (f"size,time,op\n8,1,{'a' * 5000}\n16,2,b\n", {}, f"op: got {'a' * 40}..., b; must be one sweep a file"),
         ("size,time,ranks\n8,1,x\n16,2,x\n", {}, "ranks: got 'x'; must be a whole number"),
         ("size,time,op\n8,1,sendrecv\n16,2,sendrecv\n", {}, "operation: got 'sendrecv'; one of all_reduce"),
         ("size,time,ranks\n8,1,4\n16,2,4\n", {"world_size": 8}, "got 8; the file says 4"),

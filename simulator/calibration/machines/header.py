@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -86,6 +86,17 @@ def _from_log(text: str, path: Path | str) -> Header:
     )
 
 
+# Values that a message names, and how many letters of each.
+_MOST_NAMED: Final = 5
+_MOST_LETTERS: Final = 40
+
+
+def _some(values: Collection[str]) -> str:
+    """Values as a message names them: a few, and the beginning of each."""
+    cut = [value if len(value) <= _MOST_LETTERS else value[:_MOST_LETTERS] + "..." for value in values]
+    return ", ".join(cut[:_MOST_NAMED]) + (f" and {len(cut) - _MOST_NAMED} more" if len(cut) > _MOST_NAMED else "")
+
+
 def _from_csv(text: str, path: Path | str) -> Header:
     lines = [line for line in text.splitlines() if not is_remark(line)]
     dialect = max(",;\t", key=lines[0].count)
@@ -98,12 +109,12 @@ def _from_csv(text: str, path: Path | str) -> Header:
         values = _values(plain, names)
         if len(values) > 1:
             raise ScenarioError(
-                f"{path}: {_name(plain, names)}: got {', '.join(values)}; must be one sweep a file; "
+                f"{path}: {_name(plain, names)}: got {_some(values)}; must be one sweep a file; "
                 "keep the rows of one and leave the others out"
             )
     operation = _only(plain, _OPERATION)
     if operation and operation_of(operation) is None:
-        raise ScenarioError(f"{path}: operation: got {operation!r}; one of {', '.join(OPERATIONS)}")
+        raise ScenarioError(f"{path}: operation: got {_some([operation])!r}; one of {', '.join(OPERATIONS)}")
     return Header(
         world_size=_whole(plain, _RANKS, path),
         nodes=_whole(plain, _NODES, path),
