@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Compute, Op, Program
+from simulator.records.program import Collective, Compute, Op, Program, SameForAll
 from simulator.step.plan import plan_step
 from simulator.step.spec import LossScaling, Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
@@ -164,6 +164,21 @@ def side_by_side(generator: np.random.Generator) -> Case:
                 ops.append(replace(planned[group], name=label, stream=kind, after=after))
         lists.append(tuple(ops))
     return Case(Program(tuple(lists)), cluster)
+
+
+def same_for_all(ranks: int, places: Sequence[Op | tuple[Collective, ...]]) -> Program:
+    """All ranks do the same; where a place has several collectives, each rank takes part in that of its group."""
+    member = [{rank: op for op in place for rank in op.group} if isinstance(place, tuple) else {} for place in places]
+    ops = tuple(place[0] if isinstance(place, tuple) else place for place in places)
+
+    def own(place: int, rank: int) -> Op:
+        return member[place].get(rank, ops[place])
+
+    def groups(place: int) -> tuple[Collective, ...]:
+        of_place = places[place]
+        return of_place if isinstance(of_place, tuple) else ()
+
+    return Program(SameForAll(ops, ranks, own, groups))
 
 
 FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {

@@ -20,7 +20,7 @@ import simpy
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.clock import NORMAL, Clock
-from simulator.engine.collective_routing import RoutedTransfers
+from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.fabric import Fabric, Flow
 from simulator.records.program import Collective
 from simulator.records.timeline import TransferLog
@@ -48,7 +48,7 @@ class CollectivePlay:
     """
 
     def __init__(
-        self, clock: Clock, fabric: Fabric, op: Collective, routed: RoutedTransfers, jitter: Floats | None
+        self, clock: Clock, fabric: Fabric, op: Collective, routed: RoutedCollective, jitter: Floats | None
     ) -> None:
         self.op = op
         self.routed = routed

@@ -7,11 +7,11 @@ routes whatever their sizes. Routes keep all their links for the books; rates ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,34 +26,6 @@ from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
 from simulator.records.program import Collective
 from simulator.records.transfers import Transfers
-
-
-class RoutedTransfers(Protocol):
-    """What the events engine must know of a collective's transfers and routes; as in RoutedCollective."""
-
-    @property
-    def transfers(self) -> Transfers:
-        """All of them."""
-
-    @property
-    def nbytes(self) -> Floats:
-        """Of each [B]."""
-
-    @property
-    def route_of(self) -> npt.NDArray[np.int32]:
-        """Row of `paths` and `links` of each."""
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """With only the links on which flows can meet."""
-
-    @property
-    def links(self) -> tuple[tuple[int, ...], ...]:
-        """By path all links of the cluster."""
-
-    @property
-    def vertices(self) -> tuple[str, ...]:
-        """Of the participants."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +43,12 @@ class RoutedCollective:
         Of the fabric's links [B/s].
     hbm : int
         From which number on links are ranks' HBM.
+    contends : bool
+        Whether its own flows can hold each other back.
+    lane : int
+        Flows of collectives of one lane never hold each other back; -1 for one that may meet any other.
+    wide_lane : bool
+        Whether this lane has all collectives of its stream, whatever their groups.
     """
 
     traffic: Traffic
@@ -78,6 +56,9 @@ class RoutedCollective:
     vertices: tuple[str, ...]
     capacity: Sequence[float]
     hbm: int
+    contends: bool = True
+    lane: int = 0
+    wide_lane: bool = False
 
     @property
     def transfers(self) -> Transfers:
@@ -108,8 +89,15 @@ class RoutedCollective:
         return tuple(tuple(links[a:b]) for a, b in pairwise(cuts))
 
 
-# Collectives for which everything is alike but their sizes.
-_Kind = tuple[int, tuple[int, ...], tuple[str, ...], str, float, float]
+class _Kind(NamedTuple):
+    """Collectives for which everything is alike but their sizes."""
+
+    schedule: int
+    group: tuple[int, ...]
+    auxiliaries: tuple[str, ...]
+    stream: str
+    rate_cap: float
+    cross_rate_cap: float
 
 
 def capacities(cluster: Cluster) -> list[float]:
@@ -156,6 +144,10 @@ class _CollectiveRouter:
         routes = {
             kind: one.routes.kept(matters) for (kind, one), matters in zip(potential.items(), watched, strict=True)
         }
+        contends = {
+            kind: self._contend([one], bandwidth) for kind, one in potential.items() if routes[kind].can_contend
+        }
+        lanes = self._lanes(potential, contends, bandwidth)
         made: dict[tuple[_Kind, int], RoutedCollective] = {}
         routed = []
         for op in collectives:
@@ -163,10 +155,50 @@ class _CollectiveRouter:
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
                 made[key] = RoutedCollective(
-                    self._traffic(op), routes[key[0]], _vertices(self.cluster, op), self.capacity, hbm
+                    self._traffic(op),
+                    routes[key[0]],
+                    _vertices(self.cluster, op),
+                    self.capacity,
+                    hbm,
+                    contends.get(key[0], False),
+                    *lanes.get(key[0], (0, True)),
                 )
             routed.append(made[key])
         return routed
+
+    @staticmethod
+    def _contend(kinds: Sequence[PotentialFlows], bandwidth: Floats) -> bool:
+        """Whether flows can hold each other back where there are no other collectives, and one of each kind."""
+        return any(bool(matters.any()) for matters in prune_links([replace(one, times=1) for one in kinds], bandwidth))
+
+    def _lanes(
+        self, potential: Mapping[_Kind, PotentialFlows], contends: Mapping[_Kind, bool], bandwidth: Floats
+    ) -> dict[_Kind, tuple[int, bool]]:
+        """Numbers of lanes, and whether each is of all kinds of its stream: kinds that never contend with each other.
+
+        A rank is in one collective of a stream at a time, so all kinds of a stream make a lane where that is enough,
+        otherwise those of one group. A server or a switch may be in several at once.
+        """
+        lanes: dict[_Kind, tuple[int, bool]] = {}
+        streams: dict[str, list[_Kind]] = {}
+        for kind in contends:
+            if kind.auxiliaries or contends[kind]:
+                lanes[kind] = -1, False
+            else:
+                streams.setdefault(kind.stream, []).append(kind)
+        for kinds in streams.values():
+            if not self._contend([potential[kind] for kind in kinds], bandwidth):
+                lanes |= dict.fromkeys(kinds, (len(lanes), True))
+                continue
+            groups: dict[tuple[int, ...], list[_Kind]] = {}
+            for kind in kinds:
+                groups.setdefault(kind.group, []).append(kind)
+            for own in groups.values():
+                if len(own) == 1 or not self._contend([potential[kind] for kind in own], bandwidth):
+                    lanes |= dict.fromkeys(own, (len(lanes), False))
+                else:
+                    lanes |= {kind: (len(lanes) + place, False) for place, kind in enumerate(own)}
+        return lanes
 
     def _traffic(self, op: Collective) -> Traffic:
         sizes = op.elements, op.itemsize, op.reduce_itemsize
@@ -209,4 +241,4 @@ def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
 
 
 def _kind(op: Collective) -> _Kind:
-    return id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap
+    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap)

@@ -16,20 +16,19 @@ import simpy
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
-from simulator.engine.collective_routing import RoutedCollective, RoutedTransfers, capacities, route_collectives
+from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
+from simulator.engine.program_checks import check_program, waiting_text
 from simulator.engine.recording import MemoryEvent, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.errors import DeadlockError
 from simulator.records.program import Collective, Compute, Op, Program
-from simulator.records.timeline import Span, Timeline, TransferLog
+from simulator.records.timeline import Span, Timeline
 
 NAME: Final = "events"
-# By name of a collective: its number among those that are played, and its transfers with their routes.
-Placements = Mapping[str, tuple[int, RoutedTransfers]]
 
 
 def execute(
@@ -100,15 +99,6 @@ def execute_until_stuck(program: Program, cluster: Cluster, jitter: Jitter) -> t
     return play.timeline(), ""
 
 
-def execute_part(
-    program: Program, cluster: Cluster, jitter: Jitter, placements: Placements
-) -> tuple[list[Span], dict[str, TransferLog]]:
-    """Play a part of a larger program, whose collectives lie on the fabric as they do in the whole."""
-    play = _Play(program, cluster, jitter, limit_memory=False, allocator=None, placements=placements)
-    play.run()
-    return play.spans, {name: collective.log() for name, collective in play.collectives.items()}
-
-
 @dataclass(slots=True)
 class _Place:
     """Where a stream is: the operation that it is at, for reports of deadlocks."""
@@ -136,7 +126,6 @@ class _Play:
     memory_events: dict[int, list[MemoryEvent]] = field(default_factory=dict)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
-    placements: Placements | None = None
     watch_all: bool = False
     routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
@@ -156,12 +145,8 @@ class _Play:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
 
     def _prepare(self) -> None:
+        check_program(self.program, self.cluster)
         ranks = self.program.ranks
-        if len(ranks) > self.cluster.world_size:
-            raise ValueError(f"the program has {len(ranks)} ranks, the cluster {self.cluster.world_size}")
-        for op in self.program.collectives().values():
-            if not all(0 <= rank < len(ranks) for rank in op.group):
-                raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {len(ranks) - 1}")
         capacity = capacities(self.cluster)
         fabric = Fabric(self.clock, capacity)
         ops = {name: op for name, op in self.program.collectives().items() if op.duration is None}
@@ -169,29 +154,20 @@ class _Play:
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
             if op.duration is not None:
                 self.timed[op.name] = TimedCollective(self.clock, op)
-        if self.placements is None:
-            routed_collectives = route_collectives(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
-            self.routed_collectives = dict(zip(ops, routed_collectives, strict=True))
-        placements = self.placements or {
-            name: (number, routed) for number, (name, routed) in enumerate(self.routed_collectives.items())
-        }
-        for name, op in ops.items():
-            number, routed = placements[name]
-            jitter = latency_factors(self.jitter, number, op, routed.transfers.src)
-            self.collectives[name] = CollectivePlay(self.clock, fabric, op, routed, jitter)
+        routed_collectives = route_collectives(self.cluster, list(ops.values()), capacity, watch_all=self.watch_all)
+        self.routed_collectives = dict(zip(ops, routed_collectives, strict=True))
+        for number, (name, routed) in enumerate(self.routed_collectives.items()):
+            jitter = latency_factors(self.jitter, number, ops[name], routed.transfers.src)
+            self.collectives[name] = CollectivePlay(self.clock, fabric, ops[name], routed, jitter)
         for rank in range(len(ranks)):
             self.kernels.append(Kernels(self.clock))
             self.memory_events[rank] = []
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
-            if len(self.ended[rank]) != len(ranks[rank]):
-                raise ValueError(f"rank {rank} has two operations of one name")
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
         for number, op in queue:
             place.at = op
             for name in op.after:
-                if name not in self.ended[place.rank]:
-                    raise ValueError(f"rank {place.rank}: {op.name!r} waits for {name!r}, which is not there")
                 place.awaiting = name
                 if not self.ended[place.rank][name].processed:
                     yield self.ended[place.rank][name]
@@ -244,16 +220,13 @@ class _Play:
             self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
 
     def _what(self, place: _Place) -> str:
-        if place.awaiting is not None:
-            return f"its own {place.awaiting!r}"
+        if place.at is None:
+            return "nothing"
+        name = place.at.name
+        missing = []
         if isinstance(place.at, Collective):
-            name = place.at.name
             missing = (self.timed[name] if name in self.timed else self.collectives[name]).missing()
-            if missing:
-                ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-                return f"{place.at.name!r}, which rank {ranks} has not reached"
-            return f"{place.at.name!r}, whose transfers wait for each other"
-        return f"{place.at.name!r}" if place.at is not None else "nothing"
+        return waiting_text(place.at, place.awaiting, missing)
 
     def timeline(self) -> Timeline:
         memory = memory_over_time(

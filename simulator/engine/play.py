@@ -1,11 +1,12 @@
-"""Which engine plays a program: the one that is asked for, or the first that can.
+"""Which engine plays a program: the one that is asked for, or the one that gives the answer soonest.
 
-Rule: both give one answer; the compiled one gives it sooner, or says why it cannot. Where arrays are carried the events
-engine plays: the order in which transfers end is theirs to the last bit.
+Rule: both give one answer. Where arrays are carried the events engine plays: the order in which transfers end is theirs
+to the last bit. Without a compiled core it plays everything, later.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final, Literal
@@ -13,11 +14,11 @@ from typing import Final, Literal
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
+from simulator.engine.compiled import core
 from simulator.engine.compiled import engine as compiled
-from simulator.engine.compiled.declined import DeclinedError
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, carry_all
-from simulator.errors import SimulationError
+from simulator.errors import ScenarioWarning, SimulationError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
@@ -26,6 +27,10 @@ Engine = Literal["auto", "events", "compiled"]
 _MOST_KEPT: Final = 100_000
 # Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
+_NO_CORE: Final = (
+    "engine: there is no compiled core, for no C compiler was there to build it; the events engine follows every "
+    "transfer in Python, some 30 times slower (docs/speed.md)"
+)
 # Seen on one core (docs/speed.md, benchmarks/events.py), rounded up; flows that share links take longer, and more.
 SECONDS_A_TRANSFER: Final = 2e-6
 BYTES_A_TRANSFER: Final = 130
@@ -52,8 +57,13 @@ def play(
     Raises
     ------
     SimulationError
-        As there; where the compiled engine is asked for and cannot prove its answer; and where the events engine would
-        have to follow more transfers than this machine can hold.
+        As there; where the compiled engine is asked for and there is no core; and where more transfers would have to be
+        followed than this machine can hold, or, unasked, than an hour allows.
+
+    Warns
+    -----
+    ScenarioWarning
+        There is no compiled core, so that the events engine plays what it would have played.
     """
     by_events = partial(
         events.execute, program, cluster,
@@ -62,15 +72,14 @@ def play(
     refuse_too_many(engine, program, payload=bool(payloads))
     if engine == "events" or (engine == "auto" and payloads):
         return by_events()
-    try:
-        timeline = compiled.execute(
-            program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator, keep=keep
-        )
-    except DeclinedError as error:
-        if engine == "auto":
-            _refuse_endless(program, error)
-            return by_events()
-        raise SimulationError(f"engine: the compiled engine declines: {error}; write engine: auto") from error
+    if engine == "auto" and not core.is_there():
+        warnings.warn(_NO_CORE, ScenarioWarning, stacklevel=2)
+        _refuse_endless(program)
+        return by_events()
+    timeline = compiled.execute(
+        program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator, keep=keep,
+        patient=engine == "compiled",
+    )  # fmt: skip
     if payloads:
         carry_all(program, timeline, payloads)
     return timeline
@@ -87,9 +96,9 @@ def refuse_too_many(engine: Engine, program: Program, *, payload: bool) -> None:
         _refuse_larger_than_memory(transfers, "payload: with real arrays ", "payload: false")
 
 
-def _refuse_endless(program: Program, why: DeclinedError) -> None:
+def _refuse_endless(program: Program) -> None:
     """Nobody starts hours of events, or more than fit into memory, without having asked for it."""
-    transfers, reason = _followed(program), f"engine: the compiled engine declines: {why}; "
+    transfers, reason = _followed(program), "engine: there is no compiled core; "
     _refuse_larger_than_memory(transfers, reason, "collectives: closed_form")
     if transfers > _MOST_UNASKED:
         raise SimulationError(

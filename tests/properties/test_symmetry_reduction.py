@@ -1,8 +1,7 @@
-"""Operations that share links, played on classes of ranks: times as rank by rank, and one odd thing is noticed."""
+"""Programs played with one rank of each class: times as rank by rank, and one odd thing is noticed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,89 +12,87 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
-from simulator.engine.collective_routing import capacities, route_collectives
-from simulator.engine.compiled import group_solver
-from simulator.engine.compiled.co_scheduled import CoScheduledOp, play_co_scheduled
 from simulator.engine.compiled.engine import execute as compiled
-from simulator.engine.compiled.symmetry_reduction import ReducedProblem, reduce_by_symmetry
+from simulator.engine.compiled.prepared import Prepared, prepare
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Compute, Op, Program
+from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
+from tests.programs import same_for_all
 
 CLOSE = 1e-9
 
 
-@pytest.fixture
-def reductions(monkeypatch: pytest.MonkeyPatch) -> list[ReducedProblem | None]:
-    """What was reduced by symmetry while a test ran; None where that was not worth it."""
-    seen: list[ReducedProblem | None] = []
-
-    def watched(*facts: Any) -> ReducedProblem | None:
-        seen.append(reduce_by_symmetry(*facts))
-        return seen[-1]
-
-    monkeypatch.setattr(group_solver, "reduce_by_symmetry", watched)
-    return seen
+def reduced(program: Program, cluster: Cluster) -> Prepared:
+    """What is played in place of a program, however few transfers it has."""
+    return prepare(program, cluster, Jitter(), reduced_from=0)
 
 
-def two_at_once(cluster: Cluster, *, elements: int, late: int | None = None) -> Program:
-    """A ring over all ranks and rings over eighths of them, at once on two streams; one rank may come late."""
+def in_both_ways(program: Program, cluster: Cluster) -> None:
+    """One rank of each class and every rank, beside events."""
+    expected = events(program, cluster)
+    for reduced_from in (0, 2**62):
+        assert farthest(expected, compiled(program, cluster, reduced_from=reduced_from)) <= CLOSE
+
+
+def two_at_once(cluster: Cluster, *, elements: int) -> Program:
+    """A ring over all ranks and rings over eighths of them, at once on two streams, behind a kernel."""
     ranks = cluster.world_size
-    sizes = ranks, ranks // 8
-    lists: list[list[Op]] = [[] for _ in range(ranks)]
-    for number, size in enumerate(sizes):
-        for first in range(0, ranks, size):
-            group = tuple(range(first, first + size))
-            op = plan(cluster, Task(Request("all_reduce", size, elements), "ring", group, "float32")).ops[0]
-            for rank in group:
-                lists[rank].append(replace(op, name=f"{number} of {first}", stream=f"stream {number}"))
-    if late is not None:
-        lists[late].insert(0, Compute("late", 1e-5, stream="stream 0"))
-        for rank in range(ranks):
-            if rank != late:
-                lists[rank].insert(0, Compute("late", 0.0, stream="stream 0"))
-    return Program(tuple(map(tuple, lists)))
+    places: list[Op | tuple[Collective, ...]] = [Compute("kernel", 1e-5)]
+    for number, size in enumerate((ranks, ranks // 8)):
+        op = plan(cluster, Task(Request("all_reduce", size, elements), "ring", tuple(range(size)), "float32")).ops[0]
+        op = replace(op, stream=f"stream {number}", after=("kernel",))
+        groups = [tuple(range(first, first + size)) for first in range(0, ranks, size)]
+        places.append(tuple(replace(op, name=f"{number} of {group[0]}", group=group) for group in groups))
+    return same_for_all(ranks, places)
 
 
-def test_ranks_that_fare_alike_are_played_once(reductions: list[ReducedProblem | None]) -> None:
+def test_ranks_that_fare_alike_are_played_once() -> None:
     """64 ranks on one switch, a ring over all beside eight over eighths: eight classes of ranks at most."""
     cluster = build("star_100g", 64)
     program = two_at_once(cluster, elements=64_000)
-    found = compiled(program, cluster)
-    assert farthest(events(program, cluster), found) <= CLOSE
+    prepared = reduced(program, cluster)
     # 2 x 63 rounds of a ring of 64, 2 x 7 of one of 8, and 8 different hops in each at most.
-    whole = [one for one in reductions if one is not None]
-    assert whole
-    assert max(map(len, whole)) <= 8 * (2 * 63 + 2 * 7)
-    assert sum(len(log) for log in found.logs) == 64 * 2 * 63 + 64 * 2 * 7
+    assert prepared.quotient is not None
+    assert len(prepared.quotient.first_rank) <= 8
+    assert sum(own.rows.transfers for own in prepared.playables.values()) <= 8 * (2 * 63 + 2 * 7)
+    in_both_ways(program, cluster)
+    logs = compiled(program, cluster, reduced_from=0).logs
+    assert sum(len(log) for log in logs) == 64 * 2 * 63 + 64 * 2 * 7
 
 
-def test_chunks_that_differ_by_an_element_are_not_reduced(reductions: list[ReducedProblem | None]) -> None:
+def test_chunks_that_differ_by_an_element_are_not_reduced() -> None:
     cluster = build("star_100g", 16)
     program = two_at_once(cluster, elements=16_001)
-    assert farthest(events(program, cluster), compiled(program, cluster)) <= CLOSE
-    assert reductions
-    assert not any(reductions)
+    assert reduced(program, cluster).quotient is None
+    in_both_ways(program, cluster)
+
+
+def test_who_draws_noise_of_its_own_is_not_reduced() -> None:
+    cluster = build("star_100g", 16)
+    program = two_at_once(cluster, elements=16_000)
+    assert prepare(program, cluster, Jitter(), reduced_from=0).quotient is not None
+    for jitter in (Jitter(compute=0.1), Jitter(latency=0.1)):
+        assert prepare(program, cluster, jitter, reduced_from=0).quotient is None
 
 
 @pytest.mark.parametrize(
-    ("change", "late"),
-    [({"link_factors": {"gpu5->switch0": 0.99}}, None), ({"link_factors": {"switch0->gpu9": 0.5}}, None), ({}, 11)],
+    "change",
+    [
+        {"link_factors": {"gpu5->switch0": 0.99}},
+        {"link_factors": {"switch0->gpu9": 0.5}},
+        {"stragglers": {11: 0.5}},
+    ],
 )
-def test_one_odd_link_or_rank_is_noticed(
-    reductions: list[ReducedProblem | None], change: dict[str, Any], late: int | None
-) -> None:
-    """A slower link, or a rank that comes late, and nobody fares like another any more: times are those of events."""
-    cluster = build("star_100g", 32, **change)
-    program = two_at_once(cluster, elements=32_000, late=late)
-    found = compiled(program, cluster)
-    assert farthest(events(program, cluster), found) <= CLOSE
-    plain = build("star_100g", 32)
-    even = compiled(two_at_once(plain, elements=32_000), plain)
-    assert found.end > even.end * (1 + 1e-6)
-    assert reductions
+def test_one_odd_link_or_rank_is_noticed(change: dict[str, Any]) -> None:
+    """A slower link, or a slower rank, and nobody fares like another any more: times are those of events."""
+    cluster, plain = build("star_100g", 32, **change), build("star_100g", 32)
+    program = two_at_once(cluster, elements=32_000)
+    in_both_ways(program, cluster)
+    even = compiled(two_at_once(plain, elements=32_000), plain, reduced_from=0)
+    assert compiled(program, cluster, reduced_from=0).end > even.end * (1 + 1e-6)
 
 
 def by_hand(size: int, rows: list[tuple[int, int, int, int, int]], elements: int) -> Schedule:
@@ -103,7 +100,7 @@ def by_hand(size: int, rows: list[tuple[int, int, int, int, int]], elements: int
     src, dst, count, channel, after = np.array(rows).T
     none = np.zeros(len(rows), np.int64)
     one = Round(src, dst, none, count, none > 0, channel, after[:, None])
-    return Schedule("send", "by hand", size, 0, elements, "in_sequence", lambda: iter([one]))
+    return Schedule("send", "by hand", size, 0, elements, ReductionOrder.IN_SEQUENCE, lambda: iter([one]))
 
 
 # Four send to two, whose ports are shared; of the two pairs each one has one fact that sets its halves apart.
@@ -131,44 +128,20 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
             replace(ring, name=f"{kind} {first}", group=group[half : half + 6], duration=1e-6 + 1e-4 * half)
             for kind, half in (("first", 0), ("second", 6))
         ]
-    ops = [CoScheduledOp(tuple(sends), np.zeros(48)), CoScheduledOp(tuple(given), np.zeros(48), (0,))]
-    routed_collectives = dict(
-        zip([op.name for op in sends], route_collectives(cluster, sends, capacities(cluster)), strict=True)
-    )
-    reduced = reduce_by_symmetry(
-        ops,
-        lambda op: (routed_collectives[op.name].traffic, routed_collectives[op.name].routes),
-        np.array(capacities(cluster)),
-        0.0,
-        {},
-    )
-    assert reduced is not None
-    placements = {name: (number, routed) for number, (name, routed) in enumerate(routed_collectives.items())}
-    expected = play_co_scheduled(ops, cluster, Jitter(), placements)
-    for one, other in zip(expected, reduced.solve(cluster), strict=True):
-        np.testing.assert_allclose(other.start, one.start, rtol=1e-12)
-        np.testing.assert_allclose(other.done, one.done, rtol=1e-12)
-    groups = reduced.solve(cluster)[0].groups
-    for op, found in zip(sends, groups, strict=True):
-        assert found is not None
-        for column, other in zip(expected[0].times[op.name], found[1].times(), strict=True):
-            np.testing.assert_allclose(other, column, rtol=1e-12)
+    program = same_for_all(48, [tuple(sends), tuple(given), Compute("after", 1e-6)])
+    prepared = reduced(program, cluster)
+    assert prepared.quotient is not None
+    assert len(prepared.quotient.first_rank) <= (24 if slow else 12)
+    in_both_ways(program, cluster)
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_reduced_and_followed_agree(
-    block: int, reductions: list[ReducedProblem | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reduced_and_followed_agree(block: int) -> None:
     """Random groups side by side and across, with and without reduction; a fair part of them is reduced."""
     cases = [side_by_side(seed) for seed in range(10 * block, 10 * block + 10)]
-    reduced = [compiled(*case) for case in cases]
-    for case, found in zip(cases, reduced, strict=True):
-        assert farthest(events(*case), found) <= CLOSE
-    assert sum(one is not None for one in reductions) >= 3
-    never: Callable[..., None] = lambda *_: None  # noqa: E731
-    monkeypatch.setattr(group_solver, "reduce_by_symmetry", never)
-    for case, found in zip(cases, reduced, strict=True):
-        assert farthest(compiled(*case), found) <= CLOSE
+    for case in cases:
+        in_both_ways(*case)
+    assert sum(reduced(*case).quotient is not None for case in cases) >= 3
 
 
 def side_by_side(seed: int) -> tuple[Program, Cluster]:
@@ -184,30 +157,27 @@ def side_by_side(seed: int) -> tuple[Program, Cluster]:
     name = pick("star_100g", "h100_ethernet_100g", "dgx_h100", "torus_2d", "fat_tree_1024")
     ranks = 16 if name != "torus_2d" else 9
     size = pick(4, 8) if name != "torus_2d" else 3
-    cluster = build(name, ranks)
+    slow = pick([1.0], [1.0], [1.0, 0.5], list(1.0 / np.arange(1, size + 1)))
+    facts: dict[str, Any] = {"stragglers": {rank: slow[rank % len(slow)] for rank in range(ranks)}}
+    cluster = build(name, ranks, **facts)
     if generator.random() < 0.25:
         names = [cluster.router.link_name(link) for link in range(len(cluster.router.bandwidth))]
-        cluster = build(name, ranks, link_factors={str(generator.choice(names)): pick(0.3, 0.9)})
-    late = pick([0.0], [0.0], [0.0, 2e-6], list(1e-6 * np.arange(size)))
+        cluster = build(name, ranks, link_factors={str(generator.choice(names)): pick(0.3, 0.9)}, **facts)
     beside = [tuple(range(first, first + size)) for first in range(0, ranks, size)]
     across = [tuple(range(place, ranks, size)) for place in range(size)]
     elements, layers = ranks * size * int(generator.integers(10, 20_000)), int(generator.integers(1, 3))
     operations = pick("all_reduce", "all_gather"), pick("all_reduce", "reduce_scatter")
     algorithms = pick("ring", "direct", "halving_doubling", "chain"), pick("ring", "direct", "multi_ring")
-    lists: list[list[Op]] = [
-        [Compute("late", late[rank % len(late)], stream=f"stream {layers % 2}")] for rank in range(ranks)
-    ]
+    places: list[Op | tuple[Collective, ...]] = [Compute("late", 1e-6, stream=f"stream {layers % 2}")]
     for layer in range(layers):
         for number, groups in enumerate((beside, across)):
-            for group in groups:
-                op = _planned(cluster, group, operations[number], algorithms[number], elements)
-                for rank in group:
-                    label, stream = f"{number} in {layer} of {group[0]}", f"stream {number}"
-                    lists[rank].append(replace(op, name=label, stream=stream))
-    return Program(tuple(map(tuple, lists))), cluster
+            made = [_planned(cluster, group, operations[number], algorithms[number], elements) for group in groups]
+            label, stream = f"{number} in {layer} of", f"stream {number}"
+            places.append(tuple(replace(op, name=f"{label} {op.group[0]}", stream=stream) for op in made))
+    return same_for_all(ranks, places), cluster
 
 
-def _planned(cluster: Cluster, group: tuple[int, ...], operation: Any, algorithm: str, elements: int) -> Any:
+def _planned(cluster: Cluster, group: tuple[int, ...], operation: Any, algorithm: str, elements: int) -> Collective:
     """Of one group; a ring where the algorithm asks for a power of two or does not do the operation."""
     try:
         return plan(cluster, Task(Request(operation, len(group), elements), algorithm, group, "float32")).ops[0]

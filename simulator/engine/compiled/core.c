@@ -1,0 +1,964 @@
+/* The core: plays a whole program event by event, in compiled code. What it plays is described in problem.h.
+ *
+ * The rules are those of the events engine, which is its oracle: a stream runs one operation at a time, in order; a
+ * transfer enters its links at max(ready + latency, end of the transfer before it on its channel); flows that meet
+ * share links max-min fairly (fabric.h); kernels run slower while a collective of their rank is in flight.
+ *
+ * A collective that meets no other on its links, whose own flows do not contend and of which no rank can be done before
+ * all have come, needs no clock: when the last rank has come, its transfers are computed in the order of their numbers
+ * (`play_in_order`). If another comes to its links meanwhile, it is followed from that moment on (`follow`).
+ */
+#include "problem.h"
+#include "clock.h"
+#include "fabric.h"
+#include "noise.h"
+
+typedef struct {
+    int32_t row, repetition, next;
+} Blocked;
+
+typedef struct { /* an instance while it is played */
+    double *started;      /* by participant; infinite before its rank has come */
+    int32_t *to_end;      /* by participant: rows whose last repetition it has yet to see through */
+    int32_t *waiting;     /* by participant: chain of transfers that wait for its rank to start; -1 */
+    Blocked *blocked;
+    int32_t blocked_count, blocked_room;
+    double *ready;        /* by transfer */
+    int32_t *pending;     /* by transfer: what it still waits for */
+    uint64_t *noise;      /* by participant */
+    uint8_t *left;        /* by participant: whether its rank has gone on */
+    int32_t missing, gathering, unfinished;
+    int followed;
+    uint32_t version;     /* of its events RANK_DONE */
+    double first_reach;
+} Live;
+
+typedef struct {
+    double left, since, alone, slowed;
+    uint32_t version;
+    int running;
+} Kernels; /* of one stream of a rank */
+
+typedef struct { /* instances that are under way on a link */
+    int32_t *instance, size, room;
+} Users;
+
+typedef struct {
+    const Problem *p;
+    Result *out;
+    Clock clock;
+    Fabric fabric;
+    int64_t *stream_base;  /* [ranks], into the arrays by stream */
+    int32_t *position;     /* by stream: how many of its operations have been begun */
+    uint8_t *busy;         /* by stream: whether the last of these is still under way */
+    Kernels *kernels;      /* by stream */
+    uint8_t *ended;        /* by operation of each rank, as `start` */
+    int32_t *in_flight;    /* by rank: collectives that take SMs */
+    Live **live;           /* by instance */
+    Users *users;          /* by link */
+    int64_t streams;
+    int broken, out_of_order;
+} Play;
+
+static void settle(Play *play, int32_t rank);
+
+static int64_t op_of(const Play *play, int32_t rank, int32_t place) {
+    return play->p->list_begin[play->p->list_of[rank]] + place;
+}
+
+static void happen(Play *play, double time, int what, int32_t who, int32_t also, uint32_t version) {
+    if (!tell(&play->clock, time, 0, what, who, also, version)) play->broken = 1;
+}
+
+/* ---- kernels, slowed beside communication ---- */
+
+static void time_kernels(Play *play, int32_t rank, int32_t stream) {
+    Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+    double pace = play->in_flight[rank] ? kernels->slowed : kernels->alone;
+    double left = kernels->left > 0.0 ? kernels->left : 0.0;
+    kernels->version++;
+    happen(play, play->clock.now + left * pace, KERNEL_ENDS, rank, stream, kernels->version);
+}
+
+static void communicate(Play *play, int32_t rank, int change) {
+    const Problem *p = play->p;
+    int was = play->in_flight[rank] > 0;
+    play->in_flight[rank] += change;
+    if (was == (play->in_flight[rank] > 0)) return;
+    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    double now = play->clock.now;
+    for (int32_t stream = 0; stream < streams; stream++) {
+        Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+        if (!kernels->running) continue;
+        double pace = was ? kernels->slowed : kernels->alone;
+        kernels->left -= pace > 0.0 ? (now - kernels->since) / pace : kernels->left;
+        kernels->since = now;
+        time_kernels(play, rank, stream);
+    }
+}
+
+static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t place, int64_t op) {
+    const Problem *p = play->p;
+    double speed = p->op_flags[op] & ON_GPU ? p->speed[rank] : 1.0, noise = 1.0;
+    if (p->noise_compute > 0.0)
+        noise = factor(p->noise_compute, noise_state(p->seed, (uint64_t)p->noise_rank[rank], (uint64_t)place), 0);
+    double stretch = noise / speed;
+    Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+    kernels->alone = p->op_alone[op] * stretch;
+    kernels->slowed = p->op_contended[op] * stretch;
+    kernels->left = 1.0;
+    kernels->since = play->clock.now;
+    kernels->running = 1;
+    time_kernels(play, rank, stream);
+}
+
+/* ---- streams of operations ---- */
+
+static void end_op(Play *play, int32_t rank, int32_t place, int64_t op) {
+    const Problem *p = play->p;
+    int64_t at = p->out_begin[rank] + place;
+    play->ended[at] = 1;
+    play->out->end[at] = play->clock.now;
+    play->busy[play->stream_base[rank] + p->op_stream[op]] = 0;
+    if (p->op_kind[op] == COLLECTIVE && p->op_flags[op] & TAKES_SMS) communicate(play, rank, -1);
+}
+
+/* The operation that a stream is at has ended. */
+static void stream_done(Play *play, int32_t rank, int32_t stream) {
+    const Problem *p = play->p;
+    int64_t own = p->stream_begin[p->list_of[rank]] + stream;
+    int32_t place = p->queue[p->queue_begin[own] + play->position[play->stream_base[rank] + stream] - 1];
+    end_op(play, rank, place, op_of(play, rank, place));
+    settle(play, rank);
+}
+
+/* ---- collectives ---- */
+
+static int64_t instance_of(const Play *play, int32_t rank, int64_t op, int32_t *place) {
+    const Problem *p = play->p;
+    int64_t at = (int64_t)p->op_member[op] * p->ranks + rank;
+    *place = p->member_place[at];
+    return p->op_instance[op] + p->member_group[at];
+}
+
+static int32_t group_size(const Problem *p, int64_t instance) {
+    return (int32_t)(p->group_begin[p->group[instance] + 1] - p->group_begin[p->group[instance]]);
+}
+
+static void follow(Play *play, int64_t instance);
+
+/* Whether flows of two instances that take one link may be on it at once. */
+static int may_meet(const Problem *p, int64_t one, int64_t other) {
+    return p->lane[one] != p->lane[other] || p->lane[one] < 0;
+}
+
+/* An instance comes to its links. It and whoever it may meet there must be followed. */
+static void come_to_links(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    int32_t routing = p->routing[instance];
+    for (int64_t k = p->busy_begin[routing]; k < p->busy_begin[routing + 1] && !play->broken; k++) {
+        Users *users = &play->users[p->busy_link[k]];
+        for (int32_t i = 0; i < users->size; i++) {
+            if (!may_meet(p, instance, users->instance[i])) continue;
+            play->live[instance]->followed = 1;
+            if (!play->live[users->instance[i]]->followed) follow(play, users->instance[i]);
+        }
+        if (users->size == users->room) {
+            int32_t room = users->room ? 2 * users->room : 4;
+            users->instance = grown(users->instance, room, sizeof(int32_t), &play->broken);
+            if (play->broken) return;
+            users->room = room;
+        }
+        users->instance[users->size++] = (int32_t)instance;
+    }
+}
+
+static void leave_links(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    int32_t routing = p->routing[instance];
+    if (routing < 0 || play->live[instance]->first_reach == INFINITY) return;
+    for (int64_t k = p->busy_begin[routing]; k < p->busy_begin[routing + 1]; k++) {
+        Users *users = &play->users[p->busy_link[k]];
+        for (int32_t i = 0; i < users->size; i++)
+            if (users->instance[i] == instance) {
+                users->instance[i] = users->instance[--users->size];
+                break;
+            }
+    }
+}
+
+static void close_live(Play *play, int64_t instance) {
+    Live *live = play->live[instance];
+    if (!live) return;
+    leave_links(play, instance);
+    void *all[] = {live->started, live->to_end, live->waiting, live->blocked,
+                   live->ready,   live->pending, live->noise,  live->left};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+    free(live);
+    play->live[instance] = NULL;
+}
+
+static Live *open_live(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    Live *live = calloc(1, sizeof(Live));
+    if (!live) {
+        play->broken = 1;
+        return NULL;
+    }
+    play->live[instance] = live;
+    live->missing = live->gathering = live->unfinished = group_size(p, instance);
+    live->first_reach = INFINITY;
+    if (p->shape[instance] < 0) return live;
+    int32_t shape = p->shape[instance], participants = p->participants[shape];
+    live->started = malloc((size_t)participants * sizeof(double));
+    live->left = calloc((size_t)participants + 1, 1);
+    live->followed = !(p->flags[instance] & IN_ORDER);
+    if (!live->started || !live->left) play->broken = 1;
+    for (int32_t i = 0; live->started && i < participants; i++)
+        live->started[i] = i < live->missing ? INFINITY : -INFINITY;
+    if (p->noise_latency > 0.0) {
+        const uint64_t behind_ranks = (uint64_t)1 << 32; /* jitter.py: servers draw under numbers that no rank has */
+        live->noise = malloc((size_t)participants * sizeof(uint64_t));
+        if (!live->noise) play->broken = 1;
+        const int32_t *group = p->group_rank + p->group_begin[p->group[instance]];
+        for (int32_t i = 0; live->noise && i < participants; i++) {
+            uint64_t who = i < live->missing ? (uint64_t)p->noise_rank[group[i]] : behind_ranks + (uint64_t)(i - live->missing);
+            live->noise[i] = noise_state(p->seed, who, (uint64_t)p->noise_number[instance]);
+        }
+    }
+    return live;
+}
+
+static double bytes_of(const Problem *p, int64_t instance, int32_t row, int32_t repetition) {
+    int32_t sizes = p->sizes[instance];
+    int64_t shape_row = p->shape_row[p->shape[instance]];
+    int64_t at = p->size_steady[sizes] ? row - shape_row : p->row_log[row] + repetition * p->row_log_stride[row];
+    return p->nbytes[p->size_begin[sizes] + at];
+}
+
+static double latency_of(const Play *play, const Live *live, int64_t route, int32_t row, int32_t repetition) {
+    const Problem *p = play->p;
+    double latency = p->route_latency[route];
+    if (!live->noise) return latency;
+    uint64_t number = (uint64_t)p->row_noise[row] + (uint64_t)repetition * (uint64_t)p->row_noise_stride[row];
+    return latency * factor(p->noise_latency, live->noise[p->row_src[row]], number);
+}
+
+/* Keeps when a transfer was on its links, where somebody wants to know. */
+static void keep(Play *play, int64_t instance, int64_t route, int32_t row, int32_t repetition, double enter, double end) {
+    const Problem *p = play->p;
+    Result *out = play->out;
+    if (p->log_begin[instance] >= 0) {
+        int64_t at = p->log_begin[instance] + p->row_log[row] + repetition * p->row_log_stride[row];
+        out->enter[at] = enter;
+        out->through[at] = end;
+    }
+    if (!p->route_tapped[route]) return;
+    if (out->taps == out->tap_room) {
+        int64_t room = out->tap_room ? 2 * out->tap_room : 1024;
+        out->tap = grown(out->tap, 3 * room, sizeof(double), &play->broken);
+        if (play->broken) return;
+        out->tap_room = room;
+    }
+    double *tap = out->tap + 3 * out->taps++;
+    tap[0] = enter;
+    tap[1] = end;
+    tap[2] = (double)instance;
+}
+
+/* A rank has nothing left to do in a collective. */
+static void participant_done(Play *play, int64_t instance, int32_t place) {
+    const Problem *p = play->p;
+    int32_t rank = p->group_rank[p->group_begin[p->group[instance]] + place];
+    /* Which of its streams is at the instance: a rank has few. */
+    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    for (int32_t stream = 0; stream < streams; stream++) {
+        int64_t at = play->stream_base[rank] + stream;
+        if (!play->busy[at]) continue;
+        int32_t op_place = p->queue[p->queue_begin[p->stream_begin[list] + stream] + play->position[at] - 1], own;
+        int64_t op = op_of(play, rank, op_place);
+        if (p->op_kind[op] != COLLECTIVE || instance_of(play, rank, op, &own) != instance) continue;
+        if (play->live[instance]->left) play->live[instance]->left[place] = 1;
+        if (--play->live[instance]->unfinished == 0) close_live(play, instance);
+        stream_done(play, rank, stream);
+        return;
+    }
+}
+
+static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t repetition, double since);
+
+/* Something that a transfer waits for has ended now. `sets_ready`: not so for the transfer before it on its channel,
+ * because latency passes while that is still sending. */
+static void release(Play *play, int64_t instance, int32_t row, int32_t repetition, int sets_ready) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int64_t number = p->row_base[row] + repetition * p->row_stride[row];
+    if (sets_ready) live->ready[number] = play->clock.now;
+    if (--live->pending[number] == 0) start_transfer(play, instance, row, repetition, live->ready[number]);
+}
+
+static void release_waiters(Play *play, int64_t instance, int32_t row, int32_t repetition) {
+    const Problem *p = play->p;
+    int64_t first_row = p->shape_row[p->shape[instance]];
+    for (int64_t k = p->inner_begin[row]; k < p->inner_begin[row + 1]; k++) {
+        int32_t later = repetition + p->inner_shift[k];
+        if (later >= 0 && later < p->row_times[row])
+            release(play, instance, (int32_t)(first_row + p->inner_row[k]), later, 1);
+    }
+    for (int64_t k = p->outer_begin[row]; k < p->outer_begin[row + 1]; k++)
+        if (p->outer_at[k] == repetition)
+            release(play, instance, (int32_t)(first_row + p->outer_row[k]), p->outer_times[k], 1);
+}
+
+static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t repetition, double since) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    if (p->row_route[row] < 0) { /* a gate */
+        release_waiters(play, instance, row, repetition);
+        return;
+    }
+    double src = live->started[p->row_src[row]], dst = live->started[p->row_dst[row]], now = play->clock.now;
+    if (src == INFINITY || dst == INFINITY) {
+        int32_t participant = src == INFINITY ? p->row_src[row] : p->row_dst[row];
+        if (live->blocked_count == live->blocked_room) {
+            int32_t room = live->blocked_room ? 2 * live->blocked_room : 16;
+            live->blocked = grown(live->blocked, room, sizeof(Blocked), &play->broken);
+            if (play->broken) return;
+            live->blocked_room = room;
+        }
+        live->blocked[live->blocked_count] = (Blocked){row, repetition, live->waiting[participant]};
+        live->waiting[participant] = live->blocked_count++;
+        return;
+    }
+    if (src > since) since = src;
+    if (dst > since) since = dst;
+    int32_t number = new_flow(&play->fabric);
+    if (play->fabric.broken) return;
+    Flow *flow = &play->fabric.flows[number];
+    flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    flow->enter = since + latency_of(play, live, flow->route, row, repetition);
+    if (flow->enter < now) flow->enter = now; /* the transfer before it on its channel ended last, now */
+    flow->nbytes = bytes_of(p, instance, row, repetition);
+    flow->row = row;
+    flow->repetition = repetition;
+    flow->instance = (int32_t)instance;
+    play->out->followed++;
+    launch(&play->fabric, number);
+}
+
+static void transfer_ended(Play *play, int32_t number) {
+    const Problem *p = play->p;
+    Flow flow = play->fabric.flows[number];
+    int64_t instance = flow.instance, first_row = p->shape_row[p->shape[instance]];
+    drop_flow(&play->fabric, number);
+    keep(play, instance, flow.route, flow.row, flow.repetition, flow.enter, play->clock.now);
+    /* The channel first: of two transfers that can start now the one that queued comes first. */
+    int32_t next = p->row_next[flow.row], later = flow.repetition + p->row_next_shift[flow.row];
+    if (next >= 0 && later < p->row_times[flow.row])
+        release(play, instance, (int32_t)(first_row + next), later, 0);
+    else if (p->row_exit[flow.row] >= 0)
+        release(play, instance, (int32_t)(first_row + p->row_exit[flow.row]), 0, 0);
+    release_waiters(play, instance, flow.row, flow.repetition);
+    if (flow.repetition < p->row_times[flow.row] - 1) return;
+    /* Last of its row: of all earlier repetitions the channel sees to it that they have ended. */
+    int32_t ends[2] = {p->row_src[flow.row], p->row_dst[flow.row]}, size = group_size(p, instance);
+    Live *live = play->live[instance];
+    int done[2] = {--live->to_end[ends[0]] == 0 && ends[0] < size, --live->to_end[ends[1]] == 0 && ends[1] < size};
+    for (int side = 0; side < 2; side++)
+        if (done[side]) participant_done(play, instance, ends[side]);
+}
+
+/* ---- a collective that is alone on its links ---- */
+
+static double max2(double a, double b) { return a > b ? a : b; }
+
+typedef struct {
+    double *ready, *free_at; /* by slot: when all that a transfer waits for has ended, and the one before it */
+    double *done;            /* by participant: when its last transfer has ended */
+    int following;           /* whether transfers are handed over to the clock */
+} InOrder;
+
+static void see_through(Play *play, int64_t instance, InOrder *slots, int32_t row, int32_t repetition, double end) {
+    const Problem *p = play->p;
+    int64_t first_row = p->shape_row[p->shape[instance]];
+    int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];
+    if (p->row_route[row] >= 0) {
+        if (next >= 0 && later < p->row_times[row]) {
+            int64_t to = first_row + next;
+            slots->free_at[p->row_slot[to] + later * p->row_slot_stride[to]] = end;
+        } else if (p->row_exit[row] >= 0) {
+            slots->free_at[p->row_slot[first_row + p->row_exit[row]]] = end;
+        }
+    }
+    for (int64_t k = p->inner_begin[row]; k < p->inner_begin[row + 1]; k++) {
+        int64_t to = first_row + p->inner_row[k];
+        later = repetition + p->inner_shift[k];
+        if (later < 0 || later >= p->row_times[row]) continue;
+        double *ready = &slots->ready[p->row_slot[to] + later * p->row_slot_stride[to]];
+        *ready = max2(*ready, end);
+    }
+    for (int64_t k = p->outer_begin[row]; k < p->outer_begin[row + 1]; k++) {
+        if (p->outer_at[k] != repetition) continue;
+        int64_t to = first_row + p->outer_row[k];
+        double *ready = &slots->ready[p->row_slot[to] + p->outer_times[k] * p->row_slot_stride[to]];
+        *ready = max2(*ready, end);
+    }
+}
+
+/* Hand a transfer over to the clock as it is now: through, on its way, or still waiting. What it waits for came before
+ * it in the order, so `pending` and `ready` are what followed ends have left of them. */
+static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetition, double enter, double end) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int64_t first_row = p->shape_row[p->shape[instance]], number = p->row_base[row] + repetition * p->row_stride[row];
+    int gate = p->row_route[row] < 0;
+    if (live->pending[number]) return;
+    if (end > play->clock.now) {
+        if (gate) return;
+        int32_t src = p->row_src[row], dst = p->row_dst[row];
+        int initial = !p->row_waits[row] && !p->row_follows[row] && repetition == 0;
+        int32_t starter = src < group_size(p, instance) ? src : dst;
+        if (initial && live->started[starter] == INFINITY) return; /* starts when its rank comes */
+        if (enter == INFINITY) {
+            start_transfer(play, instance, row, repetition, live->ready[number]);
+            return;
+        }
+        int32_t made = new_flow(&play->fabric);
+        if (play->fabric.broken) return;
+        Flow *flow = &play->fabric.flows[made];
+        flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+        flow->enter = enter;
+        flow->nbytes = bytes_of(p, instance, row, repetition);
+        flow->row = row;
+        flow->repetition = repetition;
+        flow->instance = (int32_t)instance;
+        if (enter > play->clock.now)
+            launch(&play->fabric, made);
+        else
+            take(&play->fabric, made);
+        return;
+    }
+    int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];
+    if (!gate && next >= 0 && later < p->row_times[row])
+        live->pending[p->row_base[first_row + next] + later * p->row_stride[first_row + next]]--;
+    else if (!gate && p->row_exit[row] >= 0)
+        live->pending[p->row_base[first_row + p->row_exit[row]]]--;
+    for (int64_t k = p->inner_begin[row]; k < p->inner_begin[row + 1]; k++) {
+        int64_t to = first_row + p->inner_row[k];
+        later = repetition + p->inner_shift[k];
+        if (later < 0 || later >= p->row_times[row]) continue;
+        number = p->row_base[to] + later * p->row_stride[to];
+        live->pending[number]--;
+        live->ready[number] = max2(live->ready[number], end);
+    }
+    for (int64_t k = p->outer_begin[row]; k < p->outer_begin[row + 1]; k++) {
+        if (p->outer_at[k] != repetition) continue;
+        int64_t to = first_row + p->outer_row[k];
+        number = p->row_base[to] + p->outer_times[k] * p->row_stride[to];
+        live->pending[number]--;
+        live->ready[number] = max2(live->ready[number], end);
+    }
+    if (gate || repetition < p->row_times[row] - 1) return;
+    live->to_end[p->row_src[row]]--;
+    live->to_end[p->row_dst[row]]--;
+}
+
+/* One transfer, by the rule of transfers (records/transfer_rule.py): returns its end. */
+static double in_order(
+    Play *play, int64_t instance, const InOrder *slots, int32_t row, int32_t repetition, double ready, double free_at) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    if (p->row_route[row] < 0) {
+        if (slots->following) hand_over(play, instance, row, repetition, ready, ready);
+        return ready;
+    }
+    int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    ready = max2(ready, max2(live->started[p->row_src[row]], live->started[p->row_dst[row]]));
+    double enter = max2(ready + latency_of(play, live, route, row, repetition), free_at);
+    double end = enter + bytes_of(p, instance, row, repetition) / p->route_rate[route];
+    if (slots->following) {
+        hand_over(play, instance, row, repetition, enter, end);
+        return end;
+    }
+    keep(play, instance, route, row, repetition, enter, end);
+    play->out->in_order++;
+    return end;
+}
+
+/* Whether a ring's rows need nothing but the closed rule: no noise, no log, and sizes that do not change. */
+static int is_plain(const Play *play, int64_t instance, const InOrder *slots) {
+    const Problem *p = play->p;
+    return !slots->following && !play->live[instance]->noise && p->log_begin[instance] < 0;
+}
+
+static int is_tapped(const Play *play, int64_t instance, int64_t row, int32_t rows) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]];
+    for (int32_t k = 0; k < rows; k++)
+        if (p->route_tapped[route + p->row_route[row + k]]) return 1;
+    return 0;
+}
+
+/* The last repetition of a large ring by a closed recurrence; 0 where there is none, or where single transfers of it
+ * are asked for. */
+static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    if ((int64_t)rows * times < p->solve_from || !is_plain(play, instance, slots)) return 0;
+    if (is_tapped(play, instance, row, rows) || p->solve_ring(row, instance, end)) return 0;
+    play->out->in_order += (int64_t)rows * times;
+    return 1;
+}
+
+/* Rows in the order of their rings, each behind the one whose chunk it hands on, and where each ring begins. Returns
+ * how many rings there are; 0 where several rows hand on what one brought, as rows that stand for classes may. */
+static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, int32_t *begin, int32_t *after) {
+    for (int32_t k = 0; k < rows; k++) after[k] = -1;
+    for (int32_t k = 0; k < rows; k++) {
+        if (after[behind[k]] >= 0) return 0;
+        after[behind[k]] = k;
+    }
+    int32_t rings = 0, count = 0;
+    for (int32_t first = 0; first < rows; first++) {
+        if (after[first] < 0) continue;
+        begin[rings++] = count;
+        for (int32_t k = first; after[k] >= 0;) {
+            int32_t next = after[k];
+            order[count++] = k;
+            after[k] = -1;
+            k = next;
+        }
+    }
+    begin[rings] = count;
+    return rings;
+}
+
+/* Repetitions after the first, ring by ring, in an inner loop that the compiler can vectorise. Returns 0 where rows make
+ * no rings, or without memory. */
+static int go_plain(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]], first_row = p->shape_row[p->shape[instance]];
+    int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t));
+    double *now = malloc((size_t)rows * 4 * sizeof(double));
+    int32_t rings = 0;
+    if (order && now) {
+        int32_t *begin = order + rows, *after = begin + rows + 1, *behind = after + rows;
+        for (int32_t k = 0; k < rows; k++) behind[k] = p->ring_behind[row + k] - (int32_t)(row - first_row);
+        rings = ring_order(behind, rows, order, begin, after);
+    }
+    if (rings) {
+        const int32_t *begin = order + rows;
+        double *then = now + rows, *latency = then + rows, *takes = latency + rows;
+        for (int32_t k = 0; k < rows; k++) {
+            int64_t own = row + order[k];
+            now[k] = end[order[k]];
+            latency[k] = p->route_latency[route + p->row_route[own]];
+            takes[k] = bytes_of(p, instance, (int32_t)own, 0) / p->route_rate[route + p->row_route[own]];
+        }
+        int tapped = is_tapped(play, instance, row, rows);
+        for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+            for (int32_t ring = 0; ring < rings; ring++) {
+                int32_t first = begin[ring], last = begin[ring + 1] - 1;
+                then[first] = max2(now[last] + latency[first], now[first]) + takes[first];
+                for (int32_t k = first + 1; k <= last; k++) then[k] = max2(now[k - 1] + latency[k], now[k]) + takes[k];
+                for (int32_t k = first; tapped && k <= last; k++) {
+                    int64_t own = route + p->row_route[row + order[k]];
+                    if (!p->route_tapped[own]) continue;
+                    double enter = max2(now[k == first ? last : k - 1] + latency[k], now[k]);
+                    keep(play, instance, own, (int32_t)(row + order[k]), repetition, enter, then[k]);
+                }
+            }
+            double *swapped = now;
+            now = then;
+            then = swapped;
+        }
+        for (int32_t k = 0; k < rows; k++) end[order[k]] = now[k];
+        if (then < now) now = then; /* what is to be freed */
+        play->out->in_order += (int64_t)rows * (times - 1);
+    }
+    free(order);
+    free(now);
+    return rings > 0;
+}
+
+/* Repetitions of a ring's round after the first; `end` holds the ends of the first, then of the last. */
+static void go_round(Play *play, int64_t instance, const InOrder *slots, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    if (p->size_steady[p->sizes[instance]] && is_plain(play, instance, slots) &&
+        go_plain(play, instance, row, rows, times, end))
+        return;
+    int32_t shift = (int32_t)(row - p->shape_row[p->shape[instance]]);
+    double *behind = malloc((size_t)rows * sizeof(double));
+    if (!behind) play->broken = 1;
+    for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+        memcpy(behind, end, (size_t)rows * sizeof(double));
+        for (int32_t k = 0; k < rows; k++) {
+            double ready = behind[p->ring_behind[row + k] - shift];
+            end[k] = in_order(play, instance, slots, (int32_t)(row + k), repetition, ready, behind[k]);
+        }
+    }
+    free(behind);
+}
+
+/* All transfers of an instance in the order of their numbers: each comes after all that it waits for. */
+static void walk_in_order(Play *play, int64_t instance, InOrder *slots) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int32_t shape = p->shape[instance], participants = p->participants[shape];
+    int64_t slot_count = p->shape_slots[shape];
+    double *end = NULL;
+    slots->ready = malloc((size_t)slot_count * sizeof(double) + 8);
+    slots->free_at = malloc((size_t)slot_count * sizeof(double) + 8);
+    if (!slots->ready || !slots->free_at) play->broken = 1;
+    for (int64_t i = 0; !play->broken && i < slot_count; i++) {
+        slots->ready[i] = live->first_reach;
+        slots->free_at[i] = -INFINITY;
+    }
+    for (int32_t i = 0; i < participants; i++) slots->done[i] = live->started[i];
+    for (int64_t part = p->shape_part[shape]; !play->broken && part < p->shape_part[shape + 1]; part++) {
+        int32_t rows = p->part_rows[part], times = p->part_times[part];
+        int64_t row = p->shape_row[shape] + p->part_row[part];
+        int ring = p->part_ring[part];
+        end = grown(end, rows, sizeof(double), &play->broken);
+        int done = !play->broken && ring == 2 && solved(play, instance, slots, row, rows, times, end);
+        for (int32_t repetition = 0; repetition < (ring ? 1 : times) && !done && !play->broken; repetition++)
+            for (int32_t k = 0; k < rows; k++) {
+                int64_t slot = p->row_slot[row + k] + repetition * p->row_slot_stride[row + k];
+                end[k] = in_order(play, instance, slots, (int32_t)(row + k), repetition, slots->ready[slot], slots->free_at[slot]);
+                if (!ring) see_through(play, instance, slots, (int32_t)(row + k), repetition, end[k]);
+            }
+        if (ring == 1) done = !play->broken && solved(play, instance, slots, row, rows, times, end);
+        if (ring && !done && !play->broken) go_round(play, instance, slots, row, rows, times, end);
+        for (int32_t k = 0; k < rows && ring && !play->broken; k++)
+            see_through(play, instance, slots, (int32_t)(row + k), times - 1, end[k]);
+        for (int32_t k = 0; k < rows && !play->broken; k++) {
+            if (p->row_route[row + k] < 0) continue;
+            double *src = &slots->done[p->row_src[row + k]], *dst = &slots->done[p->row_dst[row + k]];
+            *src = max2(*src, end[k]);
+            *dst = max2(*dst, end[k]);
+        }
+    }
+    free(slots->ready);
+    free(slots->free_at);
+    free(end);
+}
+
+static void play_in_order(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8)};
+    if (!slots.done) {
+        play->broken = 1;
+        return;
+    }
+    walk_in_order(play, instance, &slots);
+    for (int32_t i = 0; !play->broken && i < group_size(p, instance); i++) {
+        /* Whoever could be done before the last has come should have been followed. */
+        if (slots.done[i] < play->clock.now) play->out_of_order = 1;
+        happen(play, slots.done[i], RANK_DONE, (int32_t)instance, i, play->live[instance]->version);
+    }
+    free(slots.done);
+}
+
+static void open_transfers(Play *play, int64_t instance, Live *live);
+
+/* From now on an instance that was computed, or was to be, is followed by the clock. */
+static void follow(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    Result *out = play->out;
+    live->followed = 1;
+    live->version++;
+    open_transfers(play, instance, live);
+    InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8), .following = 1};
+    if (!slots.done) play->broken = 1;
+    if (play->broken) return;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < out->taps; i++) { /* what has yet to end is noted when it does */
+        const double *tap = out->tap + 3 * i;
+        if (tap[2] == (double)instance && tap[1] > play->clock.now) continue;
+        memmove(out->tap + 3 * kept++, tap, 3 * sizeof(double));
+    }
+    out->taps = kept;
+    walk_in_order(play, instance, &slots);
+    for (int32_t i = 0; !play->broken && i < group_size(p, instance); i++)
+        if (live->to_end[i] == 0 && !live->left[i] && live->started[i] < INFINITY)
+            happen(play, play->clock.now, RANK_DONE, (int32_t)instance, i, live->version);
+    free(slots.done);
+}
+
+/* ---- ranks come to collectives ---- */
+
+/* What each transfer has to wait for, before any has ended. */
+static void open_transfers(Play *play, int64_t instance, Live *live) {
+    const Problem *p = play->p;
+    int32_t shape = p->shape[instance], participants = p->participants[shape];
+    int64_t transfers = p->shape_transfers[shape];
+    live->to_end = calloc((size_t)participants + 1, sizeof(int32_t));
+    live->waiting = malloc(((size_t)participants + 1) * sizeof(int32_t));
+    live->ready = malloc((size_t)transfers * sizeof(double) + 8);
+    live->pending = malloc((size_t)transfers * sizeof(int32_t) + 8);
+    if (!live->to_end || !live->waiting || !live->ready || !live->pending) {
+        play->broken = 1;
+        return;
+    }
+    for (int32_t i = 0; i < participants; i++) live->waiting[i] = -1;
+    for (int64_t i = 0; i < transfers; i++) live->ready[i] = live->first_reach;
+    for (int64_t row = p->shape_row[shape]; row < p->shape_row[shape + 1]; row++) {
+        if (p->row_route[row] >= 0) {
+            live->to_end[p->row_src[row]]++;
+            live->to_end[p->row_dst[row]]++;
+        }
+        int32_t waits = p->row_waits[row], channel = p->row_route[row] >= 0;
+        for (int32_t repetition = 0; repetition < p->row_times[row]; repetition++)
+            live->pending[p->row_base[row] + repetition * p->row_stride[row]] =
+                waits + (repetition ? channel : p->row_follows[row]);
+    }
+}
+
+/* A rank's stream has come to a collective, and has paid its start-up. */
+static void reach(Play *play, int64_t instance, int32_t place) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    double now = play->clock.now;
+    if (live->first_reach == INFINITY) {
+        come_to_links(play, instance);
+        live->first_reach = now;
+        if (live->followed) open_transfers(play, instance, live);
+        if (play->broken) return;
+    }
+    live->started[place] = now;
+    live->missing--;
+    if (!live->followed) {
+        if (!live->missing) play_in_order(play, instance);
+        return;
+    }
+    int64_t shape_row = p->shape_row[p->shape[instance]];
+    int32_t chain = live->waiting[place];
+    live->waiting[place] = -1;
+    /* Those that were blocked first start first. */
+    int32_t turned = -1;
+    while (chain >= 0) {
+        int32_t next = live->blocked[chain].next;
+        live->blocked[chain].next = turned;
+        turned = chain;
+        chain = next;
+    }
+    while (turned >= 0 && !play->broken) {
+        Blocked own = live->blocked[turned];
+        turned = own.next;
+        start_transfer(play, instance, own.row, own.repetition,
+                       live->ready[p->row_base[own.row] + own.repetition * p->row_stride[own.row]]);
+    }
+    int64_t list = p->initial_begin[p->shape[instance]] + place;
+    for (int64_t k = p->initial_list[list]; k < p->initial_list[list + 1] && !play->broken; k++)
+        start_transfer(play, instance, (int32_t)(shape_row + p->initial[k]), 0, live->first_reach);
+    if (live->to_end[place] == 0) happen(play, now, RANK_DONE, (int32_t)instance, place, live->version);
+}
+
+/* A stream comes to a collective: after it all have, where none may start alone; then its start-up passes. */
+static void come(Play *play, int32_t rank, int64_t op) {
+    const Problem *p = play->p;
+    int32_t place;
+    int64_t instance = instance_of(play, rank, op, &place);
+    Live *live = play->live[instance] ? play->live[instance] : open_live(play, instance);
+    if (play->broken) return;
+    double now = play->clock.now;
+    if (p->shape[instance] < 0) {
+        if (--live->missing == 0) happen(play, now + p->duration[instance], DURATION_ENDS, (int32_t)instance, 0, 0);
+    } else if (p->flags[instance] & TOGETHER) {
+        if (--live->gathering == 0)
+            for (int32_t i = 0; i < group_size(p, instance); i++)
+                happen(play, now + p->startup[instance], RANK_STARTS, (int32_t)instance, i, 0);
+    } else if (p->startup[instance] > 0.0) {
+        happen(play, now + p->startup[instance], RANK_STARTS, (int32_t)instance, place, 0);
+    } else {
+        reach(play, instance, place);
+    }
+}
+
+static int may_begin(const Play *play, int32_t rank, int64_t op) {
+    const Problem *p = play->p;
+    for (int64_t k = p->after_begin[op]; k < p->after_begin[op + 1]; k++)
+        if (!play->ended[p->out_begin[rank] + p->after[k]]) return 0;
+    return 1;
+}
+
+/* Let every stream of a rank go on as far as it can. */
+static void settle(Play *play, int32_t rank) {
+    const Problem *p = play->p;
+    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    for (int again = 1; again && !play->broken;) {
+        again = 0;
+        for (int32_t stream = 0; stream < streams && !play->broken; stream++) {
+            int64_t own = p->stream_begin[list] + stream, at = play->stream_base[rank] + stream;
+            int64_t length = p->queue_begin[own + 1] - p->queue_begin[own];
+            while (!play->busy[at] && play->position[at] < length && !play->broken) {
+                int32_t place = p->queue[p->queue_begin[own] + play->position[at]];
+                int64_t op = op_of(play, rank, place);
+                if (!may_begin(play, rank, op)) break;
+                again = 1;
+                play->position[at]++;
+                play->busy[at] = 1;
+                play->out->start[p->out_begin[rank] + place] = play->clock.now;
+                if (p->op_kind[op] == MEMORY) {
+                    end_op(play, rank, place, op);
+                } else if (p->op_kind[op] == KERNEL) {
+                    start_kernels(play, rank, stream, place, op);
+                } else {
+                    if (p->op_flags[op] & TAKES_SMS) communicate(play, rank, 1);
+                    come(play, rank, op);
+                }
+            }
+        }
+    }
+}
+
+/* ---- the play ---- */
+
+/* A flow that shares its links ends. Others that end with it but for rounding end in the same moment: otherwise each
+ * would be a change of shares of its own. */
+static void shared_flow_ends(Play *play, int32_t number) {
+    Fabric *fabric = &play->fabric;
+    Clock *clock = &play->clock;
+    leave(fabric, number);
+    if (fabric->dirty_count) solve_soon(fabric);
+    transfer_ended(play, number);
+    double bound = clock->now * (1.0 + ENDS_TOGETHER);
+    while (clock->size && clock->heap[0].what == SHARED_ENDS && clock->heap[0].time <= bound && !play->broken) {
+        Event event = next_event(clock);
+        if (fabric->flows[event.who].version != event.version) continue;
+        leave(fabric, event.who);
+        if (fabric->dirty_count) solve_soon(fabric);
+        transfer_ended(play, event.who);
+    }
+}
+
+static void happens(Play *play, const Event *event) {
+    const Problem *p = play->p;
+    Fabric *fabric = &play->fabric;
+    int64_t instance = event->who;
+    switch (event->what) {
+    case FLOW_ENDS:
+        if (fabric->flows[event->who].version == event->version) transfer_ended(play, event->who);
+        break;
+    case FLOW_ENTERS:
+        if (fabric->flows[event->who].version == event->version) enter(fabric, event->who);
+        break;
+    case SHARED_ENDS:
+        if (fabric->flows[event->who].version == event->version) shared_flow_ends(play, event->who);
+        break;
+    case SHARES_CHANGE:
+        solve(fabric);
+        break;
+    case KERNEL_ENDS: {
+        Kernels *kernels = &play->kernels[play->stream_base[event->who] + event->also];
+        if (kernels->version != event->version || !kernels->running) break;
+        kernels->running = 0;
+        stream_done(play, event->who, event->also);
+        break;
+    }
+    case RANK_STARTS:
+        reach(play, instance, event->also);
+        break;
+    case DURATION_ENDS:
+        for (int32_t i = 0, size = group_size(p, instance); i < size && !play->broken; i++)
+            participant_done(play, instance, i);
+        break;
+    case RANK_DONE:
+        if (play->live[instance] && play->live[instance]->version == event->version) participant_done(play, instance, event->also);
+        break;
+    }
+}
+
+static int open_play(Play *play, const Problem *p, Result *out) {
+    memset(play, 0, sizeof *play);
+    play->p = p;
+    play->out = out;
+    if (!fabric_open(&play->fabric, p, &play->clock)) return 0;
+    play->stream_base = malloc(((size_t)p->ranks + 1) * sizeof(int64_t));
+    if (!play->stream_base) return 0;
+    int64_t streams = 0, operations = 0;
+    for (int64_t rank = 0; rank < p->ranks; rank++) {
+        int32_t list = p->list_of[rank];
+        play->stream_base[rank] = streams;
+        streams += p->stream_begin[list + 1] - p->stream_begin[list];
+        operations += p->list_begin[list + 1] - p->list_begin[list];
+    }
+    play->position = calloc((size_t)streams + 1, sizeof(int32_t));
+    play->busy = calloc((size_t)streams + 1, 1);
+    play->kernels = calloc((size_t)streams + 1, sizeof(Kernels));
+    play->ended = calloc((size_t)operations + 1, 1);
+    play->in_flight = calloc((size_t)p->ranks + 1, sizeof(int32_t));
+    play->live = calloc((size_t)p->instances + 1, sizeof(Live *));
+    play->users = calloc((size_t)p->links + 1, sizeof(Users));
+    play->streams = streams;
+    return play->position && play->busy && play->kernels && play->ended && play->in_flight && play->live && play->users;
+}
+
+static void close_play(Play *play) {
+    if (play->live)
+        for (int64_t instance = 0; instance < play->p->instances; instance++) close_live(play, instance);
+    for (int64_t link = 0; play->users && link < play->p->links; link++) free(play->users[link].instance);
+    fabric_close(&play->fabric);
+    void *all[] = {play->users,      play->clock.heap, play->stream_base, play->position, play->busy,
+                   play->kernels,    play->ended,       play->in_flight, play->live};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* Whether a stream still is at an operation, or waits for one. */
+static int unfinished(const Play *play) {
+    const Problem *p = play->p;
+    for (int64_t rank = 0; rank < p->ranks; rank++) {
+        int32_t list = p->list_of[rank];
+        for (int64_t own = p->stream_begin[list]; own < p->stream_begin[list + 1]; own++) {
+            int64_t at = play->stream_base[rank] + own - p->stream_begin[list];
+            if (play->busy[at] || play->position[at] < p->queue_begin[own + 1] - p->queue_begin[own]) return 1;
+        }
+    }
+    return 0;
+}
+
+/* Nothing can happen any more, and a computed collective waits for ranks that never come: what of it needs only ranks
+ * that have come is played, so that time stands where the events engine's does. */
+static void follow_the_rest(Play *play) {
+    for (int64_t instance = 0; instance < play->p->instances && !play->broken; instance++) {
+        const Live *live = play->live[instance];
+        if (live && live->started && !live->followed && live->first_reach < INFINITY) follow(play, instance);
+    }
+}
+
+int32_t core_play(const Problem *problem, Result *result) {
+    Play play;
+    int32_t outcome = PLAYED;
+    int stuck = 0;
+    if (!open_play(&play, problem, result)) play.broken = 1;
+    for (int32_t rank = 0; rank < problem->ranks && !play.broken; rank++) settle(&play, rank);
+    while (!play.broken && !play.fabric.broken && !play.out_of_order) {
+        if (!play.clock.size) {
+            if (stuck || !unfinished(&play)) break;
+            stuck = 1;
+            follow_the_rest(&play);
+            continue;
+        }
+        Event event = next_event(&play.clock);
+        play.clock.now = event.time;
+        happens(&play, &event);
+        if ((++result->events & 0xFFFFF) == 0 && problem->progress && problem->progress(play.clock.now, result->events)) {
+            outcome = STOPPED;
+            break;
+        }
+    }
+    if (play.broken || play.fabric.broken)
+        outcome = NO_MEMORY;
+    else if (play.out_of_order)
+        outcome = OUT_OF_ORDER;
+    else if (stuck)
+        outcome = STUCK;
+    result->now = play.clock.now;
+    close_play(&play);
+    return outcome;
+}
+
+void core_free(Result *result) {
+    free(result->tap);
+    result->tap = NULL;
+}

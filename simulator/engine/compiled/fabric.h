@@ -1,0 +1,430 @@
+/* Links with flows on them, max-min fair.
+ *
+ * A flow whose links are free has them alone from its launch to its end and costs one event. Only when flows meet are
+ * shares solved, once a moment, after all else that happens in it, and only for flows whose share a change can reach:
+ * first those on links where a flow has come or gone; then, as long as the answer would not be fair to flows that were
+ * left as they were, these too. An allocation is max-min fair if, and only if, every flow has a bottleneck: a full link
+ * on which no flow is faster, or its own cap (Bertsekas & Gallager, "Data networks", 2nd ed. 1992, section 6.5.2).
+ */
+#ifndef FABRIC_H
+#define FABRIC_H
+
+#include <math.h>
+#include <string.h>
+
+#include "clock.h"
+#include "problem.h"
+
+#define ENDS_TOGETHER 1e-14 /* these two: basics/tolerances.py */
+#define SUM_OF_RATES 1e-12
+#define OWN_CAP (-1)
+/* More rounds of letting flows go than this, and all connected flows are solved at once. */
+#define MOST_ROUNDS 6
+
+typedef struct {
+    double end, enter, nbytes;
+    double remaining, updated, rate; /* while it shares */
+    int64_t route;
+    int32_t row, repetition, instance;
+    int32_t bottleneck;              /* link that holds it back; OWN_CAP */
+    uint32_t version, free_since;    /* in which solution its rate was open last */
+} Flow;
+
+typedef struct {
+    int32_t *flow; /* flows on a link that share */
+    int32_t *leg;  /* and which leg of its route the link is to each */
+    int32_t size, room;
+} Members;
+
+typedef struct {
+    const Problem *problem;
+    Clock *clock;
+    Flow *flows;
+    int32_t *spot; /* [flows x longest_route], where a flow stands among a link's members */
+    int32_t flow_count, flow_room, *free_flows, free_count;
+    double *until; /* by link: end of the flow that has it alone; infinite while it is shared */
+    int32_t *holder;
+    Members *members;
+    int32_t *dirty, dirty_count; /* links whose flows changed */
+    uint8_t *is_dirty;
+    int solving, broken;
+    /* a solution: flows whose rates are open, the links that they take, and scratch by place among these */
+    uint32_t solution, *link_seen;
+    int32_t *open, *unfixed, open_count, open_room, *links, *link_place, link_count;
+    double *room, *load, *share, *least_of_link, *least, *taken;
+    uint8_t *fixed;
+} Fabric;
+
+static void *grown(void *old, int64_t count, size_t size, int *broken) {
+    void *made = realloc(old, (size_t)(count > 0 ? count : 1) * size);
+    if (!made) *broken = 1;
+    return made ? made : old;
+}
+
+static int fabric_open(Fabric *fabric, const Problem *problem, Clock *clock) {
+    memset(fabric, 0, sizeof *fabric);
+    fabric->problem = problem;
+    fabric->clock = clock;
+    size_t links = (size_t)problem->links + 1;
+    fabric->until = malloc(links * sizeof(double));
+    fabric->holder = malloc(links * sizeof(int32_t));
+    fabric->members = calloc(links, sizeof(Members));
+    fabric->dirty = malloc(links * sizeof(int32_t));
+    fabric->is_dirty = calloc(links, 1);
+    fabric->link_seen = calloc(links, sizeof(uint32_t));
+    fabric->links = malloc(links * sizeof(int32_t));
+    fabric->link_place = malloc(links * sizeof(int32_t));
+    fabric->room = malloc(links * sizeof(double));
+    fabric->load = malloc(links * sizeof(double));
+    fabric->share = malloc(links * sizeof(double));
+    fabric->least_of_link = malloc(links * sizeof(double));
+    fabric->taken = malloc(links * sizeof(double));
+    if (!fabric->until || !fabric->holder || !fabric->members || !fabric->dirty || !fabric->is_dirty ||
+        !fabric->link_seen || !fabric->links || !fabric->link_place || !fabric->room || !fabric->load ||
+        !fabric->share || !fabric->least_of_link || !fabric->taken)
+        return 0;
+    for (int64_t link = 0; link < problem->links; link++) {
+        fabric->until[link] = -INFINITY;
+        fabric->holder[link] = -1;
+    }
+    return 1;
+}
+
+static void fabric_close(Fabric *fabric) {
+    if (fabric->members)
+        for (int64_t link = 0; link < fabric->problem->links; link++) {
+            free(fabric->members[link].flow);
+            free(fabric->members[link].leg);
+        }
+    void *all[] = {fabric->flows, fabric->spot, fabric->free_flows, fabric->until, fabric->holder, fabric->members,
+                   fabric->dirty, fabric->is_dirty, fabric->link_seen, fabric->open, fabric->unfixed, fabric->links,
+                   fabric->link_place, fabric->room, fabric->load, fabric->share, fabric->least_of_link,
+                   fabric->taken, fabric->least, fabric->fixed};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+static int32_t new_flow(Fabric *fabric) {
+    if (fabric->free_count) return fabric->free_flows[--fabric->free_count];
+    if (fabric->flow_count == fabric->flow_room) {
+        int64_t room = fabric->flow_room ? 2 * (int64_t)fabric->flow_room : 256;
+        int64_t legs = room * (fabric->problem->longest_route + 1);
+        fabric->flows = grown(fabric->flows, room, sizeof(Flow), &fabric->broken);
+        fabric->spot = grown(fabric->spot, legs, sizeof(int32_t), &fabric->broken);
+        fabric->free_flows = grown(fabric->free_flows, room, sizeof(int32_t), &fabric->broken);
+        if (fabric->broken) return -1;
+        fabric->flow_room = (int32_t)room;
+    }
+    fabric->flows[fabric->flow_count].version = 0;
+    fabric->flows[fabric->flow_count].free_since = 0;
+    return fabric->flow_count++;
+}
+
+static void drop_flow(Fabric *fabric, int32_t flow) {
+    fabric->flows[flow].version++;
+    fabric->free_flows[fabric->free_count++] = flow;
+}
+
+static void flow_event(Fabric *fabric, double time, int what, int32_t flow) {
+    if (!tell(fabric->clock, time, 0, what, flow, 0, fabric->flows[flow].version)) fabric->broken = 1;
+}
+
+/* Have the links alone until the end that follows. */
+static void take(Fabric *fabric, int32_t number) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    flow->end = flow->enter + flow->nbytes / p->route_rate[flow->route];
+    for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
+        fabric->until[p->route_link[leg]] = flow->end;
+        fabric->holder[p->route_link[leg]] = number;
+    }
+    flow_event(fabric, flow->end, FLOW_ENDS, number);
+}
+
+/* Take a flow off the links that it had alone; its event in the clock becomes stale. */
+static void withdraw(Fabric *fabric, int32_t number) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    flow->version++;
+    for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
+        int32_t link = p->route_link[leg];
+        if (fabric->holder[link] == number) {
+            fabric->until[link] = -INFINITY;
+            fabric->holder[link] = -1;
+        }
+    }
+}
+
+static void solve_soon(Fabric *fabric) {
+    if (fabric->solving) return;
+    fabric->solving = 1;
+    if (!tell(fabric->clock, fabric->clock->now, 1, SHARES_CHANGE, 0, 0, 0)) fabric->broken = 1;
+}
+
+static void mark_dirty(Fabric *fabric, int32_t link) {
+    if (fabric->is_dirty[link]) return;
+    fabric->is_dirty[link] = 1;
+    fabric->dirty[fabric->dirty_count++] = link;
+}
+
+static void join(Fabric *fabric, int32_t number, double remaining) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    flow->remaining = remaining;
+    flow->updated = fabric->clock->now;
+    flow->rate = 0.0;
+    flow->bottleneck = OWN_CAP;
+    int32_t *spot = fabric->spot + (int64_t)number * (p->longest_route + 1);
+    int64_t first = p->route_begin[flow->route];
+    for (int64_t leg = first; leg < p->route_begin[flow->route + 1]; leg++) {
+        int32_t link = p->route_link[leg];
+        Members *members = &fabric->members[link];
+        fabric->until[link] = INFINITY;
+        fabric->holder[link] = -1;
+        if (members->size == members->room) {
+            int32_t room = members->room ? 2 * members->room : 4;
+            members->flow = grown(members->flow, room, sizeof(int32_t), &fabric->broken);
+            members->leg = grown(members->leg, room, sizeof(int32_t), &fabric->broken);
+            if (fabric->broken) return;
+            members->room = room;
+        }
+        spot[leg - first] = members->size;
+        members->flow[members->size] = number;
+        members->leg[members->size++] = (int32_t)(leg - first);
+        mark_dirty(fabric, link);
+    }
+    solve_soon(fabric);
+}
+
+static void leave(Fabric *fabric, int32_t number) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    int32_t *spot = fabric->spot + (int64_t)number * (p->longest_route + 1);
+    int64_t first = p->route_begin[flow->route];
+    for (int64_t leg = first; leg < p->route_begin[flow->route + 1]; leg++) {
+        int32_t link = p->route_link[leg];
+        Members *members = &fabric->members[link];
+        int32_t place = spot[leg - first], last = --members->size;
+        members->flow[place] = members->flow[last];
+        members->leg[place] = members->leg[last];
+        fabric->spot[(int64_t)members->flow[place] * (p->longest_route + 1) + members->leg[place]] = place;
+        if (members->size)
+            mark_dirty(fabric, link);
+        else
+            fabric->until[link] = -INFINITY;
+    }
+}
+
+/* A flow's latency has passed: have the links alone, or share them with who is there. */
+static void enter(Fabric *fabric, int32_t number) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    double now = fabric->clock->now;
+    int alone = 1;
+    flow->enter = now;
+    for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
+        int32_t link = p->route_link[leg];
+        if (fabric->until[link] <= now) continue;
+        if (fabric->members[link].size) {
+            alone = 0;
+            continue;
+        }
+        int32_t other = fabric->holder[link];
+        Flow *holder = &fabric->flows[other];
+        withdraw(fabric, other);
+        if (holder->enter > now) { /* it has not entered yet, and looks again when it does */
+            flow_event(fabric, holder->enter, FLOW_ENTERS, other);
+        } else { /* of one that has only just entered all bytes are left, to the bit */
+            double left = (holder->end - now) * p->route_rate[holder->route];
+            join(fabric, other, holder->enter == now ? holder->nbytes : left);
+            alone = 0;
+        }
+    }
+    if (alone)
+        take(fabric, number);
+    else
+        join(fabric, number, flow->nbytes);
+}
+
+/* Send a flow that enters now or later: at once if its links are free, else it looks again when it enters. */
+static void launch(Fabric *fabric, int32_t number) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    double now = fabric->clock->now;
+    for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++)
+        if (fabric->until[p->route_link[leg]] > now) {
+            if (flow->enter > now)
+                flow_event(fabric, flow->enter, FLOW_ENTERS, number);
+            else
+                enter(fabric, number);
+            return;
+        }
+    take(fabric, number);
+}
+
+/* Let a flow's rate be open; the links that it takes belong to the solution from now on. */
+static void open_rate(Fabric *fabric, int32_t number) {
+    const Problem *p = fabric->problem;
+    Flow *flow = &fabric->flows[number];
+    if (flow->free_since == fabric->solution) return;
+    flow->free_since = fabric->solution;
+    flow->remaining -= flow->rate * (fabric->clock->now - flow->updated);
+    flow->updated = fabric->clock->now;
+    fabric->open[fabric->open_count++] = number;
+    for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
+        int32_t link = p->route_link[leg];
+        if (fabric->link_seen[link] == fabric->solution) continue;
+        fabric->link_seen[link] = fabric->solution;
+        fabric->link_place[link] = fabric->link_count;
+        fabric->links[fabric->link_count++] = link;
+    }
+}
+
+static void open_all_on(Fabric *fabric, int32_t link) {
+    const Members *members = &fabric->members[link];
+    for (int32_t k = 0; k < members->size; k++) open_rate(fabric, members->flow[k]);
+}
+
+/* What the flows whose rates stand leave of each link of the solution, and how much the open ones weigh there. */
+static void leave_room(Fabric *fabric) {
+    const Problem *p = fabric->problem;
+    for (int32_t k = 0; k < fabric->link_count; k++) {
+        const Members *members = &fabric->members[fabric->links[k]];
+        fabric->load[k] = fabric->taken[k] = 0.0;
+        for (int32_t i = 0; i < members->size; i++) {
+            const Flow *flow = &fabric->flows[members->flow[i]];
+            double weight = p->route_weight[p->route_begin[flow->route] + members->leg[i]];
+            if (flow->free_since == fabric->solution)
+                fabric->load[k] += weight;
+            else
+                fabric->taken[k] += weight * flow->rate;
+        }
+        double room = p->capacity[fabric->links[k]] - fabric->taken[k];
+        fabric->room[k] = room > 0.0 ? room : 0.0;
+    }
+}
+
+/* Fair rates of the open flows. A link whose share is the least for each of its flows is their bottleneck, and so is a
+ * flow's cap where it is no more than the shares of all its links; all of these are fixed in one pass. That is
+ * progressive filling without an order among bottlenecks that do not touch. */
+static void fill(Fabric *fabric) {
+    const Problem *p = fabric->problem;
+    int32_t *open = fabric->unfixed, count = fabric->open_count;
+    memcpy(open, fabric->open, (size_t)count * sizeof(int32_t));
+    while (count) {
+        for (int32_t k = 0; k < fabric->link_count; k++) {
+            fabric->share[k] = fabric->load[k] > 0.0 ? fabric->room[k] / fabric->load[k] : INFINITY;
+            fabric->least_of_link[k] = INFINITY;
+        }
+        for (int32_t i = 0; i < count; i++) {
+            int64_t route = fabric->flows[open[i]].route;
+            double least = p->route_capped[route] ? p->route_rate[route] : INFINITY;
+            for (int64_t leg = p->route_begin[route]; leg < p->route_begin[route + 1]; leg++) {
+                double share = fabric->share[fabric->link_place[p->route_link[leg]]];
+                if (share < least) least = share;
+            }
+            fabric->least[i] = least;
+            for (int64_t leg = p->route_begin[route]; leg < p->route_begin[route + 1]; leg++) {
+                int32_t k = fabric->link_place[p->route_link[leg]];
+                if (least < fabric->least_of_link[k]) fabric->least_of_link[k] = least;
+            }
+        }
+        for (int32_t i = 0; i < count; i++) {
+            Flow *flow = &fabric->flows[open[i]];
+            flow->bottleneck = OWN_CAP;
+            fabric->fixed[i] = p->route_capped[flow->route] && p->route_rate[flow->route] <= fabric->least[i];
+            int64_t end = p->route_begin[flow->route + 1];
+            for (int64_t leg = p->route_begin[flow->route]; !fabric->fixed[i] && leg < end; leg++) {
+                int32_t k = fabric->link_place[p->route_link[leg]];
+                fabric->fixed[i] = fabric->least_of_link[k] >= fabric->share[k];
+                flow->bottleneck = p->route_link[leg];
+            }
+        }
+        int32_t left = 0;
+        for (int32_t i = 0; i < count; i++) {
+            int32_t number = open[i];
+            if (!fabric->fixed[i]) {
+                open[left++] = number;
+                continue;
+            }
+            Flow *flow = &fabric->flows[number];
+            flow->rate = fabric->least[i];
+            for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
+                int32_t k = fabric->link_place[p->route_link[leg]];
+                double room = fabric->room[k] - flow->rate * p->route_weight[leg];
+                fabric->room[k] = room > 0.0 ? room : 0.0;
+                fabric->load[k] -= p->route_weight[leg];
+                fabric->taken[k] += flow->rate * p->route_weight[leg];
+            }
+        }
+        if (left == count) { /* cannot be: some link or cap is the least of all */
+            fabric->broken = 1;
+            return;
+        }
+        count = left;
+    }
+}
+
+/* Open the rates of flows to which the solution would not be fair, or that are not fair to it; whether there are any.
+ * On a link of the solution a flow whose rate stands is wronged if that link was its bottleneck, and is full no longer
+ * or lets another flow be faster; and it wrongs the open flows that the link holds back if it is faster than they. */
+static int unfair(Fabric *fabric) {
+    int32_t open_before = fabric->open_count, links = fabric->link_count;
+    for (int32_t k = 0; k < links; k++) {
+        int32_t link = fabric->links[k];
+        const Members *members = &fabric->members[link];
+        int full = fabric->taken[k] >= fabric->problem->capacity[link] * (1.0 - SUM_OF_RATES);
+        double fastest = 0.0, held_back = INFINITY;
+        for (int32_t i = 0; i < members->size; i++) {
+            const Flow *flow = &fabric->flows[members->flow[i]];
+            if (flow->rate > fastest) fastest = flow->rate;
+            if (flow->free_since == fabric->solution && flow->bottleneck == link && flow->rate < held_back)
+                held_back = flow->rate;
+        }
+        for (int32_t i = 0; i < members->size; i++) {
+            const Flow *flow = &fabric->flows[members->flow[i]];
+            if (flow->free_since == fabric->solution) continue;
+            int wronged = flow->bottleneck == link && (!full || flow->rate < fastest * (1.0 - SUM_OF_RATES));
+            if (wronged || flow->rate > held_back * (1.0 + SUM_OF_RATES)) open_rate(fabric, members->flow[i]);
+        }
+    }
+    return fabric->open_count > open_before;
+}
+
+static void make_room(Fabric *fabric) {
+    if (fabric->open_room >= fabric->flow_room) return;
+    fabric->open = grown(fabric->open, fabric->flow_room, sizeof(int32_t), &fabric->broken);
+    fabric->unfixed = grown(fabric->unfixed, fabric->flow_room, sizeof(int32_t), &fabric->broken);
+    fabric->least = grown(fabric->least, fabric->flow_room, sizeof(double), &fabric->broken);
+    fabric->fixed = grown(fabric->fixed, fabric->flow_room, 1, &fabric->broken);
+    fabric->open_room = fabric->flow_room;
+}
+
+/* Shares have changed: new rates, and the events of the ends that follow. */
+static void solve(Fabric *fabric) {
+    fabric->solving = 0;
+    make_room(fabric);
+    if (fabric->broken) return;
+    fabric->solution++;
+    fabric->open_count = fabric->link_count = 0;
+    for (int32_t i = 0; i < fabric->dirty_count; i++) {
+        fabric->is_dirty[fabric->dirty[i]] = 0;
+        open_all_on(fabric, fabric->dirty[i]);
+    }
+    fabric->dirty_count = 0;
+    int rounds = 0;
+    do {
+        if (++rounds > MOST_ROUNDS)
+            for (int32_t k = 0; k < fabric->link_count; k++) open_all_on(fabric, fabric->links[k]);
+        for (int32_t i = 0; i < fabric->open_count; i++) fabric->least[i] = 0.0;
+        leave_room(fabric);
+        fill(fabric);
+    } while (!fabric->broken && unfair(fabric));
+    for (int32_t i = 0; i < fabric->open_count && !fabric->broken; i++) {
+        Flow *flow = &fabric->flows[fabric->open[i]];
+        double left = flow->remaining > 0.0 ? flow->remaining : 0.0;
+        flow->version++;
+        flow_event(fabric, fabric->clock->now + left / flow->rate, SHARED_ENDS, fabric->open[i]);
+    }
+}
+
+#endif

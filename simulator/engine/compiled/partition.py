@@ -1,0 +1,286 @@
+"""Which ranks, transfers and links of a whole program behave alike, by colour refinement.
+
+The program is a graph. Its vertices are participants (ranks, servers, switches), rows of schedules, collectives and
+links; its edges say who sends what to whom, over which links, after which other rows. Vertices start with a colour of
+what they are (list of operations, speed, bytes, latency, capacity), and each pass mixes into every colour those of the
+neighbours. When no class splits any more, all vertices of a class have as many neighbours of each class by edges of
+each label. So whatever happens to one of a class happens to all of it at the same time: everything that decides it is
+of the same classes. Max-min fair shares may be solved on classes for the same reason [1]_.
+
+Rule: a class is a proof, never a guess: what is not known to be alike (chunks that change their size from one
+repetition to the next) gives no partition.
+
+References
+----------
+.. [1] Grohe, Kersting, Mladenov & Selman, "Dimension reduction via colour refinement", ESA 2014, sections 2 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.arrays import Floats, Ints
+from simulator.engine.collective_routing import RoutedCollective
+from simulator.engine.compiled.colours import Colours, bits, mixed, summed
+from simulator.engine.compiled.rows import Rows
+from simulator.records.program import Collective
+
+# One odd link sets its neighbours apart in the first pass, theirs in the second, and so on: more than 64 passes means
+# that classes are nearly single vertices.
+_MAX_PASSES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A collective of one process group, as the program's other collectives see it.
+
+    Attributes
+    ----------
+    site : int
+        Equal for collectives of groups that carry out the same operation of one list.
+    op : Collective
+    rows : Rows or None
+        None where the duration is given; then there are no routes either.
+    routed : RoutedCollective or None
+    """
+
+    site: int
+    op: Collective
+    rows: Rows | None
+    routed: RoutedCollective | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Classes as numbers from 0.
+
+    Attributes
+    ----------
+    rank : int array, shape (ranks,)
+    auxiliary, row : tuple of int array
+        By collective: classes of its servers and switches, and of its rows.
+    collective : int array, shape (collectives,)
+    link : int array, shape (links,)
+    weights : tuple of int array, int array, float array
+        A class of rows, a link that is the first of its class, and what all flows of the class of rows take together of
+        that link if each has a rate of 1; sorted by the class of rows.
+    """
+
+    rank: Ints
+    auxiliary: tuple[Ints, ...]
+    row: tuple[Ints, ...]
+    collective: Ints
+    link: Ints
+    weights: tuple[Ints, Ints, Floats]
+
+
+def equitable_partition(collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> Partition | None:
+    """The coarsest equitable partition.
+
+    Parameters
+    ----------
+    collectives : sequence of Placed
+    ranks : int array, shape (ranks,)
+        Equal for ranks that have the same list of operations and the same speed.
+    capacity : float array
+        Of every link [B/s].
+
+    Returns
+    -------
+    Partition or None
+        None if refinement does not end soon or finds most ranks unlike, or if chunks change their sizes.
+    """
+    if any(placed.routed is not None and not placed.routed.traffic.steady for placed in collectives):
+        return None
+    return _Graph.of(collectives, ranks, capacity).refined()
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Edges (vertex, neighbour, label) along which colours are mixed; a label is a number or one for each edge."""
+
+    kind: str
+    neighbour_kind: str
+    vertex: Ints
+    neighbour: Ints
+    label: Colours | int
+
+
+@dataclass(slots=True)
+class _Graph:
+    """The vertices' colours so far, by kind, and the edges.
+
+    Attributes
+    ----------
+    ranks : int
+    cuts : dict of str to list of int
+        By kind where each collective's vertices begin, and at last where the last one's end; participants are all ranks
+        and, behind them, each collective's servers and switches.
+    colours : dict of str to uint64 array
+    edges : list of _Edges
+    crossing : tuple of int array, int array, float array
+        A row, a link of its route that matters, and what a flow at rate 1 takes of it.
+    """
+
+    ranks: int
+    cuts: dict[str, list[int]]
+    colours: dict[str, Colours]
+    edges: list[_Edges]
+    crossing: tuple[Ints, Ints, Floats]
+
+    @classmethod
+    def of(cls, collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> _Graph:
+        pieces = _Pieces(len(ranks))
+        for placed in collectives:
+            pieces.add(placed)
+        row, member, crossing = (pieces.columns(name) for name in ("row", "member", "crossing"))
+        of_row, src, dst, facts = row
+        number, weight = np.arange(len(src)), bits(crossing[2].astype(np.float64))
+        auxiliary = np.full(pieces.cuts["participant"][-1] - len(ranks), -1)
+        colours = {
+            "participant": mixed(np.concatenate([ranks, auxiliary]), 0),
+            "row": facts.astype(np.uint64),
+            "collective": mixed(np.array(pieces.facts, np.int64), 0),
+            "link": mixed(bits(capacity), 0),
+        }
+        real = src >= 0
+        edges = [
+            _Edges("row", "participant", number[real], src[real], 1),
+            _Edges("row", "participant", number[real], dst[real], 2),
+            _Edges("row", "collective", number, of_row, 3),
+            _Edges("participant", "row", src[real], number[real], 4),
+            _Edges("participant", "row", dst[real], number[real], 5),
+            _Edges("participant", "collective", member[0], member[1], 6),
+            _Edges("collective", "participant", member[1], member[0], 7),
+            _Edges("row", "link", crossing[0], crossing[1], weight),
+            _Edges("link", "row", crossing[1], crossing[0], weight),
+        ]
+        for awaited, waiter, label, back in (pieces.columns(name) for name in ("follow", "wait")):
+            edges.append(_Edges("row", "row", waiter, awaited, label.astype(np.uint64)))
+            there = back > 0
+            edges.append(_Edges("row", "row", awaited[there], waiter[there], back[there].astype(np.uint64)))
+        return cls(len(ranks), pieces.cuts, colours, edges, (crossing[0], crossing[1], crossing[2].astype(np.float64)))
+
+    def refined(self) -> Partition | None:
+        """Refine until a pass splits no class.
+
+        A new colour depends on the old one, so classes only split: a pass that leaves their number leaves them all.
+        """
+        before = 0
+        for _ in range(_MAX_PASSES):
+            for edges in self.edges:
+                self._mix(edges)
+            classes = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
+            count = sum(int(own.max(initial=-1)) + 1 for own in classes.values())
+            if 2 * len(np.unique(classes["participant"][: self.ranks])) > self.ranks:
+                return None
+            if count == before:
+                return self._partition(classes)
+            before = count
+        return None
+
+    def _mix(self, edges: _Edges) -> None:
+        """Mix into each vertex's colour the multiset of its neighbours' colours."""
+        own = self.colours[edges.kind]
+        seen = mixed(self.colours[edges.neighbour_kind][edges.neighbour], edges.label)
+        self.colours[edges.kind] = mixed(own, summed(edges.vertex, seen, len(own)))
+
+    def _partition(self, classes: dict[str, Ints]) -> Partition:
+        auxiliary, row = (
+            tuple(classes[kind][a:b] for a, b in pairwise(self.cuts[kind])) for kind in ("participant", "row")
+        )
+        # Ranks' classes are numbered from 0, for they are the ranks of what is played.
+        rank = np.unique(self.colours["participant"][: self.ranks], return_inverse=True)[1]
+        weights = self._class_weights(classes["row"], classes["link"])
+        return Partition(rank, auxiliary, row, classes["collective"], classes["link"], weights)
+
+    def _class_weights(self, row_class: Ints, link_class: Ints) -> tuple[Ints, Ints, Floats]:
+        """For each link that is the first of its class, what each class of rows takes of it together."""
+        row, link, weight = self.crossing
+        first = np.zeros(len(link_class), np.bool_)
+        first[np.unique(link_class, return_index=True)[1]] = True
+        there = first[link]
+        pair, place = np.unique(row_class[row[there]] * len(first) + link[there], return_inverse=True)
+        taken = np.bincount(place, weight[there], len(pair)).astype(np.float64)
+        return pair // len(first), pair % len(first), taken
+
+
+class _Pieces:
+    """Tables of all collectives one behind the other."""
+
+    def __init__(self, ranks: int) -> None:
+        self.cuts: dict[str, list[int]] = {"participant": [ranks], "row": [0]}
+        self.facts: list[int] = []
+        self._known: dict[tuple[object, ...], int] = {}
+        self._pieces: dict[str, list[tuple[npt.NDArray[Any], ...]]] = {}
+        widths = {"row": 4, "member": 2, "crossing": 3, "follow": 4, "wait": 4}
+        for name, width in widths.items():
+            self._pieces[name] = [tuple(np.zeros(0, np.int64) for _ in range(width))]
+        self._pieces["row"][0] = (*self._pieces["row"][0][:3], np.zeros(0, np.uint64))
+
+    def add(self, placed: Placed) -> None:
+        """Add a collective; one whose duration is given has no rows."""
+        op, number = placed.op, len(self.facts)
+        traffic = None if placed.routed is None else placed.routed.traffic
+        own = placed.site, id(traffic), op.startup, op.together, op.duration, len(op.group), len(op.auxiliaries)
+        self.facts.append(self._known.setdefault(own, len(self._known)))
+        participant, row = self.cuts["participant"][-1], self.cuts["row"][-1]
+        members = np.concatenate([np.array(op.group, np.int64), participant + np.arange(len(op.auxiliaries))])
+        self._pieces["member"].append((members, np.full(len(members), number)))
+        if placed.rows is not None and placed.routed is not None:
+            self._rows(placed.rows, placed.routed, members, row, number)
+            row += len(placed.rows)
+        self.cuts["participant"].append(participant + len(op.auxiliaries))
+        self.cuts["row"].append(row)
+
+    def _rows(self, rows: Rows, routed: RoutedCollective, members: Ints, base: int, number: int) -> None:
+        route = route_of_rows(rows, routed)
+        real = ~rows.is_gate
+        facts = mixed(rows.round_of, 8)
+        carried = np.concatenate([np.zeros(0), *(part.nbytes for part in routed.traffic.parts)])
+        for column in (carried, routed.routes.latency[route[real]], routed.routes.rate[route[real]]):
+            facts[real] = mixed(facts[real], bits(column))
+        facts[~real] = mixed(facts[~real], 9)
+        src, dst = (np.where(real, members[column], -1) for column in (rows.src, rows.dst))
+        self._pieces["row"].append((np.full(len(rows), number), src, dst, facts))
+        taken_route, link, weight = routed.routes.watched
+        which, place = rows_with_keys(taken_route, route[real])
+        self._pieces["crossing"].append((np.flatnonzero(real)[which] + base, link[place], weight[place]))
+        follows = [(np.flatnonzero(real), rows.next[real], 10 + rows.next_shift[real])]
+        leaves = np.flatnonzero(rows.exit >= 0)
+        follows.append((leaves, rows.exit[leaves], np.full(len(leaves), 12)))
+        for before, after, label in follows:
+            # Along a channel colours go both ways, so that classes of rows make chains as rows do.
+            self._pieces["follow"].append((before + base, after + base, label, label + 10))
+        none = np.zeros
+        awaited, waiter, shift = rows.inner
+        self._pieces["wait"].append((awaited + base, waiter + base, mixed(shift, 30), none(len(shift), np.int64)))
+        awaited, at, waiter, times = rows.outer
+        self._pieces["wait"].append(
+            (awaited + base, waiter + base, mixed(mixed(at, times), 31), none(len(at), np.int64))
+        )
+
+    def columns(self, name: str) -> tuple[npt.NDArray[Any], ...]:
+        """A table's columns."""
+        return tuple(np.concatenate(column) for column in zip(*self._pieces[name], strict=True))
+
+
+def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
+    """By row its route's number; of gates 0."""
+    route = np.zeros(len(rows), np.int64)
+    route[~rows.is_gate] = np.concatenate([np.zeros(0, np.int64), *(part.route_of for part in routed.traffic.parts)])
+    return route
+
+
+def rows_with_keys(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
+    """All rows of a rising column that have one of the wanted keys: which wanted entry it is, and the row."""
+    low, high = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
+    count = high - low
+    which = np.repeat(np.arange(len(wanted)), count)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count - low, count)

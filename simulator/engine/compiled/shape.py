@@ -1,0 +1,87 @@
+"""Rows as the core numbers them: the columns of a shape in problem.h, worked out from the graph of rows.
+
+Rule: numbers and offsets alone. The core counts transfers and gates together, the schedule transfers only; a play in
+order needs one slot for each row of a ring, however often it goes round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.arrays import Ints
+from simulator.engine.compiled.rows import Rows, by_key, starts
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+def shape_columns(rows: Rows) -> Columns:
+    """The columns of a shape by their names in problem.h; offsets are counted from the shape's own first row."""
+    of, times = rows.round_of, rows.times
+    place = np.arange(len(rows)) - rows.first[of]
+    slots = np.where(rows.ring, 1, times) * rows.lengths
+    inner, outer = by_key(rows.inner), by_key(rows.outer)
+    noise, noise_stride = _sent_before(rows)
+    initial = _initial(rows)
+    return {
+        "participants": np.array([rows.participants]),
+        "shape_transfers": np.array([(rows.lengths * times).sum()]),
+        "shape_slots": np.array([slots.sum()]),
+        "row_src": rows.src,
+        "row_dst": rows.dst,
+        "row_base": starts(rows.lengths * times)[of] + place,
+        "row_stride": rows.lengths[of],
+        "row_log": rows.log_base[of] + rows.place,
+        "row_log_stride": rows.transfer_lengths[of],
+        "row_slot": starts(slots)[of] + place,
+        "row_slot_stride": rows.lengths[of],
+        "row_times": times[of],
+        "row_waits": rows.waits,
+        "row_follows": rows.follows,
+        "row_next": rows.next,
+        "row_next_shift": rows.next_shift,
+        "row_exit": rows.exit,
+        "row_noise": noise,
+        "row_noise_stride": noise_stride,
+        "inner_count": np.bincount(inner[0], minlength=len(rows)),
+        "inner_row": inner[1],
+        "inner_shift": inner[2],
+        "outer_count": np.bincount(outer[0], minlength=len(rows)),
+        "outer_at": outer[1],
+        "outer_row": outer[2],
+        "outer_times": outer[3],
+        "part_row": rows.first,
+        "part_rows": rows.lengths,
+        "part_times": times,
+        "part_ring": rows.ring.astype(np.uint8) + rows.joined,
+        "ring_behind": rows.behind,
+        "initial_count": initial[0],
+        "initial": initial[1],
+    }
+
+
+def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
+    """How many transfers of its sender are before each row's first repetition, and from one repetition to the next."""
+    own = np.flatnonzero(~rows.is_gate)
+    rounds = len(rows.times)
+    # By sender, then by round: so many rows in it, each as often as the round is repeated.
+    key, which, count = np.unique(rows.src[own] * rounds + rows.round_of[own], return_inverse=True, return_counts=True)
+    sent = starts(count * rows.times[key % rounds]) if rounds else count
+    first_of_sender = np.searchsorted(key, key // max(rounds, 1) * rounds)
+    before = sent - sent[first_of_sender]
+    order = np.argsort(which, kind="stable")
+    in_round = np.empty(len(own), np.int64)
+    in_round[order] = np.arange(len(own)) - np.repeat(starts(count), count)
+    noise, stride = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    noise[own], stride[own] = before[which] + in_round, count[which]
+    return noise, stride
+
+
+def _initial(rows: Rows) -> tuple[Ints, Ints]:
+    """Rows that wait for no transfer, by the rank whose start they need: the sender, or who takes from a server."""
+    free = np.flatnonzero(~rows.is_gate & (rows.waits == 0) & ~rows.follows)
+    by = np.where(rows.src[free] < rows.ranks, rows.src[free], rows.dst[free])
+    order = np.argsort(by, kind="stable")
+    return np.bincount(by, minlength=rows.participants), free[order]

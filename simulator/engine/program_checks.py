@@ -1,0 +1,58 @@
+"""Whether a program contradicts itself, and how it is said what an operation waits for: the same for all engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.cluster.cluster import Cluster
+from simulator.records.program import Collective, Op, Program, SameForAll
+
+
+def check_program(program: Program, cluster: Cluster) -> None:
+    """Raise ValueError where a program cannot be played on a cluster: too many ranks, names twice or unknown."""
+    ranks = len(program.ranks)
+    if ranks > cluster.world_size:
+        raise ValueError(f"the program has {ranks} ranks, the cluster {cluster.world_size}")
+    for op in program.collectives().values():
+        if not all(0 <= rank < ranks for rank in op.group):
+            raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {ranks - 1}")
+    if isinstance(program.ranks, SameForAll):
+        _check_list(0, program.ranks.ops)
+        return
+    seen = set()
+    for rank, ops in enumerate(program.ranks):
+        if id(ops) not in seen:
+            seen.add(id(ops))
+            _check_list(rank, ops)
+
+
+def _check_list(rank: int, ops: Sequence[Op]) -> None:
+    names = {op.name for op in ops}
+    if len(names) != len(ops):
+        raise ValueError(f"rank {rank} has two operations of one name")
+    for op in ops:
+        for name in op.after:
+            if name not in names:
+                raise ValueError(f"rank {rank}: {op.name!r} waits for {name!r}, which is not there")
+
+
+def waiting_text(op: Op, awaited: str | None, missing: Sequence[int]) -> str:
+    """What a stream waits for.
+
+    Parameters
+    ----------
+    op : Op
+        That it is at.
+    awaited : str or None
+        The operation of its rank that must end first.
+    missing : sequence of int
+        Ranks that have not reached the collective that it is at.
+    """
+    if awaited is not None:
+        return f"its own {awaited!r}"
+    if isinstance(op, Collective):
+        if missing:
+            ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+            return f"{op.name!r}, which rank {ranks} has not reached"
+        return f"{op.name!r}, whose transfers wait for each other"
+    return f"{op.name!r}"
