@@ -41,26 +41,6 @@ def rates(paths: Sequence[Path], capacity: Sequence[float] | Floats) -> Floats:
     return _fill(*_with_caps(flow, link, weight, room, capped, caps), flows)
 
 
-def rates_of(taken: tuple[Ints, Ints, Floats], alone: Floats, capacity: Floats) -> Floats:
-    """Fair rate of each flow [B/s], for flows in columns.
-
-    Parameters
-    ----------
-    taken : (flow, link, weight)
-        A row each link of each flow; every flow has one at least.
-    alone : float array, shape (flows,)
-        What each gets when it is alone [B/s].
-    capacity : float array
-        By link number [B/s].
-    """
-    flow, numbers, weight = taken
-    used, link = np.unique(numbers, return_inverse=True)
-    own = np.full(len(alone), np.inf)
-    np.minimum.at(own, flow, capacity[numbers] / weight)
-    capped = np.flatnonzero(alone < own)
-    return _fill(*_with_caps(flow, link, weight, capacity[used], capped, alone[capped]), len(alone))
-
-
 def _with_caps(
     flow: Ints, link: Ints, weight: Floats, room: Floats, capped: Ints, caps: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
