@@ -169,7 +169,14 @@ class _CollectiveRouter:
     @staticmethod
     def _contend(kinds: Sequence[PotentialFlows], bandwidth: Floats) -> bool:
         """Whether flows can hold each other back where there are no other collectives, and one of each kind."""
-        return any(bool(matters.any()) for matters in prune_links([replace(one, times=1) for one in kinds], bandwidth))
+        links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
+        cuts = np.cumsum([len(one.routes.link) for one in kinds])[:-1]
+        # Among the links that they take: a cluster may have a hundred thousand.
+        alone = [
+            replace(one, routes=replace(one.routes, link=own), times=1)
+            for one, own in zip(kinds, np.split(place, cuts), strict=True)
+        ]
+        return any(bool(matters.any()) for matters in prune_links(alone, bandwidth[links]))
 
     def _lanes(
         self, potential: Mapping[_Kind, PotentialFlows], contends: Mapping[_Kind, bool], bandwidth: Floats

@@ -14,7 +14,7 @@ def check_program(program: Program, cluster: Cluster) -> None:
     if ranks > cluster.world_size:
         raise ValueError(f"the program has {ranks} ranks, the cluster {cluster.world_size}")
     for op in program.collectives().values():
-        if not all(0 <= rank < ranks for rank in op.group):
+        if min(op.group) < 0 or max(op.group) >= ranks:
             raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {ranks - 1}")
     if isinstance(program.ranks, SameForAll):
         _check_list(0, program.ranks.ops)

@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.path import Path
@@ -56,15 +52,6 @@ class Routes:
     def watched(self) -> tuple[Ints, Ints, Floats]:
         """Route, link and weight of the links that matter."""
         return self.route[self.matters], self.link[self.matters], self.weight[self.matters]
-
-    def taken(self, rows: npt.NDArray[Any]) -> tuple[Ints, Ints, Floats]:
-        """Flow, link and weight of the links that matter, for flows that take these routes; sorted by flow."""
-        routes, link, weight = self.watched
-        first = np.searchsorted(routes, np.arange(len(self) + 1))
-        count = np.diff(first)[rows]
-        flow = np.repeat(np.arange(len(rows)), count)
-        place = np.arange(len(flow)) + np.repeat(first[rows] - (np.cumsum(count) - count), count)
-        return flow, link[place], weight[place]
 
     def paths(self, capacity: Sequence[float] | Floats) -> tuple[Path, ...]:
         """Each route's record, with the links that matter; what else was narrowest bounds the flow like a cap."""

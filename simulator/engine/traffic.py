@@ -7,7 +7,6 @@ rank and no link, so groups that do the same side by side share one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -110,14 +109,6 @@ class Traffic:
     def steady(self) -> bool:
         """Whether every transfer carries as much in each repetition of its round."""
         return all(part.steady for part in self.parts)
-
-    def carried(self, part: SizedRound) -> Iterator[tuple[Floats, int]]:
-        """Bytes of each transfer of a round, shape (t,), and for how many rounds in a row they are just these [B]."""
-        if part.steady:
-            yield part.nbytes, part.repeat.times
-            return
-        for i in range(part.repeat.times):
-            yield self._carried(part.repeat, i), 1
 
     def _carried(self, repeat: Repeat, i: int) -> Floats:
         """Bytes of each transfer of a round in repetition i, shape (t,) [B]."""

@@ -100,7 +100,7 @@ static void communicate(Play *play, int32_t rank, int change) {
 static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t place, int64_t op) {
     const Problem *p = play->p;
     double speed = p->op_flags[op] & ON_GPU ? p->speed[rank] : 1.0, noise = 1.0;
-    if (p->noise_compute > 0.0)
+    if (p->noise_compute)
         noise = factor(p->noise_compute, noise_state(p->seed, (uint64_t)p->noise_rank[rank], (uint64_t)place), 0);
     double stretch = noise / speed;
     Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
@@ -216,7 +216,7 @@ static Live *open_live(Play *play, int64_t instance) {
     if (!live->started || !live->left) play->broken = 1;
     for (int32_t i = 0; live->started && i < participants; i++)
         live->started[i] = i < live->missing ? INFINITY : -INFINITY;
-    if (p->noise_latency > 0.0) {
+    if (p->noise_latency) {
         const uint64_t behind_ranks = (uint64_t)1 << 32; /* jitter.py: servers draw under numbers that no rank has */
         live->noise = malloc((size_t)participants * sizeof(uint64_t));
         if (!live->noise) play->broken = 1;
@@ -463,24 +463,36 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
     live->to_end[p->row_dst[row]]--;
 }
 
-/* One transfer, by the rule of transfers (records/transfer_rule.py): returns its end. */
+/* When a transfer enters its links, by the rule of transfers (records/transfer_rule.py). */
+static double enters(Play *play, int64_t instance, int32_t row, int32_t repetition, double ready, double free_at) {
+    const Problem *p = play->p;
+    const Live *live = play->live[instance];
+    int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    ready = max2(ready, max2(live->started[p->row_src[row]], live->started[p->row_dst[row]]));
+    return max2(ready + latency_of(play, live, route, row, repetition), free_at);
+}
+
+static double takes_alone(const Play *play, int64_t instance, int32_t row, int32_t repetition) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    return bytes_of(p, instance, row, repetition) / p->route_rate[route];
+}
+
+/* One transfer, noted or handed over to the clock: returns its end. */
 static double in_order(
     Play *play, int64_t instance, const InOrder *slots, int32_t row, int32_t repetition, double ready, double free_at) {
     const Problem *p = play->p;
-    Live *live = play->live[instance];
     if (p->row_route[row] < 0) {
         if (slots->following) hand_over(play, instance, row, repetition, ready, ready);
         return ready;
     }
-    int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
-    ready = max2(ready, max2(live->started[p->row_src[row]], live->started[p->row_dst[row]]));
-    double enter = max2(ready + latency_of(play, live, route, row, repetition), free_at);
-    double end = enter + bytes_of(p, instance, row, repetition) / p->route_rate[route];
+    double enter = enters(play, instance, row, repetition, ready, free_at);
+    double end = enter + takes_alone(play, instance, row, repetition);
     if (slots->following) {
         hand_over(play, instance, row, repetition, enter, end);
         return end;
     }
-    keep(play, instance, route, row, repetition, enter, end);
+    keep(play, instance, p->routing_route[p->routing[instance]] + p->row_route[row], row, repetition, enter, end);
     play->out->in_order++;
     return end;
 }
@@ -532,57 +544,119 @@ static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, i
     return rings;
 }
 
-/* Repetitions after the first, ring by ring, in an inner loop that the compiler can vectorise. Returns 0 where rows make
- * no rings, or without memory. */
+/* A repetition of one ring: each hop goes on with what the hop behind it brought. Four hops at a time where the processor
+ * can: it is told apart when the library is loaded. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx2", "default")))
+#endif
+void ring_turn(double *restrict then, const double *restrict now, const double *restrict latency,
+               const double *restrict takes, int32_t hops) {
+    then[0] = max2(now[hops - 1] + latency[0], now[0]) + takes[0];
+    for (int32_t k = 1; k < hops; k++) {
+        double come = now[k - 1] + latency[k];
+        then[k] = (come > now[k] ? come : now[k]) + takes[k];
+    }
+}
+
+/* A ring's rows in the order of its hops. */
+typedef struct {
+    const int32_t *row;  /* relative to the round's first row */
+    int32_t hops;
+    double *now, *then, *latency, *takes;
+} Ring;
+
+/* All repetitions of one ring after the first, which end at `now`. */
+static void go_round_ring(Play *play, int64_t instance, int64_t first, Ring ring, int32_t times, int32_t *tapped) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]];
+    int32_t taps = 0;
+    for (int32_t k = 0; k < ring.hops; k++) {
+        int64_t own = first + ring.row[k];
+        ring.latency[k] = p->route_latency[route + p->row_route[own]];
+        ring.takes[k] = bytes_of(p, instance, (int32_t)own, 0) / p->route_rate[route + p->row_route[own]];
+        if (p->route_tapped[route + p->row_route[own]]) tapped[taps++] = k;
+    }
+    for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+        ring_turn(ring.then, ring.now, ring.latency, ring.takes, ring.hops);
+        for (int32_t i = 0; i < taps; i++) {
+            int32_t k = tapped[i];
+            double enter = max2(ring.now[k ? k - 1 : ring.hops - 1] + ring.latency[k], ring.now[k]);
+            int64_t own = first + ring.row[k];
+            keep(play, instance, route + p->row_route[own], (int32_t)own, repetition, enter, ring.then[k]);
+        }
+        double *swapped = ring.now;
+        ring.now = ring.then;
+        ring.then = swapped;
+    }
+    if (times % 2 == 0) memcpy(ring.then, ring.now, (size_t)ring.hops * sizeof(double)); /* where the caller looks */
+}
+
+/* Repetitions after the first, one ring after the other. Returns 0 where rows make no rings, or without memory. */
 static int go_plain(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
     const Problem *p = play->p;
-    int64_t route = p->routing_route[p->routing[instance]], first_row = p->shape_row[p->shape[instance]];
-    int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t));
+    int64_t first_row = p->shape_row[p->shape[instance]];
+    int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t)), *begin = order + rows, *after = begin + rows + 1;
     double *now = malloc((size_t)rows * 4 * sizeof(double));
     int32_t rings = 0;
     if (order && now) {
-        int32_t *begin = order + rows, *after = begin + rows + 1, *behind = after + rows;
+        int32_t *behind = after + rows;
         for (int32_t k = 0; k < rows; k++) behind[k] = p->ring_behind[row + k] - (int32_t)(row - first_row);
         rings = ring_order(behind, rows, order, begin, after);
     }
-    if (rings) {
-        const int32_t *begin = order + rows;
-        double *then = now + rows, *latency = then + rows, *takes = latency + rows;
-        for (int32_t k = 0; k < rows; k++) {
-            int64_t own = row + order[k];
-            now[k] = end[order[k]];
-            latency[k] = p->route_latency[route + p->row_route[own]];
-            takes[k] = bytes_of(p, instance, (int32_t)own, 0) / p->route_rate[route + p->row_route[own]];
-        }
-        int tapped = is_tapped(play, instance, row, rows);
-        for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
-            for (int32_t ring = 0; ring < rings; ring++) {
-                int32_t first = begin[ring], last = begin[ring + 1] - 1;
-                then[first] = max2(now[last] + latency[first], now[first]) + takes[first];
-                for (int32_t k = first + 1; k <= last; k++) then[k] = max2(now[k - 1] + latency[k], now[k]) + takes[k];
-                for (int32_t k = first; tapped && k <= last; k++) {
-                    int64_t own = route + p->row_route[row + order[k]];
-                    if (!p->route_tapped[own]) continue;
-                    double enter = max2(now[k == first ? last : k - 1] + latency[k], now[k]);
-                    keep(play, instance, own, (int32_t)(row + order[k]), repetition, enter, then[k]);
-                }
-            }
-            double *swapped = now;
-            now = then;
-            then = swapped;
-        }
-        for (int32_t k = 0; k < rows; k++) end[order[k]] = now[k];
-        if (then < now) now = then; /* what is to be freed */
-        play->out->in_order += (int64_t)rows * (times - 1);
+    for (int32_t number = 0; number < rings; number++) {
+        int32_t at = begin[number], hops = begin[number + 1] - at;
+        for (int32_t k = 0; k < hops; k++) now[k] = end[order[at + k]];
+        Ring ring = {order + at, hops, now, now + hops, now + 2 * hops, now + 3 * hops};
+        go_round_ring(play, instance, row, ring, times, after);
+        for (int32_t k = 0; k < hops; k++) end[order[at + k]] = now[k];
     }
+    if (rings) play->out->in_order += (int64_t)rows * (times - 1);
     free(order);
     free(now);
     return rings > 0;
 }
 
+static void set_waiting(const Play *play, Live *live, int64_t row, int32_t from, int32_t until);
+
+/* A ring's repetitions after the first, handed over to the clock. Most have ended when another collective comes to its
+ * links at last: what waits is written down for the others alone, for there may be a hundred million. */
+static void hand_over_round(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int32_t shift = (int32_t)(row - p->shape_row[p->shape[instance]]);
+    double *behind = malloc((size_t)rows * 2 * sizeof(double)), *enter = behind + rows;
+    if (!behind) play->broken = 1;
+    int handing = 0;
+    for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+        int ended = !handing && repetition < times - 1;
+        memcpy(behind, end, (size_t)rows * sizeof(double));
+        for (int32_t k = 0; k < rows; k++) {
+            int32_t own = (int32_t)(row + k);
+            enter[k] = enters(play, instance, own, repetition, behind[p->ring_behind[own] - shift], behind[k]);
+            end[k] = enter[k] + takes_alone(play, instance, own, repetition);
+            ended &= end[k] <= play->clock.now;
+        }
+        if (ended) continue;
+        for (int32_t k = 0; k < rows && !handing; k++) {
+            int64_t number = p->row_base[row + k] + repetition * p->row_stride[row + k];
+            double brought = behind[p->ring_behind[row + k] - shift];
+            set_waiting(play, live, row + k, repetition, times);
+            live->pending[number] -= (brought <= play->clock.now) + (behind[k] <= play->clock.now);
+            if (brought <= play->clock.now) live->ready[number] = brought;
+        }
+        handing = 1;
+        for (int32_t k = 0; k < rows; k++) hand_over(play, instance, (int32_t)(row + k), repetition, enter[k], end[k]);
+    }
+    free(behind);
+}
+
 /* Repetitions of a ring's round after the first; `end` holds the ends of the first, then of the last. */
 static void go_round(Play *play, int64_t instance, const InOrder *slots, int64_t row, int32_t rows, int32_t times, double *end) {
     const Problem *p = play->p;
+    if (slots->following) {
+        hand_over_round(play, instance, row, rows, times, end);
+        return;
+    }
     if (p->size_steady[p->sizes[instance]] && is_plain(play, instance, slots) &&
         go_plain(play, instance, row, rows, times, end))
         return;
@@ -658,7 +732,7 @@ static void play_in_order(Play *play, int64_t instance) {
     free(slots.done);
 }
 
-static void open_transfers(Play *play, int64_t instance, Live *live);
+static void open_transfers(Play *play, int64_t instance, Live *live, int computed);
 
 /* From now on an instance that was computed, or was to be, is followed by the clock. */
 static void follow(Play *play, int64_t instance) {
@@ -667,7 +741,7 @@ static void follow(Play *play, int64_t instance) {
     Result *out = play->out;
     live->followed = 1;
     live->version++;
-    open_transfers(play, instance, live);
+    open_transfers(play, instance, live, 1);
     InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8), .following = 1};
     if (!slots.done) play->broken = 1;
     if (play->broken) return;
@@ -687,8 +761,19 @@ static void follow(Play *play, int64_t instance) {
 
 /* ---- ranks come to collectives ---- */
 
-/* What each transfer has to wait for, before any has ended. */
-static void open_transfers(Play *play, int64_t instance, Live *live) {
+/* What a row's repetitions have to wait for, before any has ended. */
+static void set_waiting(const Play *play, Live *live, int64_t row, int32_t from, int32_t until) {
+    const Problem *p = play->p;
+    int32_t waits = p->row_waits[row], channel = p->row_route[row] >= 0;
+    for (int32_t repetition = from; repetition < until; repetition++) {
+        int64_t number = p->row_base[row] + repetition * p->row_stride[row];
+        live->ready[number] = live->first_reach;
+        live->pending[number] = waits + (repetition ? channel : p->row_follows[row]);
+    }
+}
+
+/* Make place for following an instance; of what was to be computed, rings' later repetitions are left out. */
+static void open_transfers(Play *play, int64_t instance, Live *live, int computed) {
     const Problem *p = play->p;
     int32_t shape = p->shape[instance], participants = p->participants[shape];
     int64_t transfers = p->shape_transfers[shape];
@@ -701,16 +786,15 @@ static void open_transfers(Play *play, int64_t instance, Live *live) {
         return;
     }
     for (int32_t i = 0; i < participants; i++) live->waiting[i] = -1;
-    for (int64_t i = 0; i < transfers; i++) live->ready[i] = live->first_reach;
-    for (int64_t row = p->shape_row[shape]; row < p->shape_row[shape + 1]; row++) {
-        if (p->row_route[row] >= 0) {
+    for (int64_t part = p->shape_part[shape]; part < p->shape_part[shape + 1]; part++) {
+        int64_t first = p->shape_row[shape] + p->part_row[part];
+        int32_t until = computed && p->part_ring[part] ? 1 : p->part_times[part];
+        for (int64_t row = first; row < first + p->part_rows[part]; row++) {
+            set_waiting(play, live, row, 0, until);
+            if (p->row_route[row] < 0) continue;
             live->to_end[p->row_src[row]]++;
             live->to_end[p->row_dst[row]]++;
         }
-        int32_t waits = p->row_waits[row], channel = p->row_route[row] >= 0;
-        for (int32_t repetition = 0; repetition < p->row_times[row]; repetition++)
-            live->pending[p->row_base[row] + repetition * p->row_stride[row]] =
-                waits + (repetition ? channel : p->row_follows[row]);
     }
 }
 
@@ -722,7 +806,7 @@ static void reach(Play *play, int64_t instance, int32_t place) {
     if (live->first_reach == INFINITY) {
         come_to_links(play, instance);
         live->first_reach = now;
-        if (live->followed) open_transfers(play, instance, live);
+        if (live->followed) open_transfers(play, instance, live, 0);
         if (play->broken) return;
     }
     live->started[place] = now;

@@ -2,7 +2,6 @@
 #ifndef NOISE_H
 #define NOISE_H
 
-#include <math.h>
 #include <stdint.h>
 
 /* SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014). */
@@ -18,13 +17,12 @@ static inline uint64_t noise_state(uint64_t seed, uint64_t rank, uint64_t op) {
     return mixed(mixed(mixed(seed) ^ rank) ^ op);
 }
 
-static inline double factor(double sigma, uint64_t state, uint64_t number) {
-    const double pi = 3.14159265358979323846;
+/* A draw: between two of the 4097 entries of a table of exp(sigma z). */
+static inline double factor(const double *table, uint64_t state, uint64_t number) {
     state = mixed(state ^ number);
-    /* Node & Muller 1958; the first uniform is kept away from 0. */
-    double first = (double)(mixed(state) >> 11) * 0x1p-53 + 0x1p-54;
-    double second = (double)(mixed(state ^ 0xA5A5A5A5u) >> 11) * 0x1p-53;
-    return exp(sigma * sqrt(-2.0 * log(first)) * cos(2.0 * pi * second));
+    const double *part = table + (state >> 52);
+    double inside = (double)((state >> 12) & 0xFFFFFFFFFFu) * 0x1p-40;
+    return part[0] + inside * (part[1] - part[0]);
 }
 
 #endif

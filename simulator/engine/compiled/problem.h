@@ -106,7 +106,7 @@ typedef struct {
     const int32_t *busy_link;
 
     /* noise */
-    double noise_compute, noise_latency;
+    const double *noise_compute, *noise_latency; /* tables of factors (noise.py); NULL: none */
     uint64_t seed;
     const int64_t *noise_rank;   /* [ranks], number under which a rank draws */
 

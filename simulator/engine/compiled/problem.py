@@ -20,6 +20,7 @@ from simulator.engine.compiled.playable import Playable
 from simulator.engine.compiled.rows import Rows, starts
 from simulator.engine.compiled.shape import shape_columns
 from simulator.engine.jitter import Jitter
+from simulator.engine.noise import factor_table
 from simulator.engine.routes import Routes
 from simulator.records.program import Collective, Compute, Op
 
@@ -59,7 +60,7 @@ FIELDS: Final[dict[str, Any]] = {
     "routing_route": _INT64, "route_latency": _FLOAT, "route_rate": _FLOAT, "route_capped": _BYTE,
     "route_tapped": _BYTE, "route_begin": _INT64, "route_link": _INT32, "route_weight": _FLOAT, "longest_route": int,
     "busy_begin": _INT64, "busy_link": _INT32,
-    "noise_compute": float, "noise_latency": float, "seed": int, "noise_rank": _INT64,
+    "noise_compute": _FLOAT, "noise_latency": _FLOAT, "seed": int, "noise_rank": _INT64,
     "solve_ring": RING_SOLVER, "solve_from": int, "progress": PROGRESS,
 }  # fmt: skip
 
@@ -220,12 +221,12 @@ def problem_of(
         "list_of": lists.list_of,
         "speed": lists.speeds,
         "out_begin": starts(lengths),
-        "noise_compute": jitter.compute,
-        "noise_latency": jitter.latency,
         "seed": jitter.seed,
         "noise_rank": np.arange(ranks),
         "solve_from": 2**62,  # nobody is asked, but where the engine sets it
     }
+    tables = {"noise_compute": jitter.compute, "noise_latency": jitter.latency}
+    values |= {name: factor_table(sigma) for name, sigma in tables.items() if sigma}
     total, rings = values.pop("logged"), values.pop("rings")
     written = {name: _array(name, value) if isinstance(FIELDS[name], str) else value for name, value in values.items()}
     return Problem(written, starts(lengths), int(lengths.sum()), total, rings)

@@ -214,12 +214,12 @@ def reduce_by_symmetry(
     known: dict[object, int] = {}
     for site, own in enumerate(sites):
         key = tuple((id(routed.get(op.name)), op.group, op.duration, op.startup, op.together) for op in own)
-        if key not in known:
-            known[key] = len(placed)
+        first = known.setdefault(key, len(placed))
+        if first == len(placed):
             for op in own:
                 lies = routed.get(op.name)
                 placed.append(Placed(site, op, None if lies is None else rows(lies), lies))
-        number_of |= {op.name: known[key] + place for place, op in enumerate(own)}
+        number_of |= {op.name: first + place for place, op in enumerate(own)}
     facts = np.stack([lists, np.array(speeds or np.ones(len(lists)))])
     partition = equitable_partition(placed, np.unique(facts, axis=1, return_inverse=True)[1].ravel(), capacity)
     return None if partition is None else Quotient(partition, placed, number_of, sites, capacity)

@@ -1,0 +1,130 @@
+"""The compiled core: Python and C say the same of each other, and what is computed may be followed at any time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.basics import tolerances
+from simulator.cluster.build import build
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.engine.compiled import problem, rings
+from simulator.engine.compiled.core import NO_MEMORY, PLAYED, STUCK, run
+from simulator.engine.compiled.engine import execute as compiled
+from simulator.engine.compiled.library import build as build_library
+from simulator.engine.compiled.library import library_path
+from simulator.engine.compiled.prepared import prepare
+from simulator.engine.events import execute as events
+from simulator.engine.jitter import Jitter
+from simulator.records.program import Compute, Program
+from tests.engines import farthest
+from tests.playing import planned, star
+
+FOLDER = Path(problem.__file__).parent
+
+
+def members(text: str, struct: str) -> list[str]:
+    """Names of a C struct's fields, in order."""
+    body = re.sub(r"/\*.*?\*/", "", text[: text.index(f"}} {struct};")], flags=re.DOTALL).split("typedef struct {")[-1]
+    names = []
+    for declaration in body.split(";"):
+        names += [re.sub(r"[^\w]", "", name.split()[-1]) for name in declaration.split(",") if name.strip()]
+    return names
+
+
+def test_both_sides_know_the_same_fields() -> None:
+    header = (FOLDER / "problem.h").read_text()
+    assert members(header, "Problem") == list(problem.FIELDS)
+    assert members(header, "Result") == [name for name, _ in problem.ResultStruct._fields_]
+    assert "enum OpKind { KERNEL, COLLECTIVE, MEMORY }" in header
+    assert (problem.KERNEL, problem.COLLECTIVE, problem.MEMORY) == (0, 1, 2)
+    for name, value in (("ON_GPU", 1), ("TAKES_SMS", 2), ("TOGETHER", 1), ("IN_ORDER", 2)):
+        assert f"{name} = {value}" in header
+        assert getattr(problem, name) == value
+    for name, value in (("PLAYED", PLAYED), ("NO_MEMORY", NO_MEMORY), ("STUCK", STUCK)):
+        assert f"{name} = {value}" in header
+
+
+def test_both_sides_have_the_same_tolerances() -> None:
+    defined = dict(re.findall(r"#define (\w+) ([\d.e-]+) ", (FOLDER / "fabric.h").read_text() + " "))
+    defined |= dict(re.findall(r"#define (\w+) ([\d.e-]+)\n", (FOLDER / "fabric.h").read_text()))
+    for name in ("ENDS_TOGETHER", "SUM_OF_RATES"):
+        assert float(defined[name]) == getattr(tolerances, name)
+
+
+def test_the_library_is_of_these_sources() -> None:
+    """A change of any C file gives another name, so that an old library is never loaded."""
+    assert build_library() == library_path()
+    assert list(FOLDER.glob("_core-*.so")) == [library_path()]
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_ring_over_unlike_links_ends_as_events_do_to_the_bit(operation: str) -> None:
+    ranks = 48
+    slower = {f"gpu{rank}->switch0": 0.5 + 0.5 * ((rank * 7919) % ranks) / ranks for rank in range(ranks)}
+    cluster = build("star_100g", ranks, link_factors=slower)
+    task = Task(Request(operation, ranks, 1000 * ranks), "ring", tuple(range(ranks)), "float32")  # type: ignore[arg-type]
+    program = plan(cluster, task).program
+    assert farthest(events(program, cluster), compiled(program, cluster)) == 0.0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("after", np.linspace(0.0, 1.2, 13).tolist())
+def test_what_was_computed_is_followed_when_another_comes_to_its_links(after: float, noise: float) -> None:
+    """A ring, and at some time of its life a second one over the same ports on another stream."""
+    cluster, request = star(16), Request("all_reduce", 16, 160_000)
+    first = planned(cluster, "ring", request).ops[0]
+    second = replace(planned(cluster, "ring", replace(request, elements=16_000)).ops[0], name="second", stream="other")
+    jitter = Jitter(latency=noise)
+    alone = events(Program(((first,),) * 16), cluster, jitter=jitter).end
+    lists = [
+        (
+            Compute("late", 1e-6 * rank, stream="communication"),
+            Compute("later", after * alone + 1e-7 * rank, stream="other"),
+            first,
+            second,
+        )
+        for rank in range(16)
+    ]
+    program = Program(tuple(lists))
+    assert farthest(events(program, cluster, jitter=jitter), compiled(program, cluster, jitter=jitter)) <= 1e-12
+    times = run(prepare(program, cluster, jitter).problem())
+    if 0.1 < after < 0.9:
+        assert times.followed > 0
+        assert times.in_order > 0
+
+
+def test_closed_recurrences_stand_for_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked from the first round on, for even and uneven chunks, on equal and unequal links."""
+    monkeypatch.setattr("simulator.engine.compiled.core.SOLVE_FROM", 0)
+    asked = []
+    solved = rings.RingSolver._solved
+    monkeypatch.setattr(rings.RingSolver, "_solved", lambda *facts: asked.append(solved(*facts)) or asked[-1])
+    for factors in ({}, {"gpu3->switch0": 0.7, "switch0->gpu8": 0.9}):
+        cluster = build("star_100g", 24, link_factors=factors)
+        for elements in (24_000, 24_001):
+            task = Task(Request("all_reduce", 24, elements), "ring", tuple(range(24)), "float32")
+            late = tuple((Compute("late", 1e-6 * (rank % 5), stream="communication"),) for rank in range(24))
+            program = Program(tuple((*own, *plan(cluster, task).ops) for own in late))
+            prepared = prepare(program, cluster, Jitter())
+            ends = run(prepared.problem()).end
+            expected = [span.end for span in events(program, cluster).spans if span.name != "late"]
+            np.testing.assert_allclose(ends[1::2], expected, rtol=1e-12)
+    assert sum(asked) >= 3
+
+
+def test_what_goes_wrong_in_a_recurrence_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.engine.compiled.core.SOLVE_FROM", 0)
+    monkeypatch.setattr(rings.RingSolver, "_solved", interrupted)
+    cluster = build("star_100g", 8)
+    program = plan(cluster, Task(Request("all_reduce", 8, 800), "ring", tuple(range(8)), "float32")).program
+    with pytest.raises(KeyboardInterrupt):
+        run(prepare(program, cluster, Jitter()).problem())
