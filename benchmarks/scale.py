@@ -19,36 +19,55 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
-from simulator.engine.compiled.collective_solver import CollectiveSolver, with_own_link_numbers
+from simulator.engine.compiled.core import Times, run
+from simulator.engine.compiled.playable import PlayableMaker
+from simulator.engine.compiled.problem import Lists, problem_of
+from simulator.engine.jitter import Jitter
+from simulator.records.program import Collective
 
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 
 
-def ring(ranks: int, elements: int, *, alike: bool = False) -> RoutedCollective:
+# A collective that is planned, with its routes.
+Routed = tuple[Collective, RoutedCollective]
+
+
+def ring(ranks: int, elements: int, *, alike: bool = False) -> Routed:
     """A ring all-reduce of float32 on a star; every hop with a latency and a rate of its own, unless all are alike.
 
     Hops have 5 to 15 us and 6.25 to 12.5 GB/s, drawn with seed 0.
     """
     cluster = build(_FABRIC, ranks, gpu="h100_sxm")
     task = Task(Request("all_reduce", ranks, elements), "ring", tuple(range(ranks)), "float32")
-    routed = route_collectives(cluster, plan(cluster, task).ops, capacities(cluster))[0]
+    (op,) = plan(cluster, task).ops
+    routed = route_collectives(cluster, [op], capacities(cluster))[0]
     if alike:
-        return routed
+        return op, routed
     generator = np.random.default_rng(0)
     hop = routed.traffic.route_keys[:, 0]
     latency, rate = generator.uniform(5e-6, 15e-6, ranks)[hop], generator.uniform(6.25e9, 12.5e9, ranks)[hop]
-    return replace(routed, routes=replace(routed.routes, latency=latency, rate=rate))
+    return op, replace(routed, routes=replace(routed.routes, latency=latency, rate=rate))
 
 
-def play(routed: RoutedCollective) -> float:
-    """Lay it out and play it; when the last rank is through [s]."""
-    routes, links = with_own_link_numbers(routed.routes)
-    solver = CollectiveSolver(routed.traffic, routes, None, np.array(routed.capacity)[links])
-    return float(solver.solve(np.zeros(routed.traffic.schedule.world_size), 0.0).done.max())
+def times(made: Routed, *, followed: bool = False) -> Times:
+    """Write it down for the core and play it; event by event if `followed`."""
+    op, routed = made
+    playable = PlayableMaker().make(op, routed)
+    if followed:
+        playable = replace(playable, in_order=False)
+    ranks = np.arange(len(op.group))
+    lists = Lists([(op,)], [[(op,)]], 0 * ranks, lambda _: (0 * ranks, ranks), lambda _: op.group, np.ones(len(ranks)))
+    return run(problem_of(lists, {op.name: op}, {op.name: playable}, np.array(routed.capacity), Jitter()))
 
 
-def rounds(routed: RoutedCollective) -> float:
+def play(made: Routed, *, followed: bool = False) -> float:
+    """Write it down for the core and play it; when the last rank is through [s]."""
+    return float(times(made, followed=followed).end.max())
+
+
+def rounds(made: Routed) -> float:
     """The same by plain numpy, round by round: the floor of who follows every round."""
+    _, routed = made
     routes, part = routed.routes, routed.traffic.parts[0]
     row = part.route_of[np.argsort(part.repeat.round.src)]
     latency, rate = routes.latency[row], routes.rate[row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from simulator.basics import tolerances
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
-from simulator.engine.compiled import problem, rings
+from simulator.engine.compiled import core, problem
 from simulator.engine.compiled.core import NO_MEMORY, PLAYED, STUCK, run
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.library import build as build_library
@@ -25,6 +26,7 @@ from simulator.records.program import Compute, Program
 from tests.engines import farthest
 from tests.playing import planned, star
 
+NEVER = 2**62
 FOLDER = Path(problem.__file__).parent
 
 
@@ -99,32 +101,34 @@ def test_what_was_computed_is_followed_when_another_comes_to_its_links(after: fl
         assert times.in_order > 0
 
 
-def test_closed_recurrences_stand_for_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked from the first round on, for even and uneven chunks, on equal and unequal links."""
-    monkeypatch.setattr("simulator.engine.compiled.core.SOLVE_FROM", 0)
-    asked = []
-    solved = rings.RingSolver._solved
-    monkeypatch.setattr(rings.RingSolver, "_solved", lambda *facts: asked.append(solved(*facts)) or asked[-1])
-    for factors in ({}, {"gpu3->switch0": 0.7, "switch0->gpu8": 0.9}):
-        cluster = build("star_100g", 24, link_factors=factors)
-        for elements in (24_000, 24_001):
-            task = Task(Request("all_reduce", 24, elements), "ring", tuple(range(24)), "float32")
-            late = tuple((Compute("late", 1e-6 * (rank % 5), stream="communication"),) for rank in range(24))
-            program = Program(tuple((*own, *plan(cluster, task).ops) for own in late))
-            prepared = prepare(program, cluster, Jitter())
-            ends = run(prepared.problem()).end
-            expected = [span.end for span in events(program, cluster).spans if span.name != "late"]
-            np.testing.assert_allclose(ends[1::2], expected, rtol=1e-12)
-    assert sum(asked) >= 3
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather"])
+@pytest.mark.parametrize("elements", [40_000, 40_001])
+@pytest.mark.parametrize("factors", [0, 1, 100])
+def test_closed_recurrences_stand_for_rounds(operation: Any, elements: int, factors: int) -> None:
+    """Rings of enough transfers for a formula: even and uneven chunks, on equal and on more and more unequal links."""
+    ranks = 400
+    generator = np.random.default_rng(factors)
+    chosen = generator.choice(ranks, factors, replace=False)
+    slower = {f"gpu{rank}->switch0": float(generator.choice([0.5, 0.7, 0.9])) for rank in chosen.tolist()}
+    cluster = build("star_100g", ranks, link_factors=slower)
+    program = plan(cluster, Task(Request(operation, ranks, elements), "ring", tuple(range(ranks)), "float32")).program
+    late = [(Compute("late", 1e-6 * float(generator.integers(5)), stream="communication"),) for _ in range(ranks)]
+    program = Program(tuple((*own, *ops) for own, ops in zip(late, program.ranks, strict=True)))
+    prepared = prepare(program, cluster, Jitter(), reduced_from=NEVER)
+    by_formula = run(prepared.problem()).end
+    by_rounds = run(prepared.problem(logged=prepared.playables)).end
+    np.testing.assert_allclose(by_formula, by_rounds, rtol=1e-12)
 
 
-def test_what_goes_wrong_in_a_recurrence_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> bool:
+def test_ctrl_c_stops_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody sends to everybody, 800,000 events; every 262,144 Python is asked whether to go on."""
+
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulator.engine.compiled.core.SOLVE_FROM", 0)
-    monkeypatch.setattr(rings.RingSolver, "_solved", interrupted)
-    cluster = build("star_100g", 8)
-    program = plan(cluster, Task(Request("all_reduce", 8, 800), "ring", tuple(range(8)), "float32")).program
+    monkeypatch.setattr(core._Watch, "between", interrupted)
+    cluster = build("star_100g", 640)
+    task = Task(Request("all_reduce", 640, 640 * 640), "direct", tuple(range(640)), "float32")
+    prepared = prepare(plan(cluster, task).program, cluster, Jitter(), reduced_from=NEVER)
     with pytest.raises(KeyboardInterrupt):
-        run(prepare(program, cluster, Jitter()).problem())
+        run(prepared.problem())

@@ -12,7 +12,7 @@ From a Program to a Timeline
     clock of clock.h; fabric.h shares links among flows; noise.h draws.
 4.  A collective that meets no other on its links needs no clock: core.c computes its transfers in their order when the
     last rank has come, and follows it from the moment in which another one comes to its links. Rings of very many
-    rounds are asked of the closed recurrences (`rings`).
+    rounds have closed recurrences (recurrence.h).
 5.  `timeline` writes the Timeline; `busiest_link` finds the bottleneck where there are too many transfers to book every
     link; `stuck` says who waits for whom where a program cannot go on.
 

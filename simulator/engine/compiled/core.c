@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "fabric.h"
 #include "noise.h"
+#include "recurrence.h"
 
 typedef struct {
     int32_t row, repetition, next;
@@ -511,16 +512,6 @@ static int is_tapped(const Play *play, int64_t instance, int64_t row, int32_t ro
     return 0;
 }
 
-/* The last repetition of a large ring by a closed recurrence; 0 where there is none, or where single transfers of it
- * are asked for. */
-static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t row, int32_t rows, int32_t times, double *end) {
-    const Problem *p = play->p;
-    if ((int64_t)rows * times < p->solve_from || !is_plain(play, instance, slots)) return 0;
-    if (is_tapped(play, instance, row, rows) || p->solve_ring(row, instance, end)) return 0;
-    play->out->in_order += (int64_t)rows * times;
-    return 1;
-}
-
 /* Rows in the order of their rings, each behind the one whose chunk it hands on, and where each ring begins. Returns
  * how many rings there are; 0 where several rows hand on what one brought, as rows that stand for classes may. */
 static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, int32_t *begin, int32_t *after) {
@@ -542,6 +533,47 @@ static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, i
     }
     begin[rings] = count;
     return rings;
+}
+
+/* Rounds of fewer transfers are followed, at 0.5 ns each, and end as events do to the bit. */
+#define SOLVE_FROM 200000
+
+/* The last repetition of a large ring by a closed recurrence; 0 where there is none, or where single transfers of it are
+ * asked for. `end` has the ends of the round before: of the ring's first repetition, or of the round it is joined to. */
+static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t part, int64_t row, double *end) {
+    const Problem *p = play->p;
+    int32_t rows = p->part_rows[part], joined = p->part_ring[part] == 2, rounds = p->part_times[part] - !joined;
+    int64_t route = p->routing_route[p->routing[instance]], first_row = p->shape_row[p->shape[instance]];
+    int steady = p->size_steady[p->sizes[instance]];
+    if ((int64_t)rows * rounds < SOLVE_FROM || !is_plain(play, instance, slots)) return 0;
+    if (is_tapped(play, instance, row, rows) || (!steady && !p->part_moves[part])) return 0;
+    int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t)), *begin = order + rows, *behind = begin + rows + 1;
+    double *column = malloc((size_t)rows * 4 * sizeof(double));
+    int done = order && column;
+    for (int32_t k = 0; done && k < rows; k++) behind[k] = p->ring_behind[row + k] - (int32_t)(row - first_row);
+    int32_t rings = done ? ring_order(behind, rows, order, begin, behind + rows) : 0;
+    done = rings > 0;
+    for (int32_t number = 0; done && number < rings; number++) {
+        int32_t at = begin[number], hops = begin[number + 1] - at;
+        double *latency = column + rows, *takes = latency + rows, *nbytes = takes + rows;
+        RingHops ring = {hops, column + at, latency, takes, nbytes, p->route_rate[route + p->row_route[row + order[at]]]};
+        done = rounds >= hops - 2;
+        for (int32_t k = 0; k < hops; k++) {
+            int32_t own = (int32_t)row + order[at + k];
+            double rate = p->route_rate[route + p->row_route[own]];
+            latency[k] = p->route_latency[route + p->row_route[own]];
+            nbytes[k] = bytes_of(p, instance, own, !joined);
+            takes[k] = nbytes[k] / rate;
+            column[at + k] = end[order[at + k]];
+            done &= steady || rate == ring.rate;
+        }
+        done = done && (steady ? advance_even(&ring, rounds) : advance_uneven(&ring, rounds));
+    }
+    for (int32_t k = 0; done && k < rows; k++) end[order[k]] = column[k];
+    if (done) play->out->in_order += (int64_t)rows * rounds;
+    free(order);
+    free(column);
+    return done;
 }
 
 /* A repetition of one ring: each hop goes on with what the hop behind it brought. Four hops at a time where the processor
@@ -693,14 +725,14 @@ static void walk_in_order(Play *play, int64_t instance, InOrder *slots) {
         int64_t row = p->shape_row[shape] + p->part_row[part];
         int ring = p->part_ring[part];
         end = grown(end, rows, sizeof(double), &play->broken);
-        int done = !play->broken && ring == 2 && solved(play, instance, slots, row, rows, times, end);
+        int done = !play->broken && ring == 2 && solved(play, instance, slots, part, row, end);
         for (int32_t repetition = 0; repetition < (ring ? 1 : times) && !done && !play->broken; repetition++)
             for (int32_t k = 0; k < rows; k++) {
                 int64_t slot = p->row_slot[row + k] + repetition * p->row_slot_stride[row + k];
                 end[k] = in_order(play, instance, slots, (int32_t)(row + k), repetition, slots->ready[slot], slots->free_at[slot]);
                 if (!ring) see_through(play, instance, slots, (int32_t)(row + k), repetition, end[k]);
             }
-        if (ring == 1) done = !play->broken && solved(play, instance, slots, row, rows, times, end);
+        if (ring == 1) done = !play->broken && solved(play, instance, slots, part, row, end);
         if (ring && !done && !play->broken) go_round(play, instance, slots, row, rows, times, end);
         for (int32_t k = 0; k < rows && ring && !play->broken; k++)
             see_through(play, instance, slots, (int32_t)(row + k), times - 1, end[k]);
@@ -1026,7 +1058,7 @@ int32_t core_play(const Problem *problem, Result *result) {
         Event event = next_event(&play.clock);
         play.clock.now = event.time;
         happens(&play, &event);
-        if ((++result->events & 0xFFFFF) == 0 && problem->progress && problem->progress(play.clock.now, result->events)) {
+        if ((++result->events & 0x3FFFF) == 0 && problem->progress && problem->progress(play.clock.now, result->events)) {
             outcome = STOPPED;
             break;
         }

@@ -1,7 +1,7 @@
 """Calls the core: gives it a problem, and brings back when everything started and ended.
 
-Rule: the only module that calls the library. Whatever Python does meanwhile (closed recurrences, progress, Ctrl-C)
-comes back to the caller as the exception that it was.
+Rule: the only module that calls the library. What Python is told meanwhile (Ctrl-C) comes back to the caller as the
+exception that it was.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.engine.compiled.library import load
-from simulator.engine.compiled.problem import PROGRESS, RING_SOLVER, Problem, ResultStruct
-from simulator.engine.compiled.rings import SOLVE_FROM, RingSolver
+from simulator.engine.compiled.problem import PROGRESS, Problem, ResultStruct
 from simulator.errors import SimulationError
 
 PLAYED: Final = 0
@@ -70,10 +69,9 @@ def run(problem: Problem) -> Times:
     if library is None:
         raise SimulationError("engine: the compiled engine is not there: no C compiler built it; write engine: auto")
     struct, result = problem.struct(), ResultStruct()
-    solver = RingSolver(problem)
-    callbacks = RING_SOLVER(solver), PROGRESS(lambda _now, _events: int(solver.error is not None))
-    struct.solve_ring, struct.progress = callbacks
-    struct.solve_from = SOLVE_FROM
+    watch = _Watch()
+    progress = PROGRESS(watch)
+    struct.progress = progress
     start, end = (np.full(problem.operations, np.nan) for _ in range(2))
     enter, through = (np.full(problem.logged, np.nan) for _ in range(2))
     result.start, result.end = start.ctypes.data, end.ctypes.data
@@ -81,14 +79,32 @@ def run(problem: Problem) -> Times:
     outcome = library.core_play(ctypes.byref(struct), ctypes.byref(result))
     taps = _taken(result)
     library.core_free(ctypes.byref(result))
-    if solver.error is not None:
-        raise solver.error
+    if watch.error is not None:
+        raise watch.error
     if outcome == NO_MEMORY:
         raise SimulationError("engine: too little memory to follow this program; write collectives: closed_form")
     if outcome not in (PLAYED, STUCK):
         raise AssertionError(f"the core ends with outcome {outcome}")
     stuck = outcome == STUCK
     return Times(start, end, enter, through, taps, stuck, result.now, result.followed, result.in_order)
+
+
+class _Watch:
+    """Called by the core now and then: what is raised meanwhile, as by Ctrl-C, stops it and reaches the caller."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __call__(self, now: float, events: int) -> int:
+        """Whether to stop, after so many events."""
+        try:
+            self.between(now, events)
+        except BaseException as error:  # a callback from C cannot raise
+            self.error = error
+        return int(self.error is not None)
+
+    def between(self, now: float, events: int) -> None:
+        """What is done in between: nothing but letting Python handle its signals."""
 
 
 def _taken(result: ResultStruct) -> Floats:

@@ -14,9 +14,6 @@ enum OpFlag { ON_GPU = 1, TAKES_SMS = 2 };
 enum CollectiveFlag { TOGETHER = 1, IN_ORDER = 2 }; /* IN_ORDER: its own flows do not contend, and no rank is done before all have come */
 enum Outcome { PLAYED = 0, NO_MEMORY = 1, STUCK = 2, STOPPED = 3, OUT_OF_ORDER = 4 };
 
-/* Ends of the last repetition of a ring's round: the closed recurrences, in Python. `end` has by row the ends of the
- * first repetition, or of the round before where the ring is joined to it, and gets those of the last. 0: done. */
-typedef int32_t (*RingSolver)(int64_t row, int64_t instance, double *end);
 /* Called now and then with the time played and the events so far; anything but 0 stops the play. */
 typedef int32_t (*Progress)(double now, int64_t events);
 
@@ -87,6 +84,7 @@ typedef struct {
     const int32_t *part_row, *part_rows, *part_times;
     const uint8_t *part_ring;                     /* 1: rows only hand on what the ring's row behind brought; 2: in the
                                                      first repetition too, from the same rows of the round before */
+    const uint8_t *part_moves;                    /* whether what a row of a ring carries moves on with the chunk */
     const int32_t *ring_behind;                   /* [rows], that row */
 
     /* sizes */
@@ -110,8 +108,6 @@ typedef struct {
     uint64_t seed;
     const int64_t *noise_rank;   /* [ranks], number under which a rank draws */
 
-    RingSolver solve_ring;
-    int64_t solve_from;          /* rounds x rows from which `solve_ring` is asked; below, rounds are followed */
     Progress progress;
 } Problem;
 

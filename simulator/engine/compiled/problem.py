@@ -28,7 +28,6 @@ KERNEL, COLLECTIVE, MEMORY = range(3)
 ON_GPU, TAKES_SMS = 1, 2
 TOGETHER, IN_ORDER = 1, 2
 
-RING_SOLVER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_double))
 PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_double, ctypes.c_int64)
 
 _INT32: Final = "int32"
@@ -55,13 +54,13 @@ FIELDS: Final[dict[str, Any]] = {
     "inner_begin": _INT64, "inner_row": _INT32, "inner_shift": _INT32,
     "outer_begin": _INT64, "outer_at": _INT32, "outer_row": _INT32, "outer_times": _INT32,
     "shape_part": _INT64, "part_row": _INT32, "part_rows": _INT32, "part_times": _INT32, "part_ring": _BYTE,
-    "ring_behind": _INT32,
+    "part_moves": _BYTE, "ring_behind": _INT32,
     "size_begin": _INT64, "size_steady": _BYTE, "nbytes": _FLOAT,
     "routing_route": _INT64, "route_latency": _FLOAT, "route_rate": _FLOAT, "route_capped": _BYTE,
     "route_tapped": _BYTE, "route_begin": _INT64, "route_link": _INT32, "route_weight": _FLOAT, "longest_route": int,
     "busy_begin": _INT64, "busy_link": _INT32,
     "noise_compute": _FLOAT, "noise_latency": _FLOAT, "seed": int, "noise_rank": _INT64,
-    "solve_ring": RING_SOLVER, "solve_from": int, "progress": PROGRESS,
+    "progress": PROGRESS,
 }  # fmt: skip
 
 
@@ -101,15 +100,12 @@ class Problem:
         Of all ranks.
     logged : int
         Transfers whose times are kept.
-    rings : mapping of int to (Rows, int)
-        By the number of a ring's first row the shape's rows, and the number of the ring's round.
     """
 
     values: Mapping[str, Any]
     out_begin: Ints
     operations: int
     logged: int
-    rings: Mapping[int, tuple[Rows, int]]
 
     def struct(self) -> ProblemStruct:
         """The C struct; the arrays must outlive it."""
@@ -223,13 +219,12 @@ def problem_of(
         "out_begin": starts(lengths),
         "seed": jitter.seed,
         "noise_rank": np.arange(ranks),
-        "solve_from": 2**62,  # nobody is asked, but where the engine sets it
     }
     tables = {"noise_compute": jitter.compute, "noise_latency": jitter.latency}
     values |= {name: factor_table(sigma) for name, sigma in tables.items() if sigma}
-    total, rings = values.pop("logged"), values.pop("rings")
+    total = values.pop("logged")
     written = {name: _array(name, value) if isinstance(FIELDS[name], str) else value for name, value in values.items()}
-    return Problem(written, starts(lengths), int(lengths.sum()), total, rings)
+    return Problem(written, starts(lengths), int(lengths.sum()), total)
 
 
 def _lists(lists: Lists, number: Mapping[str, int]) -> dict[str, Any]:
@@ -368,7 +363,6 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
     lengths: list[int] = []
     parts: list[int] = []
     participants: list[int] = []
-    rings: dict[int, tuple[Rows, int]] = {}
     made = [shape_columns(rows) | {"row_route": np.where(rows.is_gate, -1, route)} for rows, route in shapes]
     for name in FIELDS:
         if name in _SHAPE_COLUMNS:
@@ -380,7 +374,6 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
         for begin, count in _COUNTED.items():
             columns.add(**{begin: at[begin] + np.cumsum(own[count])})
             at[begin] += int(own[count].sum())
-        rings |= {sum(lengths) + int(rows.first[n]): (rows, int(n)) for n in np.flatnonzero(rows.ring)}
         lengths.append(len(rows))
         parts.append(len(rows.times))
         participants.append(rows.participants)
@@ -388,7 +381,6 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
         "shape_row": _begins(lengths),
         "shape_part": _begins(parts),
         "initial_begin": _begins(participants),
-        "rings": rings,
     }
 
 

@@ -56,6 +56,7 @@ def shape_columns(rows: Rows) -> Columns:
         "part_rows": rows.lengths,
         "part_times": times,
         "part_ring": rows.ring.astype(np.uint8) + rows.joined,
+        "part_moves": rows.moves,
         "ring_behind": rows.behind,
         "initial_count": initial[0],
         "initial": initial[1],
