@@ -18,6 +18,7 @@ from simulator.engine.compiled import core
 from simulator.engine.compiled import engine as compiled
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, carry_all
+from simulator.engine.recording import refuse_unfit_at_start
 from simulator.errors import ScenarioWarning, SimulationError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
@@ -69,6 +70,8 @@ def play(
         events.execute, program, cluster,
         jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator, keep=keep,
     )  # fmt: skip
+    if limit_memory:
+        refuse_unfit_at_start(program, cluster, allocator)
     refuse_too_many(engine, program, payload=bool(payloads))
     if engine == "events" or (engine == "auto" and payloads):
         return by_events()

@@ -16,7 +16,7 @@ from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.memory import Hbm
 from simulator.errors import OutOfMemoryError
-from simulator.records.program import Allocate, Free, Program
+from simulator.records.program import Allocate, Free, Op, Program, SameForAll
 from simulator.records.timeline import Sent, Span, Timeline, TransferLog
 
 # When an operation took or gave memory [s], and its place in its rank's program.
@@ -50,6 +50,33 @@ def memory_over_time(
     if lacking:
         raise min(lacking, key=lambda error: (error.time, error.rank))
     return memory
+
+
+def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | None) -> None:
+    """Raise OutOfMemoryError, before anything is played, where what a rank takes before it does anything is too much.
+
+    Operations on memory that stand first on their stream and wait for nothing happen at 0 s, whatever is played then.
+    """
+    first: dict[tuple[int, int], int] = {}
+    lists = program.ranks
+    for rank in range(len(lists)):
+        kind = 0 if isinstance(lists, SameForAll) else id(lists[rank])
+        first.setdefault((kind, cluster.gpus[rank].hbm_bytes), rank)
+    at_start = {rank: [(0.0, place) for place in _at_start(lists[rank])] for rank in first.values()}
+    memory_over_time(program, cluster, at_start, limit=True, allocator=allocator)
+
+
+def _at_start(ops: Sequence[Op]) -> list[int]:
+    """Places of the operations on memory that wait for nothing and stand behind nothing else on their stream."""
+    places, busy = [], set[str]()
+    for place, op in enumerate(ops):
+        if op.stream in busy:
+            continue
+        if isinstance(op, Allocate | Free) and not op.after:
+            places.append(place)
+        else:
+            busy.add(op.stream)
+    return places
 
 
 def _follow(hbm: Hbm, program: Program, memory_events: Iterable[MemoryEvent]) -> None:

@@ -23,6 +23,8 @@ from simulator.step.spec import TrainingStep
 
 # Trying is playing: more than a few changes would make a user wait for an error.
 _MOST_TRIED = 6
+# On more ranks closed forms stand for the collectives of what is tried.
+_MOST_PLAYED = 64
 
 
 def play_step(
@@ -60,7 +62,6 @@ def play_step(
     # Real training follows the order in which things ended, to the last bit, and on all ranks.
     by = "events" if engine == "auto" and step.lesson is not None else engine
     operations = cluster.world_size * len(planned.program.ranks[0])
-    large = whose(None, operations) is not None
     # Numbers, and steps that nobody waits for, follow from what all ranks did.
     whole = step.lesson is not None or step.rounds > 1
     try:
@@ -75,7 +76,7 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        error.args = (f"{error.args[0]}; {_advice(cluster, step, large=large)}",)
+        error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
@@ -85,14 +86,15 @@ def play_step(
     return Played(planned, kept, report, parameters=parameters)
 
 
-def _advice(cluster: Cluster, step: TrainingStep, *, large: bool) -> str:
+def _advice(cluster: Cluster, step: TrainingStep) -> str:
     """Changes of one setting that fit, each played; where none does, what comes nearest."""
     fitting: list[str] = []
     lacking: list[tuple[int, str]] = []
     for number, (change, changed) in enumerate(alternatives(step, cluster.world_size)):
         if number == _MOST_TRIED:
             break
-        # What a job of thousands needs hardly depends on when exactly its collectives end.
+        # What a larger job needs hardly depends on when exactly its collectives end.
+        large = cluster.world_size > _MOST_PLAYED
         program = plan_step(cluster, replace(changed, collectives="closed_form") if large else changed).program
         timeline = play("auto", program, cluster, limit_memory=False, allocator=changed.allocator, keep=(0,))
         need = max(sample.nbytes for sample in timeline.memory)

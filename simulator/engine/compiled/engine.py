@@ -21,10 +21,9 @@ from simulator.errors import SimulationError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
-# Beyond so many transfers only the busiest link's use is reported: busy times of all links would need every transfer.
+# Beyond so many transfers only the busiest link's use is reported, because busy times of all links would need every
+# transfer; when one is asked for, it is played for.
 _MAX_BOOKED_TRANSFERS: Final = 2**19
-# So many played transfers are logged at once (16 B each); where there are more, a log is played for when asked.
-_MAX_LOGGED_TRANSFERS: Final = 2**21
 # What the core holds of a transfer while its collective is followed.
 _BYTES_A_TRANSFER: Final = 12
 # Seen on one core (docs/speed.md): 0.2 us alone, 1 us and more where many share.
@@ -63,9 +62,8 @@ def execute(
         _refuse_endless(prepared)
     booked = sum(len(own.traffic) for own in prepared.routed.values()) <= _MAX_BOOKED_TRANSFERS
     busiest = None if booked else busiest_link(prepared)
-    logged = sum(own.rows.transfers for own in prepared.playables.values()) <= _MAX_LOGGED_TRANSFERS
     problem = prepared.problem(
-        logged=prepared.playables if logged else (),
+        logged=prepared.playables if booked else (),
         tapped=routes_over(prepared, busiest[0]) if busiest is not None else None,
     )
     times = run(problem)
