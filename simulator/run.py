@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Tamper
+from simulator.engine.play import engine_warnings
 from simulator.errors import ScenarioError, ScenarioWarning
 from simulator.playing.collective import play_collective
 from simulator.playing.played import Played
@@ -63,7 +64,7 @@ def simulate(
     Warns
     -----
     ScenarioWarning
-        A key of the scenario changes no number.
+        A key of the scenario changes no number, or there is no compiled core.
     """
     check_ranks(scenario, keep or ())
     if scenario.compare or scenario.sweep:
@@ -84,8 +85,8 @@ def simulate(
 
 
 def warn_of(scenario: Scenario) -> None:
-    """Warn the caller's caller of keys that change nothing, once a scenario: its points have no warnings."""
-    for line in scenario.warnings:
+    """Warn the caller's caller of keys that change nothing, and of a core that is not there, once a scenario."""
+    for line in (*scenario.warnings, *engine_warnings(scenario.engine)):
         warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 

@@ -6,7 +6,6 @@ to the last bit. Without a compiled core it plays everything, later.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Final, Literal
@@ -19,7 +18,7 @@ from simulator.engine.compiled import engine as compiled
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import refuse_unfit_at_start
-from simulator.errors import ScenarioWarning, SimulationError
+from simulator.errors import SimulationError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
@@ -42,6 +41,11 @@ def whose(keep: Collection[int] | None, operations: int) -> Collection[int] | No
     return (0,) if keep is None and operations > _MOST_KEPT else keep
 
 
+def engine_warnings(engine: str) -> tuple[str, ...]:
+    """What a user should be told, once, of the engine that was asked for."""
+    return (_NO_CORE,) if engine == "auto" and not core.is_there() else ()
+
+
 def play(
     engine: Engine,
     program: Program,
@@ -60,11 +64,6 @@ def play(
     SimulationError
         As there; where the compiled engine is asked for and there is no core; and where more transfers would have to be
         followed than this machine can hold, or, unasked, than an hour allows.
-
-    Warns
-    -----
-    ScenarioWarning
-        There is no compiled core, so that the events engine plays what it would have played.
     """
     by_events = partial(
         events.execute, program, cluster,
@@ -76,7 +75,6 @@ def play(
     if engine == "events" or (engine == "auto" and payloads):
         return by_events()
     if engine == "auto" and not core.is_there():
-        warnings.warn(_NO_CORE, ScenarioWarning, stacklevel=2)
         _refuse_endless(program)
         return by_events()
     timeline = compiled.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,8 @@ from simulator.engine.play import play
 from simulator.errors import DeadlockError, ScenarioWarning, SimulationError
 from simulator.records.program import Compute, Program
 from simulator.report.numbers.link_use import link_uses
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
 from tests.engines import farthest
 from tests.programs import FAMILIES, drawn
 
@@ -193,18 +196,22 @@ def test_without_a_core_the_events_engine_plays_and_says_so(monkeypatch: pytest.
     program, cluster = shared()
     expected = play("auto", program, cluster)
     monkeypatch.setattr(core, "load", lambda: None)
-    with pytest.warns(ScenarioWarning, match="no compiled core"):
-        told = play("auto", program, cluster)
+    told = play("auto", program, cluster)
     assert (expected.engine, told.engine) == ("compiled", "events")
     assert farthest(expected, told) <= CLOSE
     with pytest.raises(SimulationError, match="the compiled engine is not there"):
         play("compiled", program, cluster)
     monkeypatch.setattr("simulator.engine.play._MOST_UNASKED", 40)
-    with (
-        pytest.warns(ScenarioWarning),
-        pytest.raises(SimulationError, match=r"the events engine .* 48 transfers, about"),
-    ):
+    with pytest.raises(SimulationError, match=r"events .* 48 transfers, about"):
         play("auto", program, cluster)
+    facts = {"operation": "all_reduce", "algorithm": "ring", "size": "1 KiB"}
+    scenario = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}, "collective": facts}
+    with pytest.warns(ScenarioWarning, match="there is no compiled core") as warned:
+        simulate(load_scenario(scenario))
+    assert len(warned) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(load_scenario(scenario | {"engine": "events"}))
 
 
 def test_ranks_may_do_different_things() -> None:
