@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Tamper
-from simulator.engine.play import engine_warnings
 from simulator.errors import ScenarioError, ScenarioWarning
 from simulator.playing.collective import play_collective
 from simulator.playing.played import Played
@@ -85,8 +84,8 @@ def simulate(
 
 
 def warn_of(scenario: Scenario) -> None:
-    """Warn the caller's caller of keys that change nothing, and of a core that is not there, once a scenario."""
-    for line in (*scenario.warnings, *engine_warnings(scenario.engine)):
+    """Warn the caller's caller of what its loading has found, once a scenario: its points have no warnings."""
+    for line in scenario.warnings:
         warnings.warn(line, ScenarioWarning, stacklevel=3)
 
 

@@ -15,7 +15,6 @@ from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.cli.warnings_output import print_warnings
-from simulator.engine.play import engine_warnings
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.results import run_directory
 from simulator.run import check_ranks
@@ -65,7 +64,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     began = time.perf_counter()
     options.check()
     scenario = _loaded(source, settings, options)
-    print_warnings((*scenario.warnings, *engine_warnings(scenario.engine)))
+    print_warnings(scenario.warnings)
     numbered = list(enumerate(points(scenario)))
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())

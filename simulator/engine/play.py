@@ -13,8 +13,8 @@ from typing import Final, Literal
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
 from simulator.engine import events
-from simulator.engine.compiled import core
 from simulator.engine.compiled import engine as compiled
+from simulator.engine.compiled import library
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import refuse_unfit_at_start
@@ -27,10 +27,6 @@ Engine = Literal["auto", "events", "compiled"]
 _MOST_KEPT: Final = 100_000
 # Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
-_NO_CORE: Final = (
-    "engine: there is no compiled core, for no C compiler was there to build it; the events engine follows every "
-    "transfer in Python, some 30 times slower (docs/speed.md)"
-)
 # Seen on one core (docs/speed.md, benchmarks/events.py), rounded up; flows that share links take longer, and more.
 SECONDS_A_TRANSFER: Final = 2e-6
 BYTES_A_TRANSFER: Final = 130
@@ -39,11 +35,6 @@ BYTES_A_TRANSFER: Final = 130
 def whose(keep: Collection[int] | None, operations: int) -> Collection[int] | None:
     """Ranks whose operations are kept of so many: those asked for, else all, or rank 0's where these are too many."""
     return (0,) if keep is None and operations > _MOST_KEPT else keep
-
-
-def engine_warnings(engine: str) -> tuple[str, ...]:
-    """What a user should be told, once, of the engine that was asked for."""
-    return (_NO_CORE,) if engine == "auto" and not core.is_there() else ()
 
 
 def play(
@@ -74,7 +65,7 @@ def play(
     refuse_too_many(engine, program, payload=bool(payloads))
     if engine == "events" or (engine == "auto" and payloads):
         return by_events()
-    if engine == "auto" and not core.is_there():
+    if engine == "auto" and not library.is_there():
         _refuse_endless(program)
         return by_events()
     timeline = compiled.execute(

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.document import load as load_document
+from simulator.engine.compiled.library import engine_warnings
 from simulator.errors import ScenarioError
 from simulator.scenario import (
     axes,
@@ -106,7 +107,8 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
         overrides.renamed([*document.faults, *(fault for fault in faults if fault.key not in of_text)], applied)
     )
     sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
-    warnings = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
+    vain = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
+    warnings = (*vain, *engine_warnings(sound.engine))
     return replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
 
 

@@ -12,7 +12,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
-from simulator.engine.compiled import core, engine
+from simulator.engine.compiled import engine, library
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
@@ -195,7 +195,7 @@ def test_nobody_waits_hours_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_core_the_events_engine_plays_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     program, cluster = shared()
     expected = play("auto", program, cluster)
-    monkeypatch.setattr(core, "load", lambda: None)
+    monkeypatch.setattr(library, "load", lambda: None)
     told = play("auto", program, cluster)
     assert (expected.engine, told.engine) == ("compiled", "events")
     assert farthest(expected, told) <= CLOSE

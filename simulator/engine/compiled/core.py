@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
-from simulator.engine.compiled.library import load
+from simulator.engine.compiled import library
 from simulator.engine.compiled.problem import PROGRESS, Problem, ResultStruct
 from simulator.errors import SimulationError
 
@@ -52,11 +52,6 @@ class Times:
     in_order: int
 
 
-def is_there() -> bool:
-    """Whether there is a core."""
-    return load() is not None
-
-
 def run(problem: Problem) -> Times:
     """Play a problem.
 
@@ -65,8 +60,8 @@ def run(problem: Problem) -> Times:
     SimulationError
         There is no core, or not enough memory.
     """
-    library = load()
-    if library is None:
+    core = library.load()
+    if core is None:
         raise SimulationError("engine: the compiled engine is not there: no C compiler built it; write engine: auto")
     struct, result = problem.struct(), ResultStruct()
     watch = _Watch()
@@ -76,9 +71,9 @@ def run(problem: Problem) -> Times:
     enter, through = (np.full(problem.logged, np.nan) for _ in range(2))
     result.start, result.end = start.ctypes.data, end.ctypes.data
     result.enter, result.through = enter.ctypes.data, through.ctypes.data
-    outcome = library.core_play(ctypes.byref(struct), ctypes.byref(result))
+    outcome = core.core_play(ctypes.byref(struct), ctypes.byref(result))
     taps = _taken(result)
-    library.core_free(ctypes.byref(result))
+    core.core_free(ctypes.byref(result))
     if watch.error is not None:
         raise watch.error
     if outcome == NO_MEMORY:

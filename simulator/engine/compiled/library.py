@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 _FOLDER: Final = Path(__file__).parent
+_NO_CORE: Final = (
+    "engine: there is no compiled core, for no C compiler was there to build it; the events engine follows every "
+    "transfer in Python, some 30 times slower (docs/speed.md)"
+)
 # No fused multiply-add: the core rounds after each operation, as Python does.
 _FLAGS: Final = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off")
 
@@ -74,6 +78,16 @@ def load() -> ctypes.CDLL | None:
         return _typed(ctypes.CDLL(str(path if path.exists() else build())))
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def is_there() -> bool:
+    """Whether there is a core."""
+    return load() is not None
+
+
+def engine_warnings(engine: str) -> tuple[str, ...]:
+    """What a user should be told, once, of the engine that was asked for."""
+    return (_NO_CORE,) if engine == "auto" and not is_there() else ()
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
