@@ -435,8 +435,8 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
         flow->instance = (int32_t)instance;
         if (enter > play->clock.now)
             launch(&play->fabric, made);
-        else
-            take(&play->fabric, made);
+        else /* others of its own may be on its links, which are wide enough for all of them */
+            come_in(&play->fabric, made, (end - play->clock.now) * p->route_rate[flow->route]);
         return;
     }
     int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];

@@ -214,13 +214,12 @@ static void leave(Fabric *fabric, int32_t number) {
     }
 }
 
-/* A flow's latency has passed: have the links alone, or share them with who is there. */
-static void enter(Fabric *fabric, int32_t number) {
+/* A flow that has entered, with bytes that remain: have the links alone, or share them with who is there. */
+static void come_in(Fabric *fabric, int32_t number, double remaining) {
     const Problem *p = fabric->problem;
     Flow *flow = &fabric->flows[number];
     double now = fabric->clock->now;
     int alone = 1;
-    flow->enter = now;
     for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++) {
         int32_t link = p->route_link[leg];
         if (fabric->until[link] <= now) continue;
@@ -242,7 +241,13 @@ static void enter(Fabric *fabric, int32_t number) {
     if (alone)
         take(fabric, number);
     else
-        join(fabric, number, flow->nbytes);
+        join(fabric, number, remaining);
+}
+
+/* A flow's latency has passed. */
+static void enter(Fabric *fabric, int32_t number) {
+    fabric->flows[number].enter = fabric->clock->now;
+    come_in(fabric, number, fabric->flows[number].nbytes);
 }
 
 /* Send a flow that enters now or later: at once if its links are free, else it looks again when it enters. */
