@@ -22,7 +22,7 @@ from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.program_checks import check_program, waiting_text
-from simulator.engine.recording import MemoryEvent, memory_over_time, of_ranks, timeline_of
+from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.errors import DeadlockError
 from simulator.records.program import Collective, Compute, Op, Program
@@ -123,7 +123,7 @@ class _Play:
     places_in: dict[str, dict[int, int]] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
-    memory_events: dict[int, list[MemoryEvent]] = field(default_factory=dict)
+    memory_events: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
     watch_all: bool = False
@@ -189,7 +189,7 @@ class _Play:
             yield from self._communicate(rank, op)
             self.kernels[rank].communicate(-op.takes_sms)
         else:
-            self.memory_events[rank].append((self.clock.now, number))
+            self.memory_events[rank].append((number, self.clock.now))
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
         place = self.places_in[op.name][rank]
@@ -229,15 +229,21 @@ class _Play:
         return waiting_text(place.at, place.awaiting, missing)
 
     def timeline(self) -> Timeline:
-        memory = memory_over_time(
-            self.program, self.cluster, self.memory_events, limit=self.limit_memory, allocator=self.allocator
-        )
+        events = {}
+        for rank, own in self.memory_events.items():
+            # By place in the program, which decides between those of one moment.
+            numbers, times = np.array(sorted(own)).reshape(-1, 2).T
+            events[rank] = memory_events(times, numbers.astype(np.int64))
+        memory = memory_over_time(self.program, self.cluster, events, limit=self.limit_memory, allocator=self.allocator)
         # What never came to its end, and has no number for it, is no part of a record of the past.
         with np.errstate(invalid="ignore"):
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
         routed_collectives = [(name, self.routed_collectives[name]) for name in ended]
-        return timeline_of(NAME, self.cluster, self.spans, tuple(ended.values()), memory, routed_collectives)
+        spans = in_order(self.spans)
+        latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
+        last = (0.0, None) if latest is None else (latest.end, latest.rank)
+        return timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routed_collectives)
 
 
 def _who(place: _Place) -> str:

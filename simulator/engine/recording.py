@@ -7,49 +7,143 @@ at one moment the order of its program counts, so that no engine's own order sho
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.memory import Hbm
 from simulator.errors import OutOfMemoryError
+from simulator.records.later import AllRanks, LaterByRank
 from simulator.records.program import Allocate, Free, Op, Program, SameForAll
-from simulator.records.timeline import Sent, Span, Timeline, TransferLog
+from simulator.records.timeline import AllocatorEvent, MemorySample, Sent, Span, Timeline, TransferLog
 
-# When an operation took or gave memory [s], and its place in its rank's program.
-MemoryEvent = tuple[float, int]
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvents:
+    """When a rank's operations on memory happened, in the order in which they did.
+
+    Attributes
+    ----------
+    time : float array
+        Rising [s].
+    place : int array
+        Of each in the rank's program; rising where times are equal.
+    """
+
+    time: Floats
+    place: Ints
+
+
+def memory_events(time: Floats, place: Ints) -> MemoryEvents:
+    """In the order of time; `place` is rising."""
+    order = np.argsort(time, kind="stable")
+    return MemoryEvents(time[order], place[order])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlayed:
+    """What ranks held, over time; fields are those of a Timeline."""
+
+    memory: Sequence[MemorySample]
+    allocations: Mapping[int, tuple[AllocatorEvent, ...]]
+    reserved: dict[int, int]
+    short_of_memory: tuple[int, ...]
+    peak: MemorySample | None
 
 
 def memory_over_time(
     program: Program,
     cluster: Cluster,
-    memory_events: Mapping[int, Iterable[MemoryEvent]],
+    events: Mapping[int, MemoryEvents],
     *,
     limit: bool,
     allocator: str | None,
-) -> list[Hbm]:
+) -> MemoryPlayed:
     """Take and give bytes as they were taken and given, on the ranks that are told.
+
+    What a rank holds depends on its list, its HBM's size and the order of what happens there. So one of the ranks that
+    have these in common is followed, by the number of each event, and the others differ in times alone.
 
     Raises
     ------
     OutOfMemoryError
         If `limit`, where a rank needs more than it has: that of the first of them.
     """
-    memory, lacking = [], list[OutOfMemoryError]()
-    for rank, own in memory_events.items():
+    followed: dict[_Kind, Hbm] = {}
+    hbm_of: dict[int, Hbm] = {}
+    lacking: dict[_Kind, int] = {}
+    first: tuple[float, int] | None = None
+    for rank, own in events.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
-        hbm = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
-        try:
-            _follow(hbm, program, own)
-        except OutOfMemoryError as error:
-            lacking.append(error)
-        memory.append(hbm)
-    if lacking:
-        raise min(lacking, key=lambda error: (error.time, error.rank))
-    return memory
+        kind = _kind_of(program, rank), capacity, own.place.tobytes()
+        if kind not in followed:
+            followed[kind] = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
+            try:
+                _follow(followed[kind], program, own.place.tolist(), range(len(own.place)))
+            except OutOfMemoryError as error:
+                lacking[kind] = int(error.time)
+        if kind in lacking:
+            moment = float(own.time[lacking[kind]]), rank
+            first = moment if first is None else min(first, moment)
+        hbm_of[rank] = followed[kind]
+    if first is not None:
+        _raise(program, cluster, first[1], events[first[1]], allocator)
+    return _played(hbm_of, events)
+
+
+_Kind = tuple[int, float, bytes]
+
+
+def _kind_of(program: Program, rank: int) -> int:
+    """Ranks of one number have one list of operations on memory."""
+    return 0 if isinstance(program.ranks, SameForAll) else id(program.ranks[rank])
+
+
+def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, allocator: str | None) -> None:
+    """Raise the rank's own OutOfMemoryError, with its time."""
+    capacity = float(cluster.gpus[rank].hbm_bytes)
+    hbm = Hbm(rank, capacity, True, LoggedAllocator(allocator, capacity) if allocator else None)
+    _follow(hbm, program, own.place.tolist(), own.time.tolist())
+
+
+def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> MemoryPlayed:
+    samples = {rank: partial(_samples, hbm, rank, events[rank].time) for rank, hbm in hbm_of.items()}
+    logs = {rank: partial(_log, hbm, events[rank].time) for rank, hbm in hbm_of.items() if hbm.allocator}
+    peaks = {id(hbm): _peak(hbm) for hbm in hbm_of.values()}
+    most = max(hbm_of, key=lambda rank: peaks[id(hbm_of[rank])][0], default=None)
+    peak = None
+    if most is not None and hbm_of[most].samples:
+        place = peaks[id(hbm_of[most])][1]
+        peak = replace(hbm_of[most].samples[place], rank=most, time=float(events[most].time[place]))
+    return MemoryPlayed(
+        memory=AllRanks(LaterByRank(samples)),
+        allocations=LaterByRank(logs),
+        reserved={rank: hbm.allocator.allocator.peak_reserved for rank, hbm in hbm_of.items() if hbm.allocator},
+        short_of_memory=tuple(rank for rank, hbm in hbm_of.items() if hbm.short),
+        peak=peak,
+    )
+
+
+def _peak(hbm: Hbm) -> tuple[int, int]:
+    """Most that is held [B], and the number of the first event after which it is."""
+    held = [sample.nbytes for sample in hbm.samples]
+    return (max(held), held.index(max(held))) if held else (-1, 0)
+
+
+def _samples(hbm: Hbm, rank: int, time: Floats) -> list[MemorySample]:
+    times = time.tolist()
+    return [replace(sample, rank=rank, time=times[int(sample.time)]) for sample in hbm.samples]
+
+
+def _log(hbm: Hbm, time: Floats) -> list[AllocatorEvent]:
+    times = time.tolist()
+    events = hbm.allocator.events if hbm.allocator else ()
+    return [replace(event, time=times[int(event.time)]) for event in events]
 
 
 def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | None) -> None:
@@ -60,10 +154,11 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
     first: dict[tuple[int, int], int] = {}
     lists = program.ranks
     for rank in range(len(lists)):
-        kind = 0 if isinstance(lists, SameForAll) else id(lists[rank])
-        first.setdefault((kind, cluster.gpus[rank].hbm_bytes), rank)
-    at_start = {rank: [(0.0, place) for place in _at_start(lists[rank])] for rank in first.values()}
-    memory_over_time(program, cluster, at_start, limit=True, allocator=allocator)
+        first.setdefault((_kind_of(program, rank), cluster.gpus[rank].hbm_bytes), rank)
+    for rank in first.values():
+        places = np.array(_at_start(lists[rank]), np.int64)
+        own = {rank: MemoryEvents(np.zeros(len(places)), places)}
+        memory_over_time(program, cluster, own, limit=True, allocator=allocator)
 
 
 def _at_start(ops: Sequence[Op]) -> list[int]:
@@ -79,9 +174,9 @@ def _at_start(ops: Sequence[Op]) -> list[int]:
     return places
 
 
-def _follow(hbm: Hbm, program: Program, memory_events: Iterable[MemoryEvent]) -> None:
+def _follow(hbm: Hbm, program: Program, places: Sequence[int], times: Sequence[float]) -> None:
     ops = program.ranks[hbm.rank]
-    for time, place in sorted(memory_events):
+    for place, time in zip(places, times, strict=True):
         op = ops[place]
         if isinstance(op, Allocate):
             hbm.allocate(op, time)
@@ -92,35 +187,36 @@ def _follow(hbm: Hbm, program: Program, memory_events: Iterable[MemoryEvent]) ->
 def timeline_of(
     engine: str,
     cluster: Cluster,
-    spans: Iterable[Span],
+    spans: Sequence[Span],
+    last: tuple[float, int | None],
     logs: Sequence[TransferLog],
-    memory: Sequence[Hbm],
+    memory: MemoryPlayed,
     routed_collectives: Sequence[tuple[str, RoutedCollective]],
 ) -> Timeline:
-    """Put everything together; `routed_collectives` are those of the logs, by collective."""
+    """Put everything together; `last` is when operations end, and on which rank; collectives are those of the logs."""
     routes = {id(routed.routes): routed.routes.link for _, routed in routed_collectives}.values()
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *routes]))
     used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
-    ordered = tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
     return Timeline(
         engine=engine,
-        end=max((span.end for span in ordered), default=0.0),
-        spans=ordered,
+        end=last[0],
+        spans=spans,
         logs=logs,
         sent=tuple(Sent(name, len(routed.traffic), routed.traffic.total_bytes) for name, routed in routed_collectives),
-        memory=tuple(sample for hbm in memory for sample in hbm.samples),
-        allocations={hbm.rank: tuple(hbm.allocator.events) for hbm in memory if hbm.allocator},
-        reserved={hbm.rank: hbm.allocator.allocator.peak_reserved for hbm in memory if hbm.allocator},
-        short_of_memory=tuple(hbm.rank for hbm in memory if hbm.short),
         link_names={link: router.link_name(link) for link in used},
         link_bandwidths={link: router.bandwidth[link] for link in used},
+        last_rank=last[1],
+        **{field.name: getattr(memory, field.name) for field in fields(memory)},
     )
+
+
+def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """By rank, stream, start, end."""
+    return tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
 
 
 def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
     """The same with the operations of these ranks, and of the one that ends last."""
-    if not timeline.spans:
-        return timeline
-    last = min(timeline.spans, key=lambda span: (-span.end, span.rank)).rank
-    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in keep or span.rank == last))
+    kept = {*keep, timeline.last_rank}
+    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in kept))

@@ -97,7 +97,7 @@ def _advice(cluster: Cluster, step: TrainingStep) -> str:
         large = cluster.world_size > _MOST_PLAYED
         program = plan_step(cluster, replace(changed, collectives="closed_form") if large else changed).program
         timeline = play("auto", program, cluster, limit_memory=False, allocator=changed.allocator, keep=(0,))
-        need = max(sample.nbytes for sample in timeline.memory)
+        need = timeline.peak.nbytes if timeline.peak else 0
         if timeline.short_of_memory:
             # Where the bytes would fit but not their fragments, what is reserved says what is missing.
             lacking.append((max([need, *timeline.reserved.values()]), change))

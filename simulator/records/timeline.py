@@ -5,14 +5,15 @@ Rule: a record of the past, without behaviour. Like a seismograph's paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats
+from simulator.records.later import AllRanks
 from simulator.records.transfers import Transfers
 
 
@@ -75,31 +76,6 @@ class TransferLog:
 
     def __len__(self) -> int:
         return len(self.nbytes)
-
-
-class Later(Sequence[TransferLog]):
-    """Logs that are written when somebody asks for them: a program's transfers may be more than fit into memory."""
-
-    __slots__ = ("_made", "_makers")
-
-    def __init__(self, makers: Sequence[Callable[[], TransferLog]]) -> None:
-        self._makers = makers
-        self._made: dict[int, TransferLog] = {}
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    @overload
-    def __getitem__(self, number: int) -> TransferLog: ...
-    @overload
-    def __getitem__(self, number: slice) -> tuple[TransferLog, ...]: ...
-    def __getitem__(self, number: int | slice) -> TransferLog | tuple[TransferLog, ...]:
-        if isinstance(number, slice):
-            return tuple(self[n] for n in range(len(self))[number])
-        place = range(len(self))[number]
-        if place not in self._made:
-            self._made[place] = self._makers[place]()
-        return self._made[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +171,16 @@ class Timeline:
         Which engine played it.
     end : float
         When the last operation ended [s].
-    spans : tuple of Span
+    spans : sequence of Span
         Sorted by rank, stream, start; of all ranks, or of those that were asked for and the one that ends last.
     logs : sequence of TransferLog
         One a collective, in the program's order.
-    memory : tuple of MemorySample
+    memory : sequence of MemorySample
         Of all ranks, or of the ranks with spans and one of each kind that differs in what it holds.
+    peak : MemorySample or None
+        The first of the largest; None where nobody holds anything.
+    last_rank : int or None
+        Whose operations end last, of several the lowest; None where there are none.
     links : tuple of LinkUse
         Links that carried anything, by number.
     link_names : mapping of link number to 'src->dst', for links on any route
@@ -217,13 +197,28 @@ class Timeline:
 
     engine: str
     end: float
-    spans: tuple[Span, ...]
+    spans: Sequence[Span]
     logs: Sequence[TransferLog] = ()
-    memory: tuple[MemorySample, ...] = ()
+    memory: Sequence[MemorySample] = ()
     links: tuple[LinkUse, ...] = ()
     link_names: dict[int, str] = field(default_factory=dict)
     link_bandwidths: dict[int, float] = field(default_factory=dict)
-    allocations: dict[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
+    allocations: Mapping[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
     reserved: dict[int, int] = field(default_factory=dict)
     short_of_memory: tuple[int, ...] = ()
     sent: tuple[Sent, ...] = ()
+    peak: MemorySample | None = None
+    last_rank: int | None = None
+
+
+R = TypeVar("R", Span, MemorySample)
+
+
+def by_rank(records: Sequence[R]) -> Mapping[int, tuple[R, ...]]:
+    """Each rank's records, in the order in which they are told."""
+    if isinstance(records, AllRanks):
+        return records.by_rank
+    found: dict[int, list[R]] = {}
+    for record in records:
+        found.setdefault(record.rank, []).append(record)
+    return {rank: tuple(own) for rank, own in found.items()}

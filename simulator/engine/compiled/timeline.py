@@ -5,7 +5,7 @@ Rule: every rank's times are those of the played rank that stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
@@ -16,9 +16,10 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.compiled.problem import MEMORY, Problem
-from simulator.engine.recording import MemoryEvent, memory_over_time, timeline_of
+from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
+from simulator.records.later import AllRanks, Later, LaterByRank
 from simulator.records.program import Collective, Compute
-from simulator.records.timeline import Later, LinkUse, Span, Timeline, TransferLog
+from simulator.records.timeline import LinkUse, Span, Timeline, TransferLog
 
 NAME: Final = "compiled"
 # Played ranks whose memory operations are compared at once: bounds the memory.
@@ -44,8 +45,10 @@ class TimelineWriter:
         self, keep: Collection[int] | None, links: tuple[LinkUse, ...], *, limit_memory: bool, allocator: str | None
     ) -> Timeline:
         """Operations of all ranks, or of those that are to be kept and of the one that ends last."""
-        active = [rank for rank, count in enumerate(self._counts.tolist()) if count]
-        kept = active if keep is None else sorted({*keep, *self._last(active)})
+        active = np.flatnonzero(self._counts)
+        last = self._last(active)
+        there = [] if last[1] is None else [last[1]]
+        kept = active.tolist() if keep is None else sorted({*keep, *there})
         memory = memory_over_time(
             self.prepared.program,
             self.prepared.cluster,
@@ -54,8 +57,9 @@ class TimelineWriter:
             allocator=allocator,
         )
         logs = Later([partial(self._log, name) for name in self.prepared.routed])
+        spans = AllRanks(LaterByRank({rank: partial(self._spans, rank) for rank in kept}))
         routed = list(self.prepared.routed.items())
-        timeline = timeline_of(NAME, self.prepared.cluster, self._spans(kept), logs, memory, routed)
+        timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routed)
         return replace(timeline, links=links)
 
     @cached_property
@@ -64,31 +68,36 @@ class TimelineWriter:
         lengths = np.diff(self.problem.values["list_begin"])[self.problem.values["list_of"]]
         return np.asarray(lengths[self.prepared.played_rank])
 
-    def _last(self, active: Sequence[int]) -> list[int]:
-        """The rank that ends last, the first of several."""
-        if not active:
-            return []
-        begins = self.problem.out_begin
-        ends = np.array([np.max(own, initial=0.0) for own in np.split(self.times.end, begins[1:])])
-        return [active[int(np.argmax(ends[self.prepared.played_rank[active]]))]]
+    def _last(self, active: Ints) -> tuple[float, int | None]:
+        """When the last operation ends, those on memory left out, and on which rank, the first of several."""
+        values, begins = self.problem.values, self.problem.out_begin
+        ends = np.full(len(begins), -1.0)
+        for number in range(len(values["list_begin"]) - 1):
+            places = np.flatnonzero(values["op_kind"][self._own(number)] != MEMORY)
+            for played in np.flatnonzero(values["list_of"] == number).tolist() if len(places) else ():
+                ends[played] = self.times.end[begins[played] + places].max()
+        ends = ends[self.prepared.played_rank[active]]
+        if not (ends >= 0.0).any():
+            return 0.0, None
+        return float(ends.max()), int(active[np.argmax(ends)])
 
     def _times_of(self, column: Floats, rank: int) -> Floats:
         first = int(self.problem.out_begin[self.prepared.played_rank[rank]])
         return column[first : first + int(self._counts[rank])]
 
-    def _spans(self, kept: Sequence[int]) -> Iterator[Span]:
-        for rank in kept:
-            starts, ends = (self._times_of(column, rank).tolist() for column in (self.times.start, self.times.end))
-            for op, start, end in zip(self.prepared.program.ranks[rank], starts, ends, strict=True):
-                if isinstance(op, Compute):
-                    yield Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops)
-                elif isinstance(op, Collective):
-                    yield Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes))
+    def _spans(self, rank: int) -> tuple[Span, ...]:
+        starts, ends = (self._times_of(column, rank).tolist() for column in (self.times.start, self.times.end))
+        spans = []
+        for op, start, end in zip(self.prepared.program.ranks[rank], starts, ends, strict=True):
+            if isinstance(op, Compute):
+                spans.append(Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops))
+            elif isinstance(op, Collective):
+                spans.append(Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes)))
+        return in_order(spans)
 
-    def _memory_events(self, rank: int) -> list[MemoryEvent]:
-        ops = self.prepared.program.ranks[rank]
-        times = self._times_of(self.times.end, rank).tolist()
-        return [(times[place], place) for place, op in enumerate(ops) if not isinstance(op, Compute | Collective)]
+    def _memory_events(self, rank: int) -> MemoryEvents:
+        places = self._on_hbm(int(self.problem.values["list_of"][self.prepared.played_rank[rank]]))
+        return memory_events(self._times_of(self.times.end, rank)[places], places)
 
     def _followed_in_memory(self, kept: Sequence[int], *, all_kept: bool) -> list[int]:
         """The kept ranks and, if these are not all, one of each other kind.
@@ -113,9 +122,12 @@ class TimelineWriter:
 
     def _on_hbm(self, number: int) -> Ints:
         """Places of a list's memory operations."""
-        values = self.problem.values
-        own = slice(int(values["list_begin"][number]), int(values["list_begin"][number + 1]))
-        return np.flatnonzero(values["op_kind"][own] == MEMORY)
+        return np.flatnonzero(self.problem.values["op_kind"][self._own(number)] == MEMORY)
+
+    def _own(self, number: int) -> slice:
+        """Where a list's operations stand."""
+        begins = self.problem.values["list_begin"]
+        return slice(int(begins[number]), int(begins[number + 1]))
 
     def _log(self, name: str) -> TransferLog:
         """The log of one collective; where it was not kept, the program is played once more to keep it."""

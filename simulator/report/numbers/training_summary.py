@@ -13,7 +13,7 @@ from typing import Any
 from simulator.basics.intervals import Interval, length, outside
 from simulator.cluster.cluster import Cluster
 from simulator.records.program import HOST
-from simulator.records.timeline import Span, Timeline
+from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.plan import StepPlan
 
@@ -168,9 +168,8 @@ class _Work:
 
 
 def _work_of_last_rank(timeline: Timeline) -> _Work:
-    """The work of the rank that ends last, of several that do the lowest."""
-    last = min((span for span in timeline.spans if span.end == timeline.end), key=lambda span: span.rank).rank
-    spans = [span for span in timeline.spans if span.rank == last]
+    """The work of the rank that ends last."""
+    spans = () if timeline.last_rank is None else by_rank(timeline.spans)[timeline.last_rank]
     return _Work(
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
@@ -185,7 +184,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     work = _work_of_last_rank(timeline)
     compute, comm = work.compute, _times(work.communication)
     exposed, bubble = outside(comm, compute), time - length([*compute, *comm])
-    peak = max(timeline.memory, key=lambda sample: sample.nbytes)
+    peak = timeline.peak
+    if peak is None:
+        raise ValueError("the timeline holds no memory, so it is not a training step's")
     capacity = cluster.gpus[peak.rank].hbm_bytes
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.basics.units import format_bytes, format_time
-from simulator.records.timeline import MemorySample
+from simulator.records.timeline import MemorySample, by_rank
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -278,7 +278,7 @@ def _mark_peak(axes: Axes, peak: MemorySample) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure:
-    samples = [sample for sample in close_up.timeline.memory if sample.rank == 0]
+    samples = by_rank(close_up.timeline.memory).get(0, ())
     return over_time(samples, close_up.capacity, end=close_up.timeline.end)
 
 

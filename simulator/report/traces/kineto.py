@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.records.program import HOST, Collective
-from simulator.records.timeline import Span, Timeline
+from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.traces.kineto_names import collective_args, kernel_name
 
 Event = dict[str, Any]
@@ -71,14 +71,12 @@ def write(
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    by_rank: dict[int, list[Span]] = {}
-    for span in timeline.spans:
-        by_rank.setdefault(span.rank, []).append(span)
-    wanted = sorted(by_rank) if ranks is None else sorted(set(ranks))
-    world_size = max([*by_rank, *(rank for c in collectives.values() for rank in c.group)], default=0) + 1
+    spans = by_rank(timeline.spans)
+    wanted = sorted(spans) if ranks is None else sorted(set(ranks))
+    world_size = max([*spans, *(rank for c in collectives.values() for rank in c.group)], default=0) + 1
     files: list[Path] = []
     for rank in wanted:
-        document = trace(timeline, by_rank.get(rank, []), collectives, rank, world_size, steps)
+        document = trace(timeline, spans.get(rank, ()), collectives, rank, world_size, steps)
         files.append(target / f"rank{rank}.json.gz")
         files[-1].write_bytes(_compressed(document))
     return tuple(files)
@@ -229,8 +227,7 @@ def _complete(category: str, name: str, where: Event, start: int, end: int, args
 def _memory(timeline: Timeline, rank: int) -> list[Event]:
     return [
         {"ph": "C", "name": "HBM in use", "pid": rank, "ts": _us(_nanoseconds(s.time)), "args": dict(s.by_category)}
-        for s in timeline.memory
-        if s.rank == rank
+        for s in by_rank(timeline.memory).get(rank, ())
     ]
 
 
