@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
+from simulator.cluster.route_table import RouteTable
 from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.collectives.reduction import HBM_PER_REDUCED_BYTE
 from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
@@ -25,6 +25,7 @@ from simulator.engine.path import Path
 from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
 from simulator.records.program import Collective
+from simulator.records.timeline import RouteLinks
 from simulator.records.transfers import Transfers
 
 
@@ -81,12 +82,11 @@ class RoutedCollective:
         return self.routes.paths(self.capacity)
 
     @cached_property
-    def links(self) -> tuple[tuple[int, ...], ...]:
+    def links(self) -> RouteLinks:
         """By route all links of the cluster."""
         there = self.routes.link < self.hbm
-        cuts = np.searchsorted(self.routes.route[there], np.arange(len(self.routes) + 1)).tolist()
-        links = self.routes.link[there].tolist()
-        return tuple(tuple(links[a:b]) for a, b in pairwise(cuts))
+        begin = np.searchsorted(self.routes.route[there], np.arange(len(self.routes) + 1))
+        return RouteLinks(begin, self.routes.link[there])
 
 
 class _Kind(NamedTuple):
@@ -130,7 +130,7 @@ class _CollectiveRouter:
     cluster: Cluster
     capacity: Sequence[float]
     _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
-    _routes: dict[tuple[tuple[str, ...], bytes], tuple[Ints, Ints, Floats]] = field(default_factory=dict)
+    _routes: dict[tuple[tuple[str, ...], bytes], RouteTable] = field(default_factory=dict)
 
     def route_collectives(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[RoutedCollective]:
         bandwidth = np.array(self.capacity)
@@ -145,7 +145,10 @@ class _CollectiveRouter:
             kind: one.routes.kept(matters) for (kind, one), matters in zip(potential.items(), watched, strict=True)
         }
         contends = {
-            kind: self._contend([one], bandwidth) for kind, one in potential.items() if routes[kind].can_contend
+            # Where there is no other, the whole program's answer is that for itself.
+            kind: (len(every) == one.times == 1 and not watch_all) or self._contend([one], bandwidth)
+            for kind, one in potential.items()
+            if routes[kind].can_contend
         }
         lanes = self._lanes(potential, contends, bandwidth)
         made: dict[tuple[_Kind, int], RoutedCollective] = {}
@@ -217,29 +220,26 @@ class _CollectiveRouter:
     def _route(self, op: Collective, times: int, bandwidth: Floats) -> PotentialFlows:
         traffic, ranks = self._traffic(op), len(op.group)
         src, dst, reduce = traffic.route_keys.T
-        route, link, latency = self._links_of(_vertices(self.cluster, op), np.stack([src, dst]))
+        table = self._links_of(_vertices(self.cluster, op), np.stack([src, dst]))
         adding = np.flatnonzero((reduce == 1) & (dst < ranks))
         group = np.array(op.group, np.int64)
         hbm = len(bandwidth) - self.cluster.world_size + group[dst[adding]]
-        order = np.argsort(np.concatenate([route, adding]), kind="stable")
-        route, link = np.concatenate([route, adding])[order], np.concatenate([link, hbm])[order]
+        order = np.argsort(np.concatenate([table.route, adding]), kind="stable")
+        route, link = np.concatenate([table.route, adding])[order], np.concatenate([table.link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
         nodes = nodes_of(self.cluster.node_of(), op.group, ranks + len(op.auxiliaries))
         rate = rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap)
         np.minimum.at(rate, route, bandwidth[link] / weight)
-        routes = Routes(route, link, weight, latency, rate, np.zeros(len(route), np.bool_))
+        routes = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
         ends = np.concatenate([group, -1 - np.arange(len(op.auxiliaries))])
         return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
 
-    def _links_of(self, vertices: tuple[str, ...], pairs: Ints) -> tuple[Ints, Ints, Floats]:
-        """Route and link of each link of each route, and each route's latency."""
+    def _links_of(self, vertices: tuple[str, ...], pairs: Ints) -> RouteTable:
         key = vertices, pairs.tobytes()
         if key not in self._routes:
-            between = self.cluster.router.route
-            routes = [between(vertices[a], vertices[b]) for a, b in pairs.T.tolist()]
-            route = np.repeat(np.arange(len(routes)), [len(one.links) for one in routes])
-            link = np.array([number for one in routes for number in one.links], np.int64)
-            self._routes[key] = route, link, np.array([one.latency for one in routes], np.float64)
+            router = self.cluster.router
+            numbers = np.array([router.index[vertex] for vertex in vertices], np.int64)
+            self._routes[key] = router.routes(*numbers[pairs])
         return self._routes[key]
 
 

@@ -97,9 +97,9 @@ def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
             end = np.where(rank, whose * len(every) + streams[one.stream], beyond - 1 - whose)
             flow = one.flows * one.routes.rate * np.where(rank, 1, one.times)
             asked = flow[one.routes.route] * one.routes.weight
-            key, place = np.unique(one.routes.link * ends + end[one.routes.route], return_inverse=True)
+            key, sums = _sums(one.routes.link * ends + end[one.routes.route], asked)
             keys.append(key)
-            demands.append(np.bincount(place, asked, len(key)).astype(np.float64))
+            demands.append(sums)
             beyond += int((-whose).max(initial=0))
         key, place = np.unique(np.concatenate(keys), return_inverse=True)
         most = np.zeros(len(key))
@@ -108,26 +108,61 @@ def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
     return least
 
 
+def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
+    """Each different key, rising, and the sum of its values."""
+    if len(keys) and int(keys.max()) < 4 * len(keys):  # counting is some ten times as fast as sorting
+        there = np.flatnonzero(np.bincount(keys)).astype(np.int64)
+        return there, np.bincount(keys, values)[there].astype(np.float64)
+    key, place = np.unique(keys, return_inverse=True)
+    return key, np.bincount(place, values, len(key)).astype(np.float64)
+
+
 def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> Iterator[tuple[int, list[int]]]:
     """Links on which flows can meet that never are the bottleneck, from the highest on, and which others see to that.
 
-    Another one does if all users take it too, and it is as narrow or narrower for each of them.
+    Another one does if all users take it too, and it is as narrow or narrower for each of them. All users take it only
+    if the first and the last do, which rules out most at once.
     """
-    users = np.zeros(len(capacity), np.int64)
-    pairs = [np.zeros(0, np.int64)]
+    route, link, narrow = _contended(every, contended, capacity)
+    users = np.bincount(link, minlength=len(capacity))
+    first, last = np.zeros((2, len(capacity)), np.int64)
+    first[link[::-1]], last[link] = route[::-1], route
+    likely = np.intersect1d(_beside(first, route, link, users), _beside(last, route, link, users))
+    ruled, ruling = np.divmod(likely, len(capacity))
+    slot = np.arange(len(ruled)) - np.searchsorted(ruled, ruled)
+    rulers = np.full((int(slot.max(initial=-1)) + 1, len(capacity)), -1)
+    rulers[slot, ruled] = ruling
+    seen = np.zeros((len(rulers), len(capacity)), np.int64)
+    asked = np.flatnonzero(rulers.max(axis=0, initial=-1)[link] >= 0)
+    longest = int(np.bincount(route).max(initial=1))
+    for apart in (*range(1 - longest, 0), *range(1, longest)):
+        own = asked[(asked + apart >= 0) & (asked + apart < len(link))]
+        for number, ruler in enumerate(rulers):
+            sees = own[ruler[link[own]] == link[own + apart]]
+            sees = sees[(route[sees] == route[sees + apart]) & (narrow[sees + apart] >= narrow[sees])]
+            seen[number] += np.bincount(link[sees], minlength=len(capacity))
+    rules = (seen == users) & (rulers >= 0)
+    for own in np.flatnonzero(rules.any(axis=0))[::-1].tolist():
+        yield own, rulers[rules[:, own], own].tolist()
+
+
+def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> tuple[Ints, Ints, Floats]:
+    """Routes of all flows, counted on, with the links on which flows can meet, and how narrow these are for each."""
+    routes, links, narrow, before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], 0
     for one in every:
         rows = np.flatnonzero(contended[one.routes.link])
-        route, link = one.routes.route[rows], one.routes.link[rows]
-        narrow = one.routes.weight[rows] / capacity[link]
-        users += np.bincount(link, minlength=len(users))
-        for apart in range(1, int(np.bincount(route).max(initial=1))):
-            same = np.flatnonzero(route[apart:] == route[:-apart])
-            for ruled, ruling in ((same, same + apart), (same + apart, same)):
-                narrower = narrow[ruling] >= narrow[ruled]
-                pairs.append(link[ruled[narrower]] * len(capacity) + link[ruling[narrower]])
-    pair, count = np.unique(np.concatenate(pairs), return_counts=True)
-    others: dict[int, list[int]] = {}
-    for key in pair[count == users[pair // len(capacity)]].tolist():
-        others.setdefault(key // len(capacity), []).append(key % len(capacity))
-    for own in sorted(others, reverse=True):
-        yield own, others[own]
+        routes.append(before + one.routes.route[rows])
+        links.append(one.routes.link[rows])
+        narrow.append(one.routes.weight[rows] / capacity[links[-1]])
+        before += len(one.routes)
+    return np.concatenate(routes), np.concatenate(links), np.concatenate(narrow)
+
+
+def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
+    """For each link that has users each other link of its chosen route, shape (pairs,): link x links + other."""
+    begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
+    own = np.flatnonzero(users)
+    count = np.diff(begin)[chosen[own]]
+    places = np.repeat(begin[chosen[own]] - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    ruled, other = np.repeat(own, count), link[places]
+    return np.asarray((ruled * len(users) + other)[ruled != other])

@@ -5,14 +5,14 @@ Rule: a record of the past, without behaviour. Like a seismograph's paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.basics.arrays import Floats
+from simulator.basics.arrays import Floats, Ints
 from simulator.records.later import AllRanks
 from simulator.records.transfers import Transfers
 
@@ -43,6 +43,50 @@ class Span:
     flops: float = 0.0
 
 
+class RouteLinks(Sequence[tuple[int, ...]]):
+    """The links of each of some routes, by number, in the order of travel.
+
+    Parameters
+    ----------
+    begin : int array, shape (routes + 1,)
+        Where each route's links begin.
+    link : int array, shape (n,)
+    """
+
+    __slots__ = ("begin", "link")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, begin: Ints, link: Ints) -> None:
+        self.begin = begin
+        self.link = link
+
+    def __len__(self) -> int:
+        return len(self.begin) - 1
+
+    @overload
+    def __getitem__(self, route: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, route: slice) -> tuple[tuple[int, ...], ...]: ...
+    def __getitem__(self, route: int | slice) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
+        if isinstance(route, slice):
+            return tuple(self[r] for r in range(len(self))[route])
+        number = range(len(self))[route]
+        return tuple(self.link[self.begin[number] : self.begin[number + 1]].tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    @staticmethod
+    def of(routes: Iterable[Iterable[int]]) -> RouteLinks:
+        """From each route's links written out."""
+        written = [tuple(route) for route in routes]
+        begin = np.cumsum([0, *map(len, written)])
+        return RouteLinks(begin, np.array([link for route in written for link in route], np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class TransferLog:
     """The transfers of one collective as they were played: columns, one row a transfer.
@@ -59,8 +103,7 @@ class TransferLog:
         When its bytes begin to flow and when the last is through [s].
     route_of : int array
         Row of `routes`.
-    routes : tuple of tuple of int
-        Links of each route, by number.
+    routes : RouteLinks
     vertices : tuple of str
         Vertex of each participant.
     """
@@ -71,7 +114,7 @@ class TransferLog:
     enter: Floats
     end: Floats
     route_of: npt.NDArray[np.int32]
-    routes: tuple[tuple[int, ...], ...]
+    routes: RouteLinks
     vertices: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from simulator.basics.intervals import length, lengths_by_key
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
-from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
+from simulator.records.timeline import LinkUse, RouteLinks, Sent, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.numbers.link_use import link_traffic, link_uses
 from simulator.report.plots import bandwidth as plot_bandwidth
@@ -24,7 +24,7 @@ def log(flows: list[Flow], routes: tuple[tuple[int, ...], ...]) -> TransferLog:
     transfers = write_out(Schedule("broadcast", "naive", 2, 0, 1, ReductionOrder.IN_SEQUENCE, lambda: iter([played])))
     nbytes, enter, end = (np.array([flow[i] for flow in flows], np.float64) for i in range(3))
     route = np.array([flow[3] for flow in flows], np.int32)
-    return TransferLog("op", transfers, nbytes, enter, end, route, routes, ("a", "b"))
+    return TransferLog("op", transfers, nbytes, enter, end, route, RouteLinks.of(routes), ("a", "b"))
 
 
 def timeline(end: float, *logs: TransferLog, links: dict[int, str] | None = None) -> Timeline:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
-from simulator.records.timeline import Span, Timeline, TransferLog
+from simulator.records.timeline import RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.plots import timeline as plot_timeline
 from simulator.report.plots.timeline import _Bar, merge
@@ -87,7 +87,9 @@ def test_transfers_have_a_lane_under_their_sender() -> None:
     import numpy as np
 
     start = np.array(enter)
-    log = TransferLog("op", transfers, np.full(t, 16.0), start, start + 0.5, np.zeros(t, np.int32), ((0,),), ("a", "b"))
+    log = TransferLog(
+        "op", transfers, np.full(t, 16.0), start, start + 0.5, np.zeros(t, np.int32), RouteLinks.of([[0]]), ("a", "b")
+    )
     spans = tuple(Span(rank, "communication", "op", "all_reduce", 0.0, 3.0) for rank in range(2))
     drawn = plot_timeline.figure(Timeline("events", 3.0, spans, (log,)), groups={"op": (0, 1)})
     assert lanes(drawn) == ["rank 0  communication", "rank 0  sends", "rank 1  communication", "rank 1  sends"]

@@ -128,19 +128,19 @@ def _name(timeline: Timeline, number: int) -> str:
 
 def _links(logs: Sequence[TransferLog]) -> list[int]:
     """Numbers of the links on the routes of transfers that carry anything, rising."""
-    carrying: set[int] = set()
+    used: list[Ints] = [np.zeros(0, np.int64)]
     for log in logs:
-        for route in np.unique(log.route_of[log.nbytes > 0]).tolist():
-            carrying.update(log.routes[route])
-    return sorted(carrying)
+        carries = np.zeros(len(log.routes), np.bool_)
+        carries[log.route_of[log.nbytes > 0]] = True
+        used.append(np.unique(log.routes.link[np.repeat(carries, np.diff(log.routes.begin))]))
+    return [int(number) for number in np.unique(np.concatenate(used))]
 
 
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
     """Every transfer on every link of its route, in batches: the link's row, bytes, when it enters and when it ends."""
     for log in logs:
-        lengths = np.array([len(route) for route in log.routes], np.int64)
-        starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
-        links_of_routes = np.array([link for route in log.routes for link in route], np.int64)
+        starts, links_of_routes = log.routes.begin, log.routes.link
+        lengths = np.diff(starts)
         rows = np.where(np.isin(links_of_routes, numbers), np.searchsorted(numbers, links_of_routes), -1)
         carrying = np.flatnonzero(log.nbytes > 0)
         for begin in range(0, len(carrying), _AT_ONCE):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
 from simulator.records.program import Collective
@@ -142,7 +143,7 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
             (
                 _peak_buffer(op, timeline.logs[n])
                 for n, op in enumerate(ops)
-                if op.schedule.reduction_order == ReductionOrder.BUFFERED
+                if op.schedule.reduction_order == ReductionOrder.BUFFERED and op.schedule.operation in REDUCING
             ),
             default=0,
         ),
