@@ -14,7 +14,7 @@ from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, ScenarioWarning
 from simulator.playing.collective import play_collective
 from simulator.playing.played import Played
-from simulator.playing.scenario_cluster import build_cluster
+from simulator.playing.scenario_cluster import Clusters
 from simulator.playing.training import play_step
 from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
@@ -38,13 +38,13 @@ def simulate(
     tamper: Tamper | None = None,
     limit_memory: bool = True,
     keep: Collection[int] | None = None,
+    clusters: Clusters | None = None,
 ) -> Run:
-    """Play one scenario.
+    """Play one scenario, which is a single point.
 
     Parameters
     ----------
     scenario : Scenario
-        A single point; one with `compare` or `sweep` is for `simulator.sweep`.
     tamper : mapping of transfer number to function, optional
         Faults put into the payload, to see that they show.
     limit_memory : bool
@@ -52,6 +52,8 @@ def simulate(
     keep : collection of int, optional
         Ranks whose operations the timeline is to tell, beside those of the one that ends last; where it is left out
         all, or in a large job those of rank 0.
+    clusters : Clusters, optional
+        Of points played before: those that describe the same one share it. No number depends on that.
 
     Raises
     ------
@@ -72,15 +74,14 @@ def simulate(
             "use simulator.sweep(scenario), or `simulator run`"
         )
     warn_of(scenario)
-    cluster = build_cluster(scenario)
+    cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is None:
         played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
     else:
         step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
         played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
-    what = {field.name: getattr(played, field.name) for field in fields(played)}
-    return Run(scenario=scenario, **what)
+    return Run(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})
 
 
 def warn_of(scenario: Scenario) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -81,3 +82,26 @@ def test_a_sweep_gives_the_same_table_on_any_number_of_processes(jobs: int) -> N
     numbered = list(enumerate(points(scenario)))
     backward = {outcome.index: outcome.report for outcome in play_points(numbered[::-1], jobs)}
     assert [backward[i] for i, _ in numbered] == [simulate(point.scenario).report.to_dict() for _, point in numbered]
+
+
+def test_points_that_share_clusters_have_the_figures_of_points_played_alone() -> None:
+    model = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 128}
+    training = {"model": model, "seq_len": 32}
+    scenario = load_scenario(
+        {
+            "name": "shared",
+            "cluster": {"topology": "dgx_h100", "world_size": 8, "stragglers": {1: 0.7}},
+            "training": training | {"collectives": "played"},
+            "compare": {"training.sharding": ["ddp", "zero2", "zero3", {"strategy": "zero3", "shard_size": 2}]},
+            "sweep": {
+                "cluster.world_size": [8, 16],
+                "cluster.jitter.latency": [0.0, 0.2],
+                "training.gradient_accumulation_steps": [1, 2],
+            },
+        }
+    )
+    numbered = list(enumerate(points(scenario)))
+    alone = {index: simulate(point.scenario, limit_memory=False).report.to_dict() for index, point in numbered}
+    for order in (numbered, numbered[::-1], numbered[::3] + numbered[1::3] + numbered[2::3]):
+        together = {outcome.index: outcome.report for outcome in play_points(order)}
+        assert json.dumps(together, sort_keys=True) == json.dumps(alone, sort_keys=True)

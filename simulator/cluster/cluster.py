@@ -5,19 +5,22 @@ Rule: the router numbers vertices and directed links once, and the engines use t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from simulator.basics.recent import Recent
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
     import networkx as nx
 
-
+T = TypeVar("T")
 # Whatever fits into one packet takes as long as one: 4096 B is the largest payload of an InfiniBand packet (MTU).
 PACKET: Final = 4096
+# Ranks times answers that a cluster remembers: with some 50 B a rank and answer, 100 MB.
+_REMEMBERED: Final = 2**21
 # Smaller arrays fit into one buffer and are not cut: NCCL_BUFFSIZE is 4 MiB (NCCL user guide, environment variables).
 _BUFFER: Final = 4 * 2**20
 
@@ -141,6 +144,18 @@ class Cluster:
     reducing_switches: tuple[str, ...] = ()
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
+    _recent: Recent = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_recent", Recent(max(16, _REMEMBERED // len(self.ranks))))
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What follows from this cluster and a key alone, worked out when it is first asked for.
+
+        Points of a sweep that share a cluster share this. Where a key is an object's id, what is kept must hold the
+        object, so that no other one gets its id.
+        """
+        return self._recent.get(key, make)
 
     @property
     def world_size(self) -> int:

@@ -6,11 +6,13 @@ Rule: a shipped name wins, then the folder of the file that names it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from simulator.basics import registry
-from simulator.basics.document import Document, load
+from simulator.basics.document import Document, parse
+from simulator.basics.input_files import read_text
 
 
 def read_named(
@@ -33,7 +35,17 @@ def read_named(
     if isinstance(thing, Mapping):
         return str(thing.get("product", "inline")), Document(kind, dict(thing))
     path = thing if isinstance(thing, Path) else locate(kind, thing, base)
-    return path.stem, load(path)
+    return path.stem, read(path)
+
+
+def read(path: Path) -> Document:
+    """Read a file that describes a machine; the same text is taken apart once, for nobody changes a Document."""
+    return _parsed(read_text(path, source=str(path)), str(path))
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str, source: str) -> Document:
+    return parse(text, source)
 
 
 def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from simulator.basics.document import Document, Fault, load
+from simulator.basics.document import Document, Fault
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
 from simulator.cluster.former_words import in_todays_words
 from simulator.cluster.gpu_file import faults_of
-from simulator.cluster.locate import locate
+from simulator.cluster.locate import locate, read
 from simulator.cluster.quantity import MOST_PARTS, Bandwidth, Count, Seconds, Size
 from simulator.cluster.validation import check
 from simulator.errors import UnknownNameError
@@ -132,7 +132,7 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
     path = topology if isinstance(topology, Path) else locate("topology", topology, base)
     if path.suffix in (".json", ".graphml"):
         return Topology(path.stem, Document(str(path), {}), graph=path, folder=path.parent)
-    return _read(load(path), path.stem, path.parent)
+    return _read(read(path), path.stem, path.parent)
 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:

@@ -130,7 +130,6 @@ class _CollectiveRouter:
     cluster: Cluster
     capacity: Sequence[float]
     _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
-    _routes: dict[tuple[tuple[str, ...], bytes], RouteTable] = field(default_factory=dict)
 
     def route_collectives(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[RoutedCollective]:
         bandwidth = np.array(self.capacity)
@@ -214,10 +213,17 @@ class _CollectiveRouter:
         sizes = op.elements, op.itemsize, op.reduce_itemsize
         key = (id(op.schedule), *sizes)
         if key not in self._traffics:
-            self._traffics[key] = Traffic(op.schedule, *sizes)
+            self._traffics[key] = self.cluster.remember((Traffic, *key), lambda: Traffic(op.schedule, *sizes))
         return self._traffics[key]
 
     def _route(self, op: Collective, times: int, bandwidth: Floats) -> PotentialFlows:
+        # What is kept has the schedule too, whose id is in the key.
+        _, flows = self.cluster.remember(
+            (PotentialFlows, _kind(op)), lambda: (op.schedule, self._potential_flows(op, bandwidth))
+        )
+        return replace(flows, times=times)
+
+    def _potential_flows(self, op: Collective, bandwidth: Floats) -> PotentialFlows:
         traffic, ranks = self._traffic(op), len(op.group)
         src, dst, reduce = traffic.route_keys.T
         table = self._links_of(_vertices(self.cluster, op), np.stack([src, dst]))
@@ -232,15 +238,12 @@ class _CollectiveRouter:
         np.minimum.at(rate, route, bandwidth[link] / weight)
         routes = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
         ends = np.concatenate([group, -1 - np.arange(len(op.auxiliaries))])
-        return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, times)
+        return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, 1)
 
     def _links_of(self, vertices: tuple[str, ...], pairs: Ints) -> RouteTable:
-        key = vertices, pairs.tobytes()
-        if key not in self._routes:
-            router = self.cluster.router
-            numbers = np.array([router.index[vertex] for vertex in vertices], np.int64)
-            self._routes[key] = router.routes(*numbers[pairs])
-        return self._routes[key]
+        router = self.cluster.router
+        numbers = np.array([router.index[vertex] for vertex in vertices], np.int64)[pairs]
+        return self.cluster.remember((RouteTable, numbers.tobytes()), lambda: router.routes(*numbers))
 
 
 def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:

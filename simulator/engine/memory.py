@@ -5,6 +5,7 @@ Rule: counts bytes and remembers when. With an allocator, what is lost in fragme
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from simulator.engine.allocator import NoRoomError
@@ -27,7 +28,8 @@ class Hbm:
         Whether going beyond it is an error; otherwise it is noted in `short`, and the play goes on.
     allocator : LoggedAllocator or None
         Places bytes in segments; None where they are only counted.
-    samples : list of MemorySample
+    used : list of int
+        Bytes held after each change [B].
     short : bool
     """
 
@@ -35,10 +37,10 @@ class Hbm:
     capacity: float
     limited: bool = True
     allocator: LoggedAllocator | None = None
-    samples: list[MemorySample] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
     short: bool = False
     _held: dict[str, Allocate] = field(default_factory=dict)
-    _by_category: dict[str, int] = field(default_factory=dict)
+    _changes: list[tuple[str, int]] = field(default_factory=list)
     _used: int = 0
 
     def allocate(self, op: Allocate, now: float) -> None:
@@ -49,7 +51,7 @@ class Hbm:
             self._lack(op, now, self._used + op.nbytes)
         self._place(op, now)
         self._held[op.name] = op
-        self._count(op.category, op.nbytes, now)
+        self._count(op.category, op.nbytes)
 
     def free(self, name: str, now: float) -> None:
         """Give bytes back."""
@@ -58,7 +60,7 @@ class Hbm:
         op = self._held.pop(name)
         if self.allocator is not None:
             self.allocator.free(name, now=now)
-        self._count(op.category, -op.nbytes, now)
+        self._count(op.category, -op.nbytes)
 
     def _place(self, op: Allocate, now: float) -> None:
         if self.allocator is None:
@@ -78,8 +80,15 @@ class Hbm:
         holders = tuple((held.name, held.nbytes) for held in largest)
         raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
 
-    def _count(self, category: str, change: int, now: float) -> None:
+    def _count(self, category: str, change: int) -> None:
         self._used += change
-        self._by_category[category] = self._by_category.get(category, 0) + change
-        held = tuple(sorted((name, nbytes) for name, nbytes in self._by_category.items() if nbytes))
-        self.samples.append(MemorySample(self.rank, now, self._used, held))
+        self.used.append(self._used)
+        self._changes.append((category, change))
+
+    def samples(self, rank: int, times: Sequence[float]) -> Iterator[MemorySample]:
+        """What is held after each change, of a rank for which the changes happened at these times."""
+        by_category: dict[str, int] = {}
+        for (category, change), used, time in zip(self._changes, self.used, times, strict=False):
+            by_category[category] = by_category.get(category, 0) + change
+            held = sorted((name, nbytes) for name, nbytes in by_category.items() if nbytes)
+            yield MemorySample(rank, time, used, tuple(held))

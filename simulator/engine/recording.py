@@ -114,12 +114,12 @@ def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, all
 def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> MemoryPlayed:
     samples = {rank: partial(_samples, hbm, rank, events[rank].time) for rank, hbm in hbm_of.items()}
     logs = {rank: partial(_log, hbm, events[rank].time) for rank, hbm in hbm_of.items() if hbm.allocator}
-    peaks = {id(hbm): _peak(hbm) for hbm in hbm_of.values()}
-    most = max(hbm_of, key=lambda rank: peaks[id(hbm_of[rank])][0], default=None)
+    peaks = {id(hbm): max(hbm.used, default=-1) for hbm in hbm_of.values()}
+    most = max(hbm_of, key=lambda rank: peaks[id(hbm_of[rank])], default=None)
     peak = None
-    if most is not None and hbm_of[most].samples:
-        place = peaks[id(hbm_of[most])][1]
-        peak = replace(hbm_of[most].samples[place], rank=most, time=float(events[most].time[place]))
+    if most is not None and hbm_of[most].used:
+        place = hbm_of[most].used.index(peaks[id(hbm_of[most])])
+        *_, peak = hbm_of[most].samples(most, events[most].time[: place + 1].tolist())
     return MemoryPlayed(
         memory=AllRanks(LaterByRank(samples)),
         allocations=LaterByRank(logs),
@@ -129,15 +129,8 @@ def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> Me
     )
 
 
-def _peak(hbm: Hbm) -> tuple[int, int]:
-    """Most that is held [B], and the number of the first event after which it is."""
-    held = [sample.nbytes for sample in hbm.samples]
-    return (max(held), held.index(max(held))) if held else (-1, 0)
-
-
 def _samples(hbm: Hbm, rank: int, time: Floats) -> list[MemorySample]:
-    times = time.tolist()
-    return [replace(sample, rank=rank, time=times[int(sample.time)]) for sample in hbm.samples]
+    return list(hbm.samples(rank, time.tolist()))
 
 
 def _log(hbm: Hbm, time: Floats) -> list[AllocatorEvent]:

@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Final
+
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.scenario.records import Scenario
 from simulator.step.strategies import catalog as strategies
 
+# Vertices of the clusters that points of a sweep share, all together, before the oldest goes: some 200 MB.
+_MOST_VERTICES: Final = 100_000
+
+
+class Clusters:
+    """Clusters of the points of one sweep: those that describe the same one share it, and what is worked out on it.
+
+    Files that they name are read once.
+    """
+
+    def __init__(self) -> None:
+        self._built: OrderedDict[str, Cluster] = OrderedDict()
+
+    def of(self, scenario: Scenario) -> Cluster:
+        """The scenario's cluster; see `build_cluster`."""
+        key = repr((scenario.cluster, scenario.base, _servers(scenario)))
+        cluster = self._built.pop(key, None) or build_cluster(scenario)
+        self._built[key] = cluster
+        while len(self._built) > 1 and sum(len(one.router.vertices) for one in self._built.values()) > _MOST_VERTICES:
+            self._built.popitem(last=False)
+        return cluster
+
 
 def build_cluster(scenario: Scenario) -> Cluster:
     """The scenario's cluster, with a server's port for each parameter server that stands on its own."""
-    spec, collective, training = scenario.cluster, scenario.collective, scenario.training
-    servers = 0
-    if training is not None:
-        servers = strategies.find(training.sharding.strategy).servers(training.sharding)
-    if collective is not None and collective.servers is not None and collective.servers.on == "own":
-        servers = collective.servers.count
+    spec = scenario.cluster
     return build(
         spec.topology,
         spec.world_size,
         gpu=spec.gpu,
-        servers=servers,
+        servers=_servers(scenario),
         stragglers=spec.stragglers,
         link_factors=spec.link_factors,
         placement=spec.placement,
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
         base=scenario.base,
     )
+
+
+def _servers(scenario: Scenario) -> int:
+    """Parameter servers that stand on their own."""
+    collective, training = scenario.collective, scenario.training
+    if collective is not None and collective.servers is not None and collective.servers.on == "own":
+        return collective.servers.count
+    return strategies.find(training.sharding.strategy).servers(training.sharding) if training is not None else 0

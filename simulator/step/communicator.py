@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 from simulator.basics.dtypes import find
@@ -65,7 +65,7 @@ class Communicator:
         key = (operation, elements, dtype, group)
         if key not in self._planned:
             task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
-            made = plan(self.cluster, task)
+            made = self.cluster.remember((plan, self.algorithm, *key), partial(plan, self.cluster, task))
             op = made.ops[0]
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.errors import SimulatorError
+from simulator.playing.scenario_cluster import Clusters
 from simulator.run import Run, simulate
 from simulator.scenario.records import Point
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -66,8 +67,15 @@ def failed(index: int, point: Point, error: str) -> PointOutcome:
     return PointOutcome(index, point.settings, None, None, error)
 
 
-def play_alone(index: int, point: Point, keep: RunHandler | None = None, *, limit_memory: bool = True) -> PointOutcome:
-    """Play one point; `keep` gets the run before its timeline is dropped.
+def play_alone(
+    index: int,
+    point: Point,
+    keep: RunHandler | None = None,
+    clusters: Clusters | None = None,
+    *,
+    limit_memory: bool = True,
+) -> PointOutcome:
+    """Play one point; `keep` gets the run before its timeline is dropped, and `clusters` are those of other points.
 
     Raises
     ------
@@ -75,15 +83,17 @@ def play_alone(index: int, point: Point, keep: RunHandler | None = None, *, limi
         The point cannot be played.
     """
     ranks = keep.ranks if isinstance(keep, ArtifactWriter) else None
-    run = simulate(point.scenario, limit_memory=limit_memory, keep=ranks)
+    run = simulate(point.scenario, limit_memory=limit_memory, keep=ranks, clusters=clusters)
     if keep is not None:
         keep(index, run)
     return PointOutcome(index, point.settings, run.timeline.engine, run.report.to_dict())
 
 
-def play_point(index: int, point: Point, keep: RunHandler | None = None) -> PointOutcome:
+def play_point(
+    index: int, point: Point, keep: RunHandler | None = None, clusters: Clusters | None = None
+) -> PointOutcome:
     """Play one of many points: an error is its outcome, and a step that does not fit is played on."""
     try:
-        return play_alone(index, point, keep, limit_memory=False)
+        return play_alone(index, point, keep, clusters, limit_memory=False)
     except SimulatorError as error:
         return failed(index, point, str(error))

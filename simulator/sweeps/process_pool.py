@@ -183,14 +183,16 @@ def _worker_main(pipe: Connection) -> None:
     """The worker process: play each point that arrives, until the parent closes the pipe or has ended."""
     # The terminal sends Ctrl-C to workers too; the parent stops them, and they would only print tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from simulator.playing.scenario_cluster import Clusters
     from simulator.sweeps.outcome import play_point
 
+    clusters = Clusters()
     try:
         pipe.send(None)
         while True:
             index, point, keep = pipe.recv()
             try:
-                answer: PointOutcome | Exception = play_point(index, point, keep)
+                answer: PointOutcome | Exception = play_point(index, point, keep, clusters)
             except Exception as error:
                 error.add_note(traceback.format_exc())
                 answer = error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ScenarioError
+from simulator.playing.scenario_cluster import Clusters
 from simulator.report.tables.setting_text import entry_text, setting_text
 from simulator.run import warn_of
 from simulator.scenario.load import check_scenario, load_scenario, points
@@ -126,9 +127,9 @@ def _played(
             raise TypeError(f"what a Dask cluster keeps must be an ArtifactWriter, got {type(keep).__name__}")
         yield from dask_cluster.play(numbered, backend.scheduler, keep, alone=alone)
     elif backend.jobs in (None, 1) or len(numbered) < 2:
-        play_one = play_alone if alone else play_point
+        play_one, clusters = (play_alone if alone else play_point), Clusters()
         for index, point in numbered:
-            yield play_one(index, point, keep)
+            yield play_one(index, point, keep, clusters)
     else:
         yield from process_pool.play(numbered, backend.jobs or 1, keep, backend.pool)
 

@@ -5,8 +5,9 @@ Rule: a record. Either a collective as it is, or (quotient.py) one that stands f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -51,8 +52,15 @@ class Playable:
 
 @dataclass(slots=True)
 class PlayableMaker:
-    """Makes playables; collectives of one schedule share rows, those of one traffic share bytes."""
+    """Makes playables; collectives of one schedule share rows, those of one traffic share bytes.
 
+    Attributes
+    ----------
+    remember : callable (key, make) -> value
+        `Cluster.remember`, or, where nothing is kept from one program to the next, whatever calls `make`.
+    """
+
+    remember: Callable[[Hashable, Callable[[], Any]], Any] = lambda _, make: make()
     _made: dict[int, Playable] = field(default_factory=dict)
     _rows: dict[int, Rows] = field(default_factory=dict)
     _routes: dict[int, Ints] = field(default_factory=dict)
@@ -60,10 +68,12 @@ class PlayableMaker:
 
     def rows(self, routed: RoutedCollective) -> Rows:
         """The rows of a collective's schedule."""
-        key = id(routed.traffic.schedule)
-        if key not in self._rows:
-            self._rows[key] = rows_of(routed.traffic)
-        return self._rows[key]
+        schedule = routed.traffic.schedule
+        if id(schedule) not in self._rows:
+            # What is kept has the schedule too, whose id is the key.
+            made = self.remember((Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)))
+            self._rows[id(schedule)] = made[1]
+        return self._rows[id(schedule)]
 
     def make(self, op: Collective, routed: RoutedCollective) -> Playable:
         """A collective as it is."""

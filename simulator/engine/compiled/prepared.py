@@ -113,7 +113,7 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
     collectives = program.collectives()
     played = {name: op for name, op in collectives.items() if op.duration is None}
     routed = dict(zip(played, route_collectives(cluster, list(played.values()), capacity.tolist()), strict=True))
-    maker, quotient = PlayableMaker(), None
+    maker, quotient = PlayableMaker(cluster.remember), None
     transfers = sum(len(own.traffic) for own in routed.values())
     # Every rank draws noise of its own.
     if transfers >= reduced_from and not jitter.compute and not jitter.latency:

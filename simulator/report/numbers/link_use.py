@@ -117,8 +117,15 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
     """
     if timeline.links:
         return timeline.links
-    traffic = link_traffic(timeline, 1)
-    columns = (traffic.names, traffic.bandwidths.tolist(), traffic.nbytes.tolist(), traffic.busy.tolist())
+    numbers = np.array(_links(timeline.logs), np.int64)
+    nbytes = np.zeros(len(numbers))
+    uses: list[tuple[Ints, Floats, Floats]] = []
+    for link, size, enter, ended in _flows(timeline.logs, numbers):
+        nbytes += np.bincount(link, size, len(numbers))
+        uses.append((link, enter, ended))
+    bandwidths = [timeline.link_bandwidths.get(number, float("nan")) for number in numbers.tolist()]
+    names = [_name(timeline, number) for number in numbers.tolist()]
+    columns = (names, bandwidths, nbytes.tolist(), _busy(uses, len(numbers)).tolist())
     return tuple(LinkUse(*row) for row in zip(*columns, strict=True))
 
 
