@@ -14,17 +14,12 @@ from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
+from simulator.playing.memory import advice, refuse_unfit
 from simulator.playing.played import Played
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import summarize_step
-from simulator.step.alternatives import alternatives
-from simulator.step.plan import plan_step
+from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
-
-# Trying is playing: more than a few changes would make a user wait for an error.
-_MOST_TRIED = 6
-# On more ranks closed forms stand for the collectives of what is tried.
-_MOST_PLAYED = 64
 
 
 def play_step(
@@ -54,17 +49,13 @@ def play_step(
     OutOfMemoryError
         If `limit_memory` and a rank needs more than it has; the message says which changes, each tried, would fit.
     """
-    steady = jitter.compute == 0 and jitter.latency == 0
     try:
-        planned = plan_step(cluster, step, steady=steady)
-    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
-        raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
-    # Real training follows the order in which things ended, to the last bit, and on all ranks.
-    by = "events" if engine == "auto" and step.lesson is not None else engine
-    operations = cluster.world_size * len(planned.program.ranks[0])
-    # Numbers, and steps that nobody waits for, follow from what all ranks did.
-    whole = step.lesson is not None or step.rounds > 1
-    try:
+        planned = _planned(cluster, step, jitter, limit_memory=limit_memory)
+        # Real training follows the order in which things ended, to the last bit, and on all ranks.
+        by = "events" if engine == "auto" and step.lesson is not None else engine
+        operations = cluster.world_size * len(planned.program.ranks[0])
+        # Numbers, and steps that nobody waits for, follow from what all ranks did.
+        whole = step.lesson is not None or step.rounds > 1
         timeline = play(
             by,
             planned.program,
@@ -76,7 +67,7 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        error.args = (f"{error.args[0]}; {_advice(cluster, step)}",)
+        error.args = (f"{error.args[0]}; {advice(cluster, step)}",)
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
@@ -86,26 +77,10 @@ def play_step(
     return Played(planned, kept, report, parameters=parameters)
 
 
-def _advice(cluster: Cluster, step: TrainingStep) -> str:
-    """Changes of one setting that fit, each played; where none does, what comes nearest."""
-    fitting: list[str] = []
-    lacking: list[tuple[int, str]] = []
-    for number, (change, changed) in enumerate(alternatives(step, cluster.world_size)):
-        if number == _MOST_TRIED:
-            break
-        # What a larger job needs hardly depends on when exactly its collectives end.
-        large = cluster.world_size > _MOST_PLAYED
-        program = plan_step(cluster, replace(changed, collectives="closed_form") if large else changed).program
-        timeline = play("auto", program, cluster, limit_memory=False, allocator=changed.allocator, keep=(0,))
-        need = timeline.peak.nbytes if timeline.peak else 0
-        if timeline.short_of_memory:
-            # Where the bytes would fit but not their fragments, what is reserved says what is missing.
-            lacking.append((max([need, *timeline.reserved.values()]), change))
-        else:
-            fitting.append(f"{change} (needs {need / 1e9:.3g} GB)")
-    if fitting:
-        return "tried, and fits: " + "; ".join(fitting[:3])
-    if lacking:
-        need, change = min(lacking)
-        return f"no single change that was tried fits; nearest: {change} (needs {need / 1e9:.3g} GB)"
-    return "nothing smaller is left to try on this GPU"
+def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:
+    try:
+        if limit_memory:
+            refuse_unfit(cluster, step)
+        return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
+    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+        raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error

@@ -15,13 +15,16 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
+from simulator.collectives.rough import roughly
 from simulator.records.program import Collective
+from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.step import offload
 from simulator.step.process_groups import Groups, Scope
 from simulator.step.spec import Sharding
 
 ServerOperation = Literal["push", "pull", "clock"]
+Mode = Literal["auto", "played", "closed_form", "rough"]
 
 
 @dataclass
@@ -32,7 +35,8 @@ class Communicator:
     ----------
     cluster : Cluster
     groups : Groups
-    mode : {"auto", "played", "closed_form"}
+    mode : {"auto", "played", "closed_form", "rough"}
+        "rough" is for one rank alone: no schedules, and times that are good enough to say what memory is needed.
     steady : bool
         Whether all ranks reach a collective together: no stragglers, no jitter.
     offloads : bool
@@ -43,7 +47,7 @@ class Communicator:
 
     cluster: Cluster
     groups: Groups
-    mode: Literal["auto", "played", "closed_form"]
+    mode: Mode
     steady: bool
     offloads: bool = False
     algorithm: str = "auto"
@@ -63,6 +67,8 @@ class Communicator:
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
         key = (operation, elements, dtype, group)
+        if self.mode == "rough":
+            return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
         if key not in self._planned:
             task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
             made = self.cluster.remember((plan, self.algorithm, *key), partial(plan, self.cluster, task))
@@ -70,6 +76,19 @@ class Communicator:
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op
         return self._planned[key]
+
+    def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
+        """A collective that rank 0 is alone in, for about as long as the group would take."""
+        return Collective(
+            name=operation,
+            group=(0,),
+            schedule=Schedule(operation, "rough", 1, 0, 1, ReductionOrder.IN_SEQUENCE, lambda: iter(())),
+            elements=elements,
+            itemsize=itemsize,
+            reduce_itemsize=itemsize,
+            dtype=dtype,
+            duration=roughly(self.cluster, operation, elements * itemsize, group),
+        )
 
     def among(self, op: Collective, scope: Scope, number: int) -> Collective:
         """What rank 0's group does, done by another group of its scope.
@@ -106,14 +125,14 @@ class Communicator:
         Groups side by side may meet on links, and so may copies to the host.
         """
         if self.mode != "auto":
-            return self.mode == "closed_form"
+            return self.mode != "played"
         meets = self.offloads and offload.meets_collectives(self.cluster)
         return self.steady and not self.groups.several and not meets
 
     def copy(self, nbytes: int, direction: offload.CopyDirection) -> Collective | float:
         """A copy of rank 0 to or from its host: an operation to be played, or its time where that is sure [s]."""
         copy_rate = self._copy_rates[direction]
-        if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode == "closed_form")):
+        if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode != "auto")):
             return copy_rate.seconds(nbytes)
         return offload.copy_operation(self.cluster, nbytes, direction, copy_rate.cap)
 
@@ -143,6 +162,10 @@ class Communicator:
         alone = sharding.asynchronous and operation != "clock"
         workers = 1 if alone else ranks
         itemsize = find(dtype).itemsize
+        if self.mode == "rough":
+            # What each of the workers sends goes through the ports of a few servers.
+            made = self._roughly(operation, padded, itemsize, dtype, tuple(range(ranks)))
+            return replace(made, duration=(made.duration or 0.0) * ranks / count, stream=f"communication {operation}")
         return Collective(
             name=operation,
             group=tuple(range(workers)),
