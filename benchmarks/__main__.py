@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import compiled, events, learning, payload, routing, scale, sharing, sweeping, training
+from benchmarks import compiled, estimates, events, learning, payload, routing, scale, sharing, sweeping, training
 from benchmarks.timing import best_of
 
 RECORDED = Path(__file__).with_name("recorded.json")
@@ -81,6 +81,10 @@ def lines() -> Iterator[Line]:
     one, two = sweeping.two_processes()
     text = f"the same as a command: {one:.1f} s on one process, {two:.1f} s on two, ratio {one / two:.2f} (aim 1.7)"
     yield Line(text, one >= 1.7 * two, "two processes", two / one)
+    for what, ratios in (("shipped scenarios", estimates.shipped()), ("drawn points", estimates.drawn(100))):
+        good = sum(1 / 3 <= ratio <= 3 for ratio in ratios)
+        text = f"time that check tells, {what}: {good} of {len(ratios)} within a factor of 3 (aim 90 %)"
+        yield Line(f"{text}, {min(ratios):.2g} to {max(ratios):.2g} times", good >= 0.9 * len(ratios))
 
 
 def _rings() -> Iterator[Line]:

@@ -37,6 +37,15 @@ def whose(keep: Collection[int] | None, operations: int) -> Collection[int] | No
     return (0,) if keep is None and operations > _MOST_KEPT else keep
 
 
+def chosen(engine: Engine, *, arrays: bool) -> tuple[Literal["events", "compiled"], str]:
+    """Which engine plays, and why."""
+    if engine != "auto":
+        return engine, "as asked"
+    if arrays:
+        return "events", "it carries arrays"
+    return ("compiled", "only times are asked for") if library.is_there() else ("events", "there is no compiled core")
+
+
 def play(
     engine: Engine,
     program: Program,
@@ -63,10 +72,9 @@ def play(
     if limit_memory:
         refuse_unfit_at_start(program, cluster, allocator)
     refuse_too_many(engine, program, payload=bool(payloads))
-    if engine == "events" or (engine == "auto" and payloads):
-        return by_events()
-    if engine == "auto" and not library.is_there():
-        _refuse_endless(program)
+    if chosen(engine, arrays=bool(payloads))[0] == "events":
+        if engine == "auto" and not payloads:
+            _refuse_endless(program)
         return by_events()
     timeline = compiled.execute(
         program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator, keep=keep,

@@ -1,0 +1,127 @@
+"""What playing a point will take: engine, transfers, memory and time, said before it is played.
+
+Rule: from plans alone, without routes, so that it takes no longer than planning; good to a factor of three
+(`benchmarks/estimates.py` compares).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.engine.compiled.prepared import REDUCED_FROM
+from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
+from simulator.model.parameters import total
+from simulator.playing.collective import plan_collective
+from simulator.playing.scenario_cluster import Clusters
+from simulator.records.program import Collective, Program, SameForAll
+from simulator.scenario.build_training import to_step
+from simulator.scenario.payload import carries_payload
+from simulator.scenario.records import Scenario
+from simulator.step.plan import StepPlan, plan_step
+
+# Seen on one of two cores (benchmarks/estimates.py). Of a point, whatever it is; of an operation that a rank's report,
+# memory and spans are worked out from; of an operation in the engine; of a row of a schedule, which is routed and
+# written down; of a transfer in the compiled engine: alone, in groups side by side, and, where latencies are drawn, for
+# each other that shares links with it; of bytes of payload, drawing, adding and checking [s].
+_A_POINT: Final = 8e-3
+_A_REPORTED_OPERATION: Final = 20e-6
+_AN_OPERATION: Final = {"events": 20e-6, "compiled": 0.3e-6}
+_A_ROW: Final = {"events": 5e-6, "compiled": 15e-6}
+_A_COMPILED_TRANSFER: Final = 0.5e-6
+_A_NOISY_TRANSFER: Final = 20e-9
+_A_SHARING_TRANSFER: Final = 5e-6
+_A_SHARER: Final = 0.4e-6
+_A_PAYLOAD_BYTE: Final = 8e-9
+_BYTES_AN_OPERATION: Final = {"events": 1000, "compiled": 40}
+_BYTES_A_ROW: Final = 400
+# Real training of small models in numpy on one core: about 30 ns a thousand FLOP, and 150 us for each unit's pass;
+# parameters, gradients, states and what is kept, of all ranks.
+_A_FLOP, _A_PASS, _BYTES_A_PARAMETER = 3e-11, 150e-6, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What playing a point takes.
+
+    Attributes
+    ----------
+    engine : str
+        "events" or "compiled".
+    why : str
+        Why this one plays.
+    transfers : int
+    memory : int
+        Beside the program's own [B].
+    seconds : float
+        On one core [s].
+    """
+
+    engine: str
+    why: str
+    transfers: int
+    memory: int
+    seconds: float
+
+
+def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
+    """Estimate a point; `clusters` are those that it shares with others."""
+    began = time.process_time()
+    cluster, ranks = (clusters or Clusters()).of(scenario), scenario.cluster.world_size
+    spec, training, learning = scenario.collective, scenario.training, (0, 0.0)
+    payload = ranks * spec.size if spec is not None and carries_payload(spec.payload, ranks * spec.size) else 0
+    noisy = scenario.cluster.jitter.compute > 0 or scenario.cluster.jitter.latency > 0
+    if training is not None:
+        plan = plan_step(cluster, to_step(training, ranks, scenario.base), steady=not noisy)
+        program, learning = plan.program, _learning(plan)
+    else:
+        program = plan_collective(scenario, cluster).program
+    # Planning is a part of playing, and has just been done.
+    planning = time.process_time() - began
+    engine, why = chosen(scenario.engine, arrays=payload > 0 or learning[1] > 0)
+    played = [op for op in program.collectives().values() if op.duration is None]
+    transfers, rows = sum(op.schedule.length() for op in played), _rows(played)
+    operations = len(program.ranks) * len(program.ranks[0])
+    seconds = planning + _A_POINT + len(program.ranks[0]) * _A_REPORTED_OPERATION
+    seconds += operations * _AN_OPERATION[engine] + rows * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
+    memory = operations * _BYTES_AN_OPERATION[engine] + 2 * payload + learning[0]
+    if engine == "events":
+        seconds += transfers * SECONDS_A_TRANSFER
+        memory += transfers * BYTES_A_TRANSFER
+    else:
+        late = scenario.cluster.jitter.latency > 0
+        steady = min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
+        seconds += _noisy(program, played, late=late) if noisy else steady
+        memory += rows * _BYTES_A_ROW
+    return Effort(engine, why, transfers, memory, seconds)
+
+
+def _rows(played: list[Collective]) -> int:
+    """Rows that are routed and written down: of one schedule and one group once."""
+    return sum({(id(op.schedule), op.group): op.schedule.rows for op in played}.values())
+
+
+def _noisy(program: Program, played: list[Collective], *, late: bool) -> float:
+    """Time of transfers that nothing reduces, for each draws a latency or comes at a time of its own [s]."""
+    each = _A_SHARING_TRANSFER if isinstance(program.ranks, SameForAll) else _A_NOISY_TRANSFER
+    # Where everybody sends to everybody at once, a change is felt by all.
+    sharing = {id(op.schedule): _A_SHARER * op.schedule.rows for op in played if late and _wide(op)}
+    return sum(op.schedule.length() * (each + sharing.get(id(op.schedule), 0.0)) for op in played)
+
+
+def _wide(op: Collective) -> bool:
+    """Whether a rank sends to many others at once."""
+    first = next(op.schedule.repeats(), None)
+    return first is not None and len(first.round) > 8 * op.schedule.world_size
+
+
+def _learning(plan: StepPlan) -> tuple[int, float]:
+    """Bytes and time of real training; nothing where there is none."""
+    step = plan.step
+    if step.lesson is None:
+        return 0, 0.0
+    ranks = len(plan.program.ranks)
+    passes = 2 * (step.model.num_layers + 2) * step.accumulation * ranks
+    seconds = plan.hardware_flops * _A_FLOP + passes * _A_PASS
+    return total(step.model) * ranks * _BYTES_A_PARAMETER, step.steps * seconds
