@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
+from simulator.cli.progress import progress
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
@@ -182,28 +182,6 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
         if alone and not str(error).startswith((scenario.source, "--")):
             error.args = (f"{scenario.source}: {error}", *error.args[1:])
         raise
-
-
-@contextmanager
-def progress(total: int, done: int = 0, what: str = "") -> Iterator[Any]:
-    """Show a progress bar on stderr; yields the function that advances it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    # In a file or a pipe only the last state of the bar is printed, which for a single point says nothing.
-    with Progress(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
-        task = bars.add_task(what, total=total, completed=done)
-        try:
-            yield lambda: bars.advance(task)
-        except BaseException:
-            # A bar that has not moved would only stand before the error's line.
-            if bars.tasks[0].completed == done:
-                bars.live.transient = True
-                bars.live.stop()
-                bars.disable = True
-            raise
 
 
 def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome]) -> list[Path]:

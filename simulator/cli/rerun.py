@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from simulator.basics.input_files import MOST_DATA, read_bytes
-from simulator.cli.play import progress
+from simulator.cli.progress import progress
 from simulator.results import run_directory
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario

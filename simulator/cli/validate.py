@@ -15,7 +15,7 @@ from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, is_fitted, worst
-from simulator.cli.play import progress
+from simulator.cli.progress import progress
 from simulator.step.framework import Framework
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Final
 
 import simpy
 
 # SimPy runs smaller priorities first: URGENT 0, NORMAL 1. LAST comes after everything else that happens at an instant.
 NORMAL = 1
 LAST = 2
+# Events from one look at the play to the next: some 0.1 s.
+_BETWEEN: Final = 2**15
 
 
 class Occurrence:
@@ -56,13 +58,17 @@ class Clock(simpy.Environment):
         self.at(time, event)
         return event
 
-    def play(self) -> None:
-        """Run until nothing is left to happen. As SimPy's own `run`, in one loop."""
+    def play(self, between: Callable[[], None] = lambda: None) -> None:
+        """Run until nothing is left to happen, as SimPy's own `run`; call `between` now and then."""
         queue = self._queue
         while queue:
-            self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not hasattr(event, "_defused"):
-                raise event._value
+            between()
+            for _ in range(_BETWEEN):
+                if not queue:
+                    break
+                self._now, _, _, event = heappop(queue)
+                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+                for callback in callbacks:
+                    callback(event)
+                if not event._ok and not hasattr(event, "_defused"):
+                    raise event._value

@@ -22,6 +22,7 @@ from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.kernels_run import Kernels
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.program_checks import check_program, waiting_text
+from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.errors import DeadlockError
@@ -126,6 +127,7 @@ class _Play:
     memory_events: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     ended: list[dict[str, simpy.Event]] = field(default_factory=list)
     running: int = 0
+    noted: int = 0
     watch_all: bool = False
     routed_collectives: dict[str, RoutedCollective] = field(default_factory=dict)
 
@@ -140,7 +142,8 @@ class _Play:
                 self.places.append(place)
                 self.running += 1
                 self.clock.process(self._stream(place, queue))
-        self.clock.play()
+        operations = sum(map(len, self.program.ranks))
+        self.clock.play(lambda: tell("playing", self.noted / max(operations, 1), self.clock.now))
         if self.running:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
 
@@ -212,6 +215,7 @@ class _Play:
         return noise / speed
 
     def _note(self, place: _Place, op: Op, start: float) -> None:
+        self.noted += 1
         end = self.clock.now
         if isinstance(op, Compute):
             self.spans.append(Span(place.rank, place.stream, op.name, op.kind, start, end, op.nbytes, op.flops))

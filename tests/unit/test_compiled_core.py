@@ -120,15 +120,15 @@ def test_closed_recurrences_stand_for_rounds(operation: Any, elements: int, fact
     np.testing.assert_allclose(by_formula, by_rounds, rtol=1e-12)
 
 
-def test_ctrl_c_stops_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody sends to everybody, 800,000 events; every 262,144 Python is asked whether to go on."""
+def test_what_is_raised_meanwhile_stops_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows of everybody to everybody that share links: at least a second."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(core._Watch, "between", interrupted)
-    cluster = build("star_100g", 640)
-    task = Task(Request("all_reduce", 640, 640 * 640), "direct", tuple(range(640)), "float32")
+    monkeypatch.setattr(core, "tell", interrupted)
+    cluster = build("torus_2d", 49)
+    task = Task(Request("all_to_all", 49, 2**24), "direct", tuple(range(49)), "float32")
     prepared = prepare(plan(cluster, task).program, cluster, Jitter(), reduced_from=NEVER)
     with pytest.raises(KeyboardInterrupt):
         run(prepared.problem())

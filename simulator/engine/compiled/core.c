@@ -120,6 +120,7 @@ static void end_op(Play *play, int32_t rank, int32_t place, int64_t op) {
     int64_t at = p->out_begin[rank] + place;
     play->ended[at] = 1;
     play->out->end[at] = play->clock.now;
+    play->out->ended++;
     play->busy[play->stream_base[rank] + p->op_stream[op]] = 0;
     if (p->op_kind[op] == COLLECTIVE && p->op_flags[op] & TAKES_SMS) communicate(play, rank, -1);
 }
@@ -343,7 +344,6 @@ static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t re
     flow->row = row;
     flow->repetition = repetition;
     flow->instance = (int32_t)instance;
-    play->out->followed++;
     launch(&play->fabric, number);
 }
 
@@ -352,6 +352,7 @@ static void transfer_ended(Play *play, int32_t number) {
     Flow flow = play->fabric.flows[number];
     int64_t instance = flow.instance, first_row = p->shape_row[p->shape[instance]];
     drop_flow(&play->fabric, number);
+    play->out->followed++;
     keep(play, instance, flow.route, flow.row, flow.repetition, flow.enter, play->clock.now);
     /* The channel first: of two transfers that can start now the one that queued comes first. */
     int32_t next = p->row_next[flow.row], later = flow.repetition + p->row_next_shift[flow.row];
@@ -1058,7 +1059,9 @@ int32_t core_play(const Problem *problem, Result *result) {
         Event event = next_event(&play.clock);
         play.clock.now = event.time;
         happens(&play, &event);
-        if ((++result->events & 0x3FFFF) == 0 && problem->progress && problem->progress(play.clock.now, result->events)) {
+        result->events++;
+        result->now = play.clock.now;
+        if (result->stop) {
             outcome = STOPPED;
             break;
         }

@@ -1,25 +1,31 @@
 """Calls the core: gives it a problem, and brings back when everything started and ended.
 
-Rule: the only module that calls the library. What Python is told meanwhile (Ctrl-C) comes back to the caller as the
-exception that it was.
+Rule: the only module that calls the library.
 """
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Final
 
 import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.engine.compiled import library
-from simulator.engine.compiled.problem import PROGRESS, Problem, ResultStruct
+from simulator.engine.compiled.problem import Problem, ProblemStruct, ResultStruct
+from simulator.engine.progress import tell
 from simulator.errors import SimulationError
 
 PLAYED: Final = 0
 NO_MEMORY: Final = 1
 STUCK: Final = 2
+# So many transfers are played within milliseconds, whatever they meet: a thread would take longer than they.
+_SOON_PLAYED: Final = 2000
+# How often the play is looked at [s].
+_GLANCE: Final = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +70,13 @@ def run(problem: Problem) -> Times:
     if core is None:
         raise SimulationError("engine: the compiled engine is not there: no C compiler built it; write engine: auto")
     struct, result = problem.struct(), ResultStruct()
-    watch = _Watch()
-    progress = PROGRESS(watch)
-    struct.progress = progress
     start, end = (np.full(problem.operations, np.nan) for _ in range(2))
     enter, through = (np.full(problem.logged, np.nan) for _ in range(2))
     result.start, result.end = start.ctypes.data, end.ctypes.data
     result.enter, result.through = enter.ctypes.data, through.ctypes.data
-    outcome = core.core_play(ctypes.byref(struct), ctypes.byref(result))
+    outcome = _played(core, struct, result, problem)
     taps = _taken(result)
     core.core_free(ctypes.byref(result))
-    if watch.error is not None:
-        raise watch.error
     if outcome == NO_MEMORY:
         raise SimulationError("engine: too little memory to follow this program; write collectives: closed_form")
     if outcome not in (PLAYED, STUCK):
@@ -84,22 +85,31 @@ def run(problem: Problem) -> Times:
     return Times(start, end, enter, through, taps, stuck, result.now, result.followed, result.in_order)
 
 
-class _Watch:
-    """Called by the core now and then: what is raised meanwhile, as by Ctrl-C, stops it and reaches the caller."""
+def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, problem: Problem) -> int:
+    """Play, in a thread of its own where it may last: this one is there for Ctrl-C, and tells how far the play is."""
+    if problem.transfers <= _SOON_PLAYED:
+        return int(core.core_play(ctypes.byref(struct), ctypes.byref(result)))
+    outcomes: list[int] = []
+    # No join of the thread: one that Ctrl-C interrupts takes the thread for ended (CPython issue 90882).
+    over = Event()
 
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
+    def play() -> None:
+        outcomes.append(core.core_play(ctypes.byref(struct), ctypes.byref(result)))
+        over.set()
 
-    def __call__(self, now: float, events: int) -> int:
-        """Whether to stop, after so many events."""
-        try:
-            self.between(now, events)
-        except BaseException as error:  # a callback from C cannot raise
-            self.error = error
-        return int(self.error is not None)
-
-    def between(self, now: float, events: int) -> None:
-        """What is done in between: nothing but letting Python handle its signals."""
+    Thread(target=play, daemon=True).start()
+    everything = problem.operations + problem.transfers
+    try:
+        while not over.wait(_GLANCE):
+            tell("playing", (result.ended + result.followed + result.in_order) / everything, result.now)
+    except BaseException:
+        # The core may not write into arrays that are gone, however often Ctrl-C is pressed.
+        result.stop = 1
+        while not over.is_set():
+            with suppress(BaseException):
+                over.wait()
+        raise
+    return outcomes[0]
 
 
 def _taken(result: ResultStruct) -> Floats:

@@ -17,6 +17,7 @@ from simulator.engine.compiled.stuck import deadlock
 from simulator.engine.compiled.timeline import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
+from simulator.engine.progress import stage
 from simulator.errors import SimulationError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
@@ -62,6 +63,7 @@ def execute(
         _refuse_endless(prepared)
     booked = sum(len(own.traffic) for own in prepared.routed.values()) <= _MAX_BOOKED_TRANSFERS
     busiest = None if booked else busiest_link(prepared)
+    stage("writing down")
     problem = prepared.problem(
         logged=prepared.playables if booked else (),
         tapped=routes_over(prepared, busiest[0]) if busiest is not None else None,
@@ -70,6 +72,7 @@ def execute(
     if times.stuck:
         raise deadlock(prepared, problem, times)
     links = () if busiest is None else (link_use(prepared, *busiest, times.taps),)
+    stage("telling what happened")
     writer = TimelineWriter(prepared, problem, times)
     return writer.timeline(keep, links, limit_memory=limit_memory, allocator=allocator)
 

@@ -19,6 +19,7 @@ from simulator.engine.compiled.playable import Playable, PlayableMaker
 from simulator.engine.compiled.problem import Lists, Problem, problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry, reduced_rows
 from simulator.engine.jitter import Jitter
+from simulator.engine.progress import stage
 from simulator.records.program import Collective, Program, SameForAll
 
 # From so many transfers on it pays to look for what is alike: fewer are played in less time (0.1 s).
@@ -109,6 +110,7 @@ class Prepared:
 
 def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> Prepared:
     """Route a program's collectives and, from so many transfers on, look for what is alike."""
+    stage("finding routes")
     capacity = np.array(capacities(cluster))
     collectives = program.collectives()
     played = {name: op for name, op in collectives.items() if op.duration is None}
@@ -117,6 +119,7 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
     transfers = sum(len(own.traffic) for own in routed.values())
     # Every rank draws noise of its own.
     if transfers >= reduced_from and not jitter.compute and not jitter.latency:
+        stage("looking for what is alike")
         speeds = cluster.speeds[: len(program.ranks)]
         quotient = reduce_by_symmetry(program, routed, maker.rows, speeds, capacity)
     return Prepared(program, cluster, jitter, collectives, routed, capacity, maker, quotient)

@@ -15,7 +15,6 @@ enum CollectiveFlag { TOGETHER = 1, IN_ORDER = 2 }; /* IN_ORDER: its own flows d
 enum Outcome { PLAYED = 0, NO_MEMORY = 1, STUCK = 2, STOPPED = 3, OUT_OF_ORDER = 4 };
 
 /* Called now and then with the time played and the events so far; anything but 0 stops the play. */
-typedef int32_t (*Progress)(double now, int64_t events);
 
 typedef struct {
     /* the fabric */
@@ -107,8 +106,6 @@ typedef struct {
     const double *noise_compute, *noise_latency; /* tables of factors (noise.py); NULL: none */
     uint64_t seed;
     const int64_t *noise_rank;   /* [ranks], number under which a rank draws */
-
-    Progress progress;
 } Problem;
 
 typedef struct {
@@ -117,7 +114,10 @@ typedef struct {
     double *tap;                 /* (enter, end, instance) of transfers on tapped routes; freed with core_free */
     int64_t taps, tap_room;
     int64_t events, followed, in_order;
-    double now;
+    /* Another thread reads how far the play is, and asks it to stop. */
+    volatile int64_t ended;      /* operations */
+    volatile double now;
+    volatile int32_t stop;
 } Result;
 
 #endif

@@ -28,7 +28,6 @@ KERNEL, COLLECTIVE, MEMORY = range(3)
 ON_GPU, TAKES_SMS = 1, 2
 TOGETHER, IN_ORDER = 1, 2
 
-PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_double, ctypes.c_int64)
 
 _INT32: Final = "int32"
 _INT64: Final = "int64"
@@ -60,7 +59,6 @@ FIELDS: Final[dict[str, Any]] = {
     "route_tapped": _BYTE, "route_begin": _INT64, "route_link": _INT32, "route_weight": _FLOAT, "longest_route": int,
     "busy_begin": _INT64, "busy_link": _INT32,
     "noise_compute": _FLOAT, "noise_latency": _FLOAT, "seed": int, "noise_rank": _INT64,
-    "progress": PROGRESS,
 }  # fmt: skip
 
 
@@ -82,7 +80,7 @@ class ResultStruct(ctypes.Structure):
         ("enter", ctypes.c_void_p), ("through", ctypes.c_void_p),
         ("tap", ctypes.c_void_p), ("taps", ctypes.c_int64), ("tap_room", ctypes.c_int64),
         ("events", ctypes.c_int64), ("followed", ctypes.c_int64), ("in_order", ctypes.c_int64),
-        ("now", ctypes.c_double),
+        ("ended", ctypes.c_int64), ("now", ctypes.c_double), ("stop", ctypes.c_int32),
     ]  # fmt: skip
 
 
@@ -106,6 +104,12 @@ class Problem:
     out_begin: Ints
     operations: int
     logged: int
+
+    @property
+    def transfers(self) -> int:
+        """How many are played at most, gates among them."""
+        shape = self.values["shape"]
+        return int(self.values["shape_transfers"][shape[shape >= 0]].sum())
 
     def struct(self) -> ProblemStruct:
         """The C struct; the arrays must outlive it."""

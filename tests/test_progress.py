@@ -1,0 +1,73 @@
+"""What is told of a play that lasts, and what Ctrl-C does in the middle of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulator import load_scenario, simulate
+from simulator.engine.compiled import library
+from simulator.engine.progress import Progress, stage, tell, watched
+
+ROOT = Path(__file__).parents[1]
+# Everybody sends to everybody over shared links: half a minute in the core.
+LONG = """\
+name: long
+cluster: {topology: torus_2d, world_size: 144}
+collective: {operation: all_to_all, algorithm: direct, size: 16 MiB, payload: false}
+plots: []
+"""
+
+
+def scenario(engine: str) -> dict[str, object]:
+    cluster = {"topology": "torus_2d", "world_size": 64}
+    collective = {"operation": "all_gather", "algorithm": "ring", "size": "1 MiB", "payload": False}
+    return {"name": "x", "engine": engine, "cluster": cluster, "collective": collective}
+
+
+@pytest.mark.parametrize("engine", ["events", "compiled"])
+def test_a_play_tells_how_far_it_is(engine: str) -> None:
+    if engine == "compiled" and not library.is_there():
+        pytest.skip("there is no compiled core")
+    progress = Progress()
+    with watched(progress):
+        run = simulate(load_scenario(scenario(engine)))
+    assert progress.stage
+    assert progress.share is None or 0.0 <= progress.share <= 1.0
+    assert 0.0 <= progress.now <= run.timeline.end
+
+
+def test_nobody_is_told_who_has_not_asked() -> None:
+    progress = Progress()
+    with watched(progress):
+        stage("finding routes")
+    tell("playing", 0.5, 1.0)
+    assert progress == Progress("finding routes")
+
+
+def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
+    if not library.is_there():
+        pytest.skip("there is no compiled core")
+    (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
+    command = [sys.executable, "-m", "simulator", "run", "long.yaml", "--out", "here"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "here" / "begun.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(3)
+    for _ in range(2):  # impatient
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.endswith("interrupted: no point had ended, so nothing is left\n")
+    assert not (tmp_path / "here").exists()
