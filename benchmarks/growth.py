@@ -67,7 +67,7 @@ def draw(found: dict[str, dict[int, float]]) -> None:
         style.set_title(
             figure, f"A ring over 131,072 unlike links takes {last:.1f} s; its events would take {hours:.0f} hours"
         )
-        style.save(figure, Path(__file__).parents[1] / "docs" / "images", "speed")
+        style.save(figure, Path(__file__).parents[1] / "docs" / "images", "speed", svg=True)
 
 
 if __name__ == "__main__":

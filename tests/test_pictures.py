@@ -112,7 +112,7 @@ def test_each_compared_setting_is_drawn_and_a_sweep_as_a_whole(
     asked = scenario(
         compare={"collective.algorithm": ["ring", "tree"]}, sweep={"cluster.world_size": [2, 4]}, plots=plots
     )
-    drawn = [path.stem for path in draw(tmp_path, asked, outcomes(asked))]
+    drawn = [path.stem for path in draw(tmp_path, asked, outcomes(asked), svg=True)]
     assert drawn == names
     assert all(
         (tmp_path / "plots" / f"{name}{kind}").stat().st_size > 1000 for name in drawn for kind in (".png", ".svg")

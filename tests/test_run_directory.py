@@ -321,7 +321,9 @@ def test_two_hash_seeds_leave_equal_bytes_pictures_included(tmp_path: Path) -> N
     scenario = RING.replace("plots: []", "plots: [bandwidth_utilization, timeline, steps]")
     (tmp_path / "drawn.yaml").write_text(scenario, encoding="utf-8")
     for hash_seed in ("1", "4711"):
-        with started(tmp_path, "run", "drawn.yaml", "--out", hash_seed, "--trace", hash_seed=hash_seed) as process:
+        with started(
+            tmp_path, "run", "drawn.yaml", "--out", hash_seed, "--trace", "--svg", hash_seed=hash_seed
+        ) as process:
             process.communicate(timeout=120)
         assert process.returncode == 0
     one, other = contents(tmp_path / "1"), contents(tmp_path / "4711")

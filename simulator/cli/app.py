@@ -43,6 +43,8 @@ Cache = Annotated[
     ),
 ]
 
+Svg = Annotated[bool, typer.Option("--svg", help="Write pictures as SVG too.")]
+
 
 @app.callback(invoke_without_command=True)
 def options(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
@@ -64,6 +66,7 @@ def run(
     ranks: Ranks = None,
     parquet: Parquet = False,
     cache: Cache = None,
+    svg: Svg = False,
 ) -> None:
     """Play a scenario, compare and sweep multiplied out."""
     from simulator.cli.play import PlayOptions, play
@@ -71,7 +74,7 @@ def run(
     from simulator.sweeps.sweep import Backend
 
     kept, backend = as_ranks(ranks), Backend(cache=cache)
-    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend))
+    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg))
 
 
 @app.command()
@@ -88,6 +91,7 @@ def sweep(
     ranks: Ranks = None,
     parquet: Parquet = False,
     cache: Cache = None,
+    svg: Svg = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine; one a core otherwise.")] = None,
     scheduler: Annotated[
         str | None,
@@ -107,7 +111,8 @@ def sweep(
     from simulator.sweeps.sweep import Backend
 
     backend = Backend(jobs, scheduler, cache, pool)
-    options = PlayOptions(out, as_json, engine, transfers, trace, as_ranks(ranks), parquet, backend, resume, axes=True)
+    kept = as_ranks(ranks)
+    options = PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, resume, axes=True, svg=svg)
     play(scenario, settings or [], options)
 
 

@@ -45,10 +45,13 @@ class PlayOptions:
     backend: Backend = field(default_factory=Backend)
     resume: bool = False
     axes: bool = False
+    svg: bool = False
 
     def check(self) -> None:
         """Refuse what does not go together, or is not installed, before anything is played."""
         self.backend.check()
+        if self.svg and self.as_json:
+            raise ScenarioError("--svg: goes without --json, which draws nothing; leave one of the two out")
         if self.parquet:
             require_package("--parquet", "pyarrow", "parquet")
         left = {"--transfers": self.transfers, "--trace": self.trace, "--ranks": self.ranks is not None}
@@ -73,7 +76,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         with _cleaning_up(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
         run_directory.finish(folder, scenario, ordered, time.perf_counter() - began, parquet=options.parquet)
-    pictures = _pictures(folder, scenario, ordered)
+    pictures = [] if options.as_json else _pictures(folder, scenario, ordered, svg=options.svg)
     _print_results(scenario, ordered, folder, pictures, as_json=options.as_json)
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
@@ -184,13 +187,13 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
         raise
 
 
-def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome]) -> list[Path]:
+def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome], *, svg: bool) -> list[Path]:
     if not scenario.plots:
         return []
     from simulator.results.pictures import draw
 
     try:
-        return draw(folder, scenario, outcomes)
+        return draw(folder, scenario, outcomes, svg=svg)
     except INTERRUPTIONS as error:
         typer.echo(f"{word(error)} while drawing; the results are in {folder}", err=True)
         raise typer.Exit(exit_code(error)) from None

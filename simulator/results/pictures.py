@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw(folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Path]:
+def draw(folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome], *, svg: bool = False) -> list[Path]:
     """Draw what the scenario asks for into folder/plots; the PNG files, in order."""
     from simulator.report.plots import style
 
-    pngs = []
-    for name, figure in _figures(scenario, outcomes):
-        png, _ = style.save(figure, folder / "plots", name)
-        pngs.append(png)
-    return pngs
+    figures = _figures(scenario, outcomes)
+    return [style.save(figure, folder / "plots", name, svg=svg) for name, figure in figures]
 
 
 def _figures(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Iterator[tuple[str, Figure]]:

@@ -294,9 +294,9 @@ def test_usual_categories_have_the_same_colour_in_any_company() -> None:
 def test_the_figure_shows_peak_capacity_and_what_is_held_then(tmp_path: Path) -> None:
     drawn = plot_memory.over_time(STAIRS, 8 * GIB, end=0.5, reserved=[(0.0, 2 * GIB), (0.1, 7 * GIB)])
     assert {"peak 6 GiB", "capacity 8 GiB", "activations  4 GiB", "gradients  0 B", "reserved"} <= texts(drawn)
-    png, svg = style.save(drawn, tmp_path, "memory")
+    png = style.save(drawn, tmp_path, "memory", svg=True)
     assert png.stat().st_size > 10_000
-    assert svg.stat().st_size > 5_000
+    assert png.with_suffix(".svg").stat().st_size > 5_000
 
 
 def test_a_capacity_far_above_is_told_instead_of_drawn() -> None:
@@ -360,7 +360,7 @@ def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> Non
     assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["ddp", "zero1", "zero2", "zero3"]
     assert [label.get_text() for label in drawn.legends[0].get_texts()] == ["optimizer", "gradients", "parameters"]
     assert {"128 GiB, over", "44 GiB", "16 GiB", "96", "capacity 80 GiB"} <= texts(drawn)
-    png, _ = style.save(drawn, tmp_path, "peaks")
+    png = style.save(drawn, tmp_path, "peaks")
     assert png.stat().st_size > 10_000
     assert "capacity 80 GiB" not in texts(plot_memory_peaks.composition(STAGES))
     far = plot_memory_peaks.composition(STAGES[3:], 80 * GIB)

@@ -81,6 +81,8 @@ def test_a_figure_is_saved_twice_with_equal_bytes(tmp_path: Path) -> None:
     for name, drawn in figures().items():
         if name in ("steps 2", "steps 16"):
             continue
-        first = [path.read_bytes() for path in style.save(drawn, tmp_path, name)]
-        again = [path.read_bytes() for path in style.save(drawn, tmp_path, name)]
-        assert first == again, name
+        saved = [style.save(drawn, tmp_path, name, svg=svg).read_bytes() for svg in (False, True, True)]
+        first = (tmp_path / f"{name}.svg").read_bytes()
+        style.save(drawn, tmp_path, name, svg=True)
+        assert saved[0] == saved[1] == saved[2], name
+        assert first == (tmp_path / f"{name}.svg").read_bytes(), name

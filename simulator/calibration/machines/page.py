@@ -45,7 +45,7 @@ def write(folder: Path) -> None:
     played = {name: _played(sweeps[name]) for name in FITTED}
     rows = {name: fit_rows for name, (_, fit_rows) in played.items()}
     fig = plot_measured.figure([_panel(name, sweeps[name], rows[name]) for name in FITTED], _finding(rows))
-    style.save(fig, folder / "images", "measured")
+    style.save(fig, folder / "images", "measured", svg=True)
     parts = [
         BEFORE,
         _constants({name: machine for name, (machine, _) in played.items()}),

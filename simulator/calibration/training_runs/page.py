@@ -37,7 +37,7 @@ def write(folder: Path, jobs: int = 2) -> None:
     outcomes = play_rows(measured(), known, jobs)
     fit_system = fitted_system(outcomes, known["llm_foundry"])
     fig = plot_validation.figure(_groups(outcomes), _finding(outcomes))
-    style.save(fig, folder / "images", "validation")
+    style.save(fig, folder / "images", "validation", svg=True)
     memory = tables.memory(outcomes, "torchtitan")
     other = tables.memory(outcomes, "nanotron")
     parts = [

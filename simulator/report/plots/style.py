@@ -173,8 +173,8 @@ def text_on(colour: str) -> str:
     return BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#FFFFFF"
 
 
-def save(figure: Figure, folder: Path | str, name: str) -> tuple[Path, Path]:
-    """Write a figure as NAME.png (150 dpi) and NAME.svg, equal bytes for equal figures.
+def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) -> Path:
+    """Write a figure as NAME.png (150 dpi), and as NAME.svg where that is asked for; equal bytes for equal figures.
 
     Parameters
     ----------
@@ -183,19 +183,24 @@ def save(figure: Figure, folder: Path | str, name: str) -> tuple[Path, Path]:
         Made where it does not exist.
     name : str
         Without suffix.
+    svg : bool
 
     Returns
     -------
-    tuple of two Path
-        The PNG and the SVG.
+    Path
+        The PNG.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    png, svg = target / f"{name}.png", target / f"{name}.svg"
+    png = target / f"{name}.png"
     with applied():
+        # The canvas draws once; `Figure.savefig` would draw twice, to ask for the size of what it draws.
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.print_png(png, metadata={"Software": None})
         # Arranged once and for all: each further pass would move things by a hair, and the bytes with them.
-        figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        figure.savefig(png, dpi=_DPI, metadata={"Software": None})
-        figure.savefig(svg, dpi=_DPI, metadata={"Date": None, "Creator": None})
-    return png, svg
+        if svg:
+            figure.savefig(target / f"{name}.svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
+    return png
