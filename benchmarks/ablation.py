@@ -1,0 +1,165 @@
+"""What each mechanism of the compiled engine is worth: every job with all of them, and without one at a time.
+
+`python -m benchmarks.ablation` prints the table of docs/speed.md. A mechanism is whatever is not simply following
+transfers by a clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from benchmarks import scale
+from simulator.engine import collective_routing, link_pruning
+from simulator.engine.compiled import engine, library, playable
+from simulator.engine.jitter import Jitter
+from simulator.playing.scenario_cluster import build_cluster
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.step.plan import plan_step
+
+# Who takes longer is not waited for [s].
+MOST: Final = 30.0
+
+
+def _job(world_size: int, topology: Any, model: str = "llama3_8b", **training: Any) -> dict[str, Any]:
+    step = {"model": model, "seq_len": 2048, "sharding": "zero3", "activation_checkpointing": "full", **training}
+    return {"name": "x", "cluster": {"topology": topology, "world_size": world_size}, "training": step}
+
+
+def _noisy(world_size: int, **jitter: float) -> dict[str, Any]:
+    job = _job(world_size, "dgx_h100", collectives="played")
+    return job | {"cluster": job["cluster"] | {"jitter": jitter}}
+
+
+_SHARDED_8: Final[dict[str, Any]] = {"strategy": "zero3", "shard_size": 8}
+# A ring all-reduce of 4 Mi elements, every hop with a latency and a rate of its own.
+_RING: Final = "a ring over 65,536 unlike hops"
+JOBS: Final[dict[str, dict[str, Any]]] = {
+    "8B, 64 H100, all played": _job(64, "dgx_h100", collectives="played"),
+    "8B, 256 on a dragonfly": _job(256, "dragonfly", collectives="played"),
+    "8B, 64 on a torus_3d, shards of 16": _job(64, "torus_3d", sharding={"strategy": "zero3", "shard_size": 16}),
+    "8B, 2,048 on a star, shards of 8": _job(2048, "star_100g", sharding=_SHARDED_8),
+    "8B, 512 H100, ddp over two levels": _job(512, "dgx_h100", sharding="ddp"),
+    "8B, 256 H100, kernels and latencies drawn": _noisy(256, compute=0.05, latency=0.1),
+    "8B, 1,024 H100, kernels drawn": _noisy(1024, compute=0.05),
+    "70B, 2,048 H100, shards of 64": _job(2048, "dgx_h100", "llama3_70b", sharding=_SHARDED_8 | {"shard_size": 64}),
+}
+
+
+def _compiled(setting: str) -> Iterator[Any]:
+    """The core with one of its constants set otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "core.so"
+        source = str(library.sources()[0].parent / "core.c")
+        command = [*library._compiler(), *library._FLAGS, f"-D{setting}", source, "-o", str(made), "-lm"]
+        subprocess.run(command, check=True, capture_output=True)
+        core = library._typed(ctypes.CDLL(str(made)))
+    yield patch.object(library, "load", lambda: core)
+
+
+def _without_recurrences() -> Iterator[Any]:
+    """Rings are computed round by round."""
+    return _compiled("SOLVE_FROM=INT64_MAX")
+
+
+def _all_shares() -> Iterator[Any]:
+    """Every change opens the rates of all flows on the links that it reaches."""
+    return _compiled("MOST_ROUNDS=0")
+
+
+def _followed() -> Iterator[Any]:
+    """Everything by the clock."""
+    yield patch.object(playable, "may_be_in_order", lambda _: False)
+    yield patch("simulator.engine.compiled.quotient.may_be_in_order", lambda _: False)
+
+
+def _without_lanes() -> Iterator[Any]:
+    """Whatever takes the same link may meet there."""
+
+    def lanes(_: Any, potential: Any, contends: Any, __: Any) -> Any:
+        return dict.fromkeys(contends, (-1, False))
+
+    yield patch.object(collective_routing._CollectiveRouter, "_lanes", lanes)
+
+
+def _all_links() -> Iterator[Any]:
+    """Every link is watched."""
+    yield patch.object(collective_routing, "prune_links", lambda every, _: link_pruning.all_links(every))
+
+
+def _all_ranks() -> Iterator[Any]:
+    """Nobody stands for anybody."""
+    yield patch.dict(engine.execute.__kwdefaults__, reduced_from=sys.maxsize)
+
+
+MECHANISMS: Final[dict[str, Callable[[], Iterator[Any]]]] = {
+    "all": lambda: iter(()),
+    "without closed recurrences": _without_recurrences,
+    "without play in order": _followed,
+    "without one of each class": _all_ranks,
+    "without lanes": _without_lanes,
+    "without link pruning": _all_links,
+    "without incremental shares": _all_shares,
+}
+
+
+def seconds(job: str, mechanism: str) -> float | None:
+    """CPU time of routing and playing, in a process of its own [s]; None where it takes more than is waited for."""
+    command = [sys.executable, "-m", "benchmarks.ablation", job, mechanism]
+    try:
+        told = subprocess.run(
+            command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True, timeout=MOST + 10
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return None
+    return float(json.loads(told))
+
+
+def _played(job: str, mechanism: str) -> float:
+    play = partial(scale.play, scale.ring(65_536, 2**22)) if job == _RING else _step(JOBS[job])
+    with ExitStack() as stack:
+        for changed in MECHANISMS[mechanism]():
+            stack.enter_context(changed)
+        began = time.process_time()
+        play()
+        return time.process_time() - began
+
+
+def _step(job: dict[str, Any]) -> Callable[[], Any]:
+    """A planned step, to be routed and played."""
+    scenario = load_scenario(job)
+    cluster = build_cluster(scenario)
+    drawn = scenario.cluster.jitter
+    jitter = Jitter(drawn.compute, drawn.latency, scenario.seed)
+    if scenario.training is None:
+        raise ValueError("a job trains")
+    step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+    program = plan_step(cluster, step, steady=not (jitter.compute or jitter.latency)).program
+    return partial(engine.execute, program, cluster, jitter=jitter, limit_memory=False, keep=(0,))
+
+
+def table() -> str:
+    """In Markdown: a row a job, a column for each mechanism left out [s]."""
+    rows = [f"| job | {' | '.join(MECHANISMS)} |", "|---" * (len(MECHANISMS) + 1) + "|"]
+    for job in (*JOBS, _RING):
+        cells = [seconds(job, mechanism) for mechanism in MECHANISMS]
+        rows.append(f"| {job} | {' | '.join(f'over {MOST:.0f}' if c is None else f'{c:.3g}' for c in cells)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        sys.stdout.write(json.dumps(_played(*sys.argv[1:])))
+    else:
+        sys.stdout.write(table() + "\n")
