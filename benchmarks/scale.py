@@ -20,8 +20,9 @@ from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.core import Times, run
+from simulator.engine.compiled.operation_lists import Lists
 from simulator.engine.compiled.playable import PlayableMaker
-from simulator.engine.compiled.problem import Lists, problem_of
+from simulator.engine.compiled.problem import problem_of
 from simulator.engine.jitter import Jitter
 from simulator.records.program import Collective
 

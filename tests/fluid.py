@@ -15,8 +15,9 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.clock import Clock
 from simulator.engine.compiled.core import run
+from simulator.engine.compiled.operation_lists import Lists
 from simulator.engine.compiled.playable import Playable
-from simulator.engine.compiled.problem import Lists, problem_of
+from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.fabric import Fabric, Flow
 from simulator.engine.jitter import Jitter

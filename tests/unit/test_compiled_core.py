@@ -14,7 +14,7 @@ from simulator.basics import tolerances
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
-from simulator.engine.compiled import core, problem
+from simulator.engine.compiled import core, fields
 from simulator.engine.compiled.core import NO_MEMORY, PLAYED, STUCK, run
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.library import build as build_library
@@ -27,7 +27,7 @@ from tests.engines import farthest
 from tests.playing import planned, star
 
 NEVER = 2**62
-FOLDER = Path(problem.__file__).parent
+FOLDER = Path(fields.__file__).parent
 
 
 def members(text: str, struct: str) -> list[str]:
@@ -41,13 +41,13 @@ def members(text: str, struct: str) -> list[str]:
 
 def test_both_sides_know_the_same_fields() -> None:
     header = (FOLDER / "problem.h").read_text()
-    assert members(header, "Problem") == list(problem.FIELDS)
-    assert members(header, "Result") == [name for name, _ in problem.ResultStruct._fields_]
+    assert members(header, "Problem") == list(fields.FIELDS)
+    assert members(header, "Result") == [name for name, _ in fields.ResultStruct._fields_]
     assert "enum OpKind { KERNEL, COLLECTIVE, MEMORY }" in header
-    assert (problem.KERNEL, problem.COLLECTIVE, problem.MEMORY) == (0, 1, 2)
+    assert (fields.KERNEL, fields.COLLECTIVE, fields.MEMORY) == (0, 1, 2)
     for name, value in (("ON_GPU", 1), ("TAKES_SMS", 2), ("TOGETHER", 1), ("IN_ORDER", 2)):
         assert f"{name} = {value}" in header
-        assert getattr(problem, name) == value
+        assert getattr(fields, name) == value
     for name, value in (("PLAYED", PLAYED), ("NO_MEMORY", NO_MEMORY), ("STUCK", STUCK)):
         assert f"{name} = {value}" in header
 

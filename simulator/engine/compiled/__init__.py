@@ -7,11 +7,12 @@ From a Program to a Timeline
 1.  `prepared` routes the collectives and, in large programs, asks `quotient` what stands for what. `partition` finds
     ranks, rows and links that behave alike by colour refinement (`colours`); `quotient` writes one of each down.
 2.  `rows` writes a schedule's rounds down once, however often they are repeated; `shape` numbers them. `playable` puts
-    rows, bytes and routes together, and `problem` writes all of it into flat arrays, as problem.h explains them.
-3.  `core` calls the C library that `library` has built. core.c plays the ranks' streams, kernels and collectives by the
-    clock of clock.h; fabric.h shares links among flows; noise.h draws.
-4.  A collective that meets no other on its links needs no clock: core.c computes its transfers in their order when the
-    last rank has come, and follows it from the moment in which another one comes to its links. Rings of very many
+    rows, bytes and routes together. `problem` writes all of it into the flat arrays that problem.h explains
+    (`operation_lists`, `instances`); `fields` has their names and types, `columns` puts them together.
+3.  `core` calls the C library that `library` has built. core.c has the loop; streams.h plays streams and kernels,
+    followed.h collectives by the clock of clock.h; fabric.h shares links among flows; noise.h draws.
+4.  A collective that meets no other on its links needs no clock: in_order.h computes its transfers in their order when
+    the last rank has come, and hands it to the clock as soon as another one comes to its links. Rings of very many
     rounds have closed recurrences (recurrence.h).
 5.  `timeline` writes the Timeline; `busiest_link` finds the bottleneck where there are too many transfers to book every
     link; `stuck` says who waits for whom where a program cannot go on.

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.engine.compiled import library
-from simulator.engine.compiled.problem import Problem, ProblemStruct, ResultStruct
+from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct
 from simulator.engine.progress import tell
 from simulator.errors import SimulationError
 

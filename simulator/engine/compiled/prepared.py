@@ -15,8 +15,10 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
+from simulator.engine.compiled.fields import Problem
+from simulator.engine.compiled.operation_lists import Lists
 from simulator.engine.compiled.playable import Playable, PlayableMaker
-from simulator.engine.compiled.problem import Lists, Problem, problem_of
+from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry, reduced_rows
 from simulator.engine.jitter import Jitter
 from simulator.engine.progress import stage

@@ -1,4 +1,4 @@
-/* What the core plays and what it gives back: flat arrays, filled in by problem.py, whose fields have the same names.
+/* What the core plays and what it gives back: flat arrays, filled in by problem.py; fields.py has the same names.
  *
  * Times are in seconds, sizes in bytes, rates in bytes per second. "Rows" are the transfers of a schedule's rounds, a
  * repeated round written once; a transfer is a row and a repetition. A gate is a row without a route: it ends in the

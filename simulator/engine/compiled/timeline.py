@@ -14,8 +14,8 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.core import Times, run
+from simulator.engine.compiled.fields import MEMORY, Problem
 from simulator.engine.compiled.prepared import Prepared
-from simulator.engine.compiled.problem import MEMORY, Problem
 from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
 from simulator.records.later import AllRanks, Later, LaterByRank
 from simulator.records.program import Collective, Compute

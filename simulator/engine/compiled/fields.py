@@ -1,0 +1,115 @@
+"""The structs of `problem.h`, whose fields have the same names, and the arrays that fill them.
+
+Rule: knows names and types, and nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.basics.arrays import Ints
+
+KERNEL, COLLECTIVE, MEMORY = range(3)
+ON_GPU, TAKES_SMS = 1, 2
+TOGETHER, IN_ORDER = 1, 2
+
+
+_INT32: Final = "int32"
+_INT64: Final = "int64"
+_BYTE: Final = "uint8"
+_FLOAT: Final = "float64"
+# Every field of the C struct in its order, with the kind of number or what its entries are.
+FIELDS: Final[dict[str, Any]] = {
+    "links": int, "capacity": _FLOAT,
+    "ranks": int, "list_of": _INT32, "speed": _FLOAT, "out_begin": _INT64,
+    "list_begin": _INT64, "stream_begin": _INT64, "queue_begin": _INT64, "queue": _INT32,
+    "op_kind": _BYTE, "op_flags": _BYTE, "op_stream": _INT32, "op_alone": _FLOAT, "op_contended": _FLOAT,
+    "after_begin": _INT64, "after": _INT32, "op_instance": _INT32, "op_member": _INT32,
+    "member_group": _INT32, "member_place": _INT32,
+    "instances": int, "shape": _INT32, "sizes": _INT32, "routing": _INT32, "group": _INT32, "flags": _BYTE,
+    "startup": _FLOAT, "duration": _FLOAT, "noise_number": _INT32, "lane": _INT32, "log_begin": _INT64,
+    "group_begin": _INT64, "group_rank": _INT32,
+    "participants": _INT32, "shape_transfers": _INT64, "shape_slots": _INT64, "shape_row": _INT64,
+    "initial_begin": _INT64, "initial_list": _INT64, "initial": _INT32,
+    "row_src": _INT32, "row_dst": _INT32, "row_route": _INT32, "row_base": _INT64, "row_stride": _INT64,
+    "row_log": _INT64, "row_log_stride": _INT64, "row_slot": _INT64, "row_slot_stride": _INT64,
+    "row_times": _INT32, "row_waits": _INT32, "row_follows": _BYTE, "row_next": _INT32, "row_next_shift": _INT32,
+    "row_exit": _INT32, "row_noise": _INT32, "row_noise_stride": _INT32,
+    "inner_begin": _INT64, "inner_row": _INT32, "inner_shift": _INT32,
+    "outer_begin": _INT64, "outer_at": _INT32, "outer_row": _INT32, "outer_times": _INT32,
+    "shape_part": _INT64, "part_row": _INT32, "part_rows": _INT32, "part_times": _INT32, "part_ring": _BYTE,
+    "part_moves": _BYTE, "ring_behind": _INT32,
+    "size_begin": _INT64, "size_steady": _BYTE, "nbytes": _FLOAT,
+    "routing_route": _INT64, "route_latency": _FLOAT, "route_rate": _FLOAT, "route_capped": _BYTE,
+    "route_tapped": _BYTE, "route_begin": _INT64, "route_link": _INT32, "route_weight": _FLOAT, "longest_route": int,
+    "busy_begin": _INT64, "busy_link": _INT32,
+    "noise_compute": _FLOAT, "noise_latency": _FLOAT, "seed": int, "noise_rank": _INT64,
+}  # fmt: skip
+
+
+def _c_type(kind: Any) -> Any:
+    return {int: ctypes.c_int64, float: ctypes.c_double}.get(kind, ctypes.c_void_p if isinstance(kind, str) else kind)
+
+
+class ProblemStruct(ctypes.Structure):
+    """`Problem` of problem.h."""
+
+    _fields_ = [(name, _c_type(kind)) for name, kind in FIELDS.items()]
+
+
+class ResultStruct(ctypes.Structure):
+    """`Result` of problem.h."""
+
+    _fields_ = [
+        ("start", ctypes.c_void_p), ("end", ctypes.c_void_p),
+        ("enter", ctypes.c_void_p), ("through", ctypes.c_void_p),
+        ("tap", ctypes.c_void_p), ("taps", ctypes.c_int64), ("tap_room", ctypes.c_int64),
+        ("events", ctypes.c_int64), ("followed", ctypes.c_int64), ("in_order", ctypes.c_int64),
+        ("ended", ctypes.c_int64), ("now", ctypes.c_double), ("stop", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What the core is given.
+
+    Attributes
+    ----------
+    values : mapping of str to array or number
+        By field of problem.h.
+    out_begin : int array, shape (ranks,)
+        Where a rank's operations begin among the results.
+    operations : int
+        Of all ranks.
+    logged : int
+        Transfers whose times are kept.
+    """
+
+    values: Mapping[str, Any]
+    out_begin: Ints
+    operations: int
+    logged: int
+
+    @property
+    def transfers(self) -> int:
+        """How many are played at most, gates among them."""
+        shape = self.values["shape"]
+        return int(self.values["shape_transfers"][shape[shape >= 0]].sum())
+
+    def struct(self) -> ProblemStruct:
+        """The C struct; the arrays must outlive it."""
+        struct = ProblemStruct()
+        for name, value in self.values.items():
+            setattr(struct, name, value.ctypes.data if isinstance(value, np.ndarray) else value)
+        return struct
+
+
+def as_field(name: str, values: Any) -> npt.NDArray[Any]:
+    """Values in the type of a field, one behind the other in memory."""
+    return np.ascontiguousarray(values, dtype=FIELDS[name])

@@ -1,0 +1,430 @@
+/* A collective that is alone on its links needs no clock: when its last rank has come, its transfers are computed in the
+ * order of their numbers. If another comes to its links meanwhile, it is handed over to the clock as it is then. */
+#ifndef IN_ORDER_H
+#define IN_ORDER_H
+#include "followed.h"
+#include "recurrence.h"
+
+static double max2(double a, double b) { return a > b ? a : b; }
+
+typedef struct {
+    double *ready, *free_at; /* by slot: when all that a transfer waits for has ended, and the one before it */
+    double *done;            /* by participant: when its last transfer has ended */
+    int following;           /* whether transfers are handed over to the clock */
+} InOrder;
+
+static void see_through(Play *play, int64_t instance, InOrder *slots, int32_t row, int32_t repetition, double end) {
+    const Problem *p = play->p;
+    int64_t first_row = p->shape_row[p->shape[instance]];
+    int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];
+    if (p->row_route[row] >= 0) {
+        if (next >= 0 && later < p->row_times[row]) {
+            int64_t to = first_row + next;
+            slots->free_at[p->row_slot[to] + later * p->row_slot_stride[to]] = end;
+        } else if (p->row_exit[row] >= 0) {
+            slots->free_at[p->row_slot[first_row + p->row_exit[row]]] = end;
+        }
+    }
+    for (int64_t k = p->inner_begin[row]; k < p->inner_begin[row + 1]; k++) {
+        int64_t to = first_row + p->inner_row[k];
+        later = repetition + p->inner_shift[k];
+        if (later < 0 || later >= p->row_times[row]) continue;
+        double *ready = &slots->ready[p->row_slot[to] + later * p->row_slot_stride[to]];
+        *ready = max2(*ready, end);
+    }
+    for (int64_t k = p->outer_begin[row]; k < p->outer_begin[row + 1]; k++) {
+        if (p->outer_at[k] != repetition) continue;
+        int64_t to = first_row + p->outer_row[k];
+        double *ready = &slots->ready[p->row_slot[to] + p->outer_times[k] * p->row_slot_stride[to]];
+        *ready = max2(*ready, end);
+    }
+}
+
+/* Hand a transfer over to the clock as it is now: through, on its way, or still waiting. What it waits for came before
+ * it in the order, so `pending` and `ready` are what followed ends have left of them. */
+static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetition, double enter, double end) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int64_t first_row = p->shape_row[p->shape[instance]], number = p->row_base[row] + repetition * p->row_stride[row];
+    int gate = p->row_route[row] < 0;
+    if (live->pending[number]) return;
+    if (end > play->clock.now) {
+        if (gate) return;
+        int32_t src = p->row_src[row], dst = p->row_dst[row];
+        int initial = !p->row_waits[row] && !p->row_follows[row] && repetition == 0;
+        int32_t starter = src < group_size(p, instance) ? src : dst;
+        if (initial && live->started[starter] == INFINITY) return; /* starts when its rank comes */
+        if (enter == INFINITY) {
+            start_transfer(play, instance, row, repetition, live->ready[number]);
+            return;
+        }
+        int32_t made = new_flow(&play->fabric);
+        if (play->fabric.broken) return;
+        Flow *flow = &play->fabric.flows[made];
+        flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+        flow->enter = enter;
+        flow->nbytes = bytes_of(p, instance, row, repetition);
+        flow->row = row;
+        flow->repetition = repetition;
+        flow->instance = (int32_t)instance;
+        if (enter > play->clock.now)
+            launch(&play->fabric, made);
+        else /* others of its own may be on its links, which are wide enough for all of them */
+            come_in(&play->fabric, made, (end - play->clock.now) * p->route_rate[flow->route]);
+        return;
+    }
+    int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];
+    if (!gate && next >= 0 && later < p->row_times[row])
+        live->pending[p->row_base[first_row + next] + later * p->row_stride[first_row + next]]--;
+    else if (!gate && p->row_exit[row] >= 0)
+        live->pending[p->row_base[first_row + p->row_exit[row]]]--;
+    for (int64_t k = p->inner_begin[row]; k < p->inner_begin[row + 1]; k++) {
+        int64_t to = first_row + p->inner_row[k];
+        later = repetition + p->inner_shift[k];
+        if (later < 0 || later >= p->row_times[row]) continue;
+        number = p->row_base[to] + later * p->row_stride[to];
+        live->pending[number]--;
+        live->ready[number] = max2(live->ready[number], end);
+    }
+    for (int64_t k = p->outer_begin[row]; k < p->outer_begin[row + 1]; k++) {
+        if (p->outer_at[k] != repetition) continue;
+        int64_t to = first_row + p->outer_row[k];
+        number = p->row_base[to] + p->outer_times[k] * p->row_stride[to];
+        live->pending[number]--;
+        live->ready[number] = max2(live->ready[number], end);
+    }
+    if (gate || repetition < p->row_times[row] - 1) return;
+    live->to_end[p->row_src[row]]--;
+    live->to_end[p->row_dst[row]]--;
+}
+
+/* When a transfer enters its links, by the rule of transfers (records/transfer_rule.py). */
+static double enters(Play *play, int64_t instance, int32_t row, int32_t repetition, double ready, double free_at) {
+    const Problem *p = play->p;
+    const Live *live = play->live[instance];
+    int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    ready = max2(ready, max2(live->started[p->row_src[row]], live->started[p->row_dst[row]]));
+    return max2(ready + latency_of(play, live, route, row, repetition), free_at);
+}
+
+static double takes_alone(const Play *play, int64_t instance, int32_t row, int32_t repetition) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    return bytes_of(p, instance, row, repetition) / p->route_rate[route];
+}
+
+/* One transfer, noted or handed over to the clock: returns its end. */
+static double in_order(
+    Play *play, int64_t instance, const InOrder *slots, int32_t row, int32_t repetition, double ready, double free_at) {
+    const Problem *p = play->p;
+    if (p->row_route[row] < 0) {
+        if (slots->following) hand_over(play, instance, row, repetition, ready, ready);
+        return ready;
+    }
+    double enter = enters(play, instance, row, repetition, ready, free_at);
+    double end = enter + takes_alone(play, instance, row, repetition);
+    if (slots->following) {
+        hand_over(play, instance, row, repetition, enter, end);
+        return end;
+    }
+    keep(play, instance, p->routing_route[p->routing[instance]] + p->row_route[row], row, repetition, enter, end);
+    play->out->in_order++;
+    return end;
+}
+
+/* Whether a ring's rows need nothing but the closed rule: no noise, no log, and sizes that do not change. */
+static int is_plain(const Play *play, int64_t instance, const InOrder *slots) {
+    const Problem *p = play->p;
+    return !slots->following && !play->live[instance]->noise && p->log_begin[instance] < 0;
+}
+
+static int is_tapped(const Play *play, int64_t instance, int64_t row, int32_t rows) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]];
+    for (int32_t k = 0; k < rows; k++)
+        if (p->route_tapped[route + p->row_route[row + k]]) return 1;
+    return 0;
+}
+
+/* Rows in the order of their rings, each behind the one whose chunk it hands on, and where each ring begins. Returns
+ * how many rings there are; 0 where several rows hand on what one brought, as rows that stand for classes may. */
+static int32_t ring_order(const int32_t *behind, int32_t rows, int32_t *order, int32_t *begin, int32_t *after) {
+    for (int32_t k = 0; k < rows; k++) after[k] = -1;
+    for (int32_t k = 0; k < rows; k++) {
+        if (after[behind[k]] >= 0) return 0;
+        after[behind[k]] = k;
+    }
+    int32_t rings = 0, count = 0;
+    for (int32_t first = 0; first < rows; first++) {
+        if (after[first] < 0) continue;
+        begin[rings++] = count;
+        for (int32_t k = first; after[k] >= 0;) {
+            int32_t next = after[k];
+            order[count++] = k;
+            after[k] = -1;
+            k = next;
+        }
+    }
+    begin[rings] = count;
+    return rings;
+}
+
+/* Rounds of fewer transfers are followed, at 0.5 ns each, and end as events do to the bit. */
+#ifndef SOLVE_FROM /* benchmarks/ablation.py sets it out of reach */
+#define SOLVE_FROM 200000
+#endif
+
+/* The last repetition of a large ring by a closed recurrence; 0 where there is none, or where single transfers of it are
+ * asked for. `end` has the ends of the round before: of the ring's first repetition, or of the round it is joined to. */
+static int solved(Play *play, int64_t instance, const InOrder *slots, int64_t part, int64_t row, double *end) {
+    const Problem *p = play->p;
+    int32_t rows = p->part_rows[part], joined = p->part_ring[part] == 2, rounds = p->part_times[part] - !joined;
+    int64_t route = p->routing_route[p->routing[instance]], first_row = p->shape_row[p->shape[instance]];
+    int steady = p->size_steady[p->sizes[instance]];
+    if ((int64_t)rows * rounds < SOLVE_FROM || !is_plain(play, instance, slots)) return 0;
+    if (is_tapped(play, instance, row, rows) || (!steady && !p->part_moves[part])) return 0;
+    int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t)), *begin = order + rows, *behind = begin + rows + 1;
+    double *column = malloc((size_t)rows * 4 * sizeof(double));
+    int done = order && column;
+    for (int32_t k = 0; done && k < rows; k++) behind[k] = p->ring_behind[row + k] - (int32_t)(row - first_row);
+    int32_t rings = done ? ring_order(behind, rows, order, begin, behind + rows) : 0;
+    done = rings > 0;
+    for (int32_t number = 0; done && number < rings; number++) {
+        int32_t at = begin[number], hops = begin[number + 1] - at;
+        double *latency = column + rows, *takes = latency + rows, *nbytes = takes + rows;
+        RingHops ring = {hops, column + at, latency, takes, nbytes, p->route_rate[route + p->row_route[row + order[at]]]};
+        done = rounds >= hops - 2;
+        for (int32_t k = 0; k < hops; k++) {
+            int32_t own = (int32_t)row + order[at + k];
+            double rate = p->route_rate[route + p->row_route[own]];
+            latency[k] = p->route_latency[route + p->row_route[own]];
+            nbytes[k] = bytes_of(p, instance, own, !joined);
+            takes[k] = nbytes[k] / rate;
+            column[at + k] = end[order[at + k]];
+            done &= steady || rate == ring.rate;
+        }
+        done = done && (steady ? advance_even(&ring, rounds) : advance_uneven(&ring, rounds));
+    }
+    for (int32_t k = 0; done && k < rows; k++) end[order[k]] = column[k];
+    if (done) play->out->in_order += (int64_t)rows * rounds;
+    free(order);
+    free(column);
+    return done;
+}
+
+/* A repetition of one ring: each hop goes on with what the hop behind it brought. Four hops at a time where the processor
+ * can: it is told apart when the library is loaded. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx2", "default")))
+#endif
+void ring_turn(double *restrict then, const double *restrict now, const double *restrict latency,
+               const double *restrict takes, int32_t hops) {
+    then[0] = max2(now[hops - 1] + latency[0], now[0]) + takes[0];
+    for (int32_t k = 1; k < hops; k++) {
+        double come = now[k - 1] + latency[k];
+        then[k] = (come > now[k] ? come : now[k]) + takes[k];
+    }
+}
+
+/* A ring's rows in the order of its hops. */
+typedef struct {
+    const int32_t *row;  /* relative to the round's first row */
+    int32_t hops;
+    double *now, *then, *latency, *takes;
+} Ring;
+
+/* All repetitions of one ring after the first, which end at `now`. */
+static void go_round_ring(Play *play, int64_t instance, int64_t first, Ring ring, int32_t times, int32_t *tapped) {
+    const Problem *p = play->p;
+    int64_t route = p->routing_route[p->routing[instance]];
+    int32_t taps = 0;
+    for (int32_t k = 0; k < ring.hops; k++) {
+        int64_t own = first + ring.row[k];
+        ring.latency[k] = p->route_latency[route + p->row_route[own]];
+        ring.takes[k] = bytes_of(p, instance, (int32_t)own, 0) / p->route_rate[route + p->row_route[own]];
+        if (p->route_tapped[route + p->row_route[own]]) tapped[taps++] = k;
+    }
+    for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+        ring_turn(ring.then, ring.now, ring.latency, ring.takes, ring.hops);
+        for (int32_t i = 0; i < taps; i++) {
+            int32_t k = tapped[i];
+            double enter = max2(ring.now[k ? k - 1 : ring.hops - 1] + ring.latency[k], ring.now[k]);
+            int64_t own = first + ring.row[k];
+            keep(play, instance, route + p->row_route[own], (int32_t)own, repetition, enter, ring.then[k]);
+        }
+        double *swapped = ring.now;
+        ring.now = ring.then;
+        ring.then = swapped;
+    }
+    if (times % 2 == 0) memcpy(ring.then, ring.now, (size_t)ring.hops * sizeof(double)); /* where the caller looks */
+}
+
+/* Repetitions after the first, one ring after the other. Returns 0 where rows make no rings, or without memory. */
+static int go_plain(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    int64_t first_row = p->shape_row[p->shape[instance]];
+    int32_t *order = malloc(((size_t)rows * 4 + 2) * sizeof(int32_t)), *begin = order + rows, *after = begin + rows + 1;
+    double *now = malloc((size_t)rows * 4 * sizeof(double));
+    int32_t rings = 0;
+    if (order && now) {
+        int32_t *behind = after + rows;
+        for (int32_t k = 0; k < rows; k++) behind[k] = p->ring_behind[row + k] - (int32_t)(row - first_row);
+        rings = ring_order(behind, rows, order, begin, after);
+    }
+    for (int32_t number = 0; number < rings; number++) {
+        int32_t at = begin[number], hops = begin[number + 1] - at;
+        for (int32_t k = 0; k < hops; k++) now[k] = end[order[at + k]];
+        Ring ring = {order + at, hops, now, now + hops, now + 2 * hops, now + 3 * hops};
+        go_round_ring(play, instance, row, ring, times, after);
+        for (int32_t k = 0; k < hops; k++) end[order[at + k]] = now[k];
+    }
+    if (rings) play->out->in_order += (int64_t)rows * (times - 1);
+    free(order);
+    free(now);
+    return rings > 0;
+}
+
+static void set_waiting(const Play *play, Live *live, int64_t row, int32_t from, int32_t until);
+
+/* A ring's repetitions after the first, handed over to the clock. Most have ended when another collective comes to its
+ * links at last: what waits is written down for the others alone, for there may be a hundred million. */
+static void hand_over_round(Play *play, int64_t instance, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int32_t shift = (int32_t)(row - p->shape_row[p->shape[instance]]);
+    double *behind = malloc((size_t)rows * 2 * sizeof(double)), *enter = behind + rows;
+    if (!behind) play->broken = 1;
+    int handing = 0;
+    for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+        int ended = !handing && repetition < times - 1;
+        memcpy(behind, end, (size_t)rows * sizeof(double));
+        for (int32_t k = 0; k < rows; k++) {
+            int32_t own = (int32_t)(row + k);
+            enter[k] = enters(play, instance, own, repetition, behind[p->ring_behind[own] - shift], behind[k]);
+            end[k] = enter[k] + takes_alone(play, instance, own, repetition);
+            ended &= end[k] <= play->clock.now;
+        }
+        if (ended) continue;
+        for (int32_t k = 0; k < rows && !handing; k++) {
+            int64_t number = p->row_base[row + k] + repetition * p->row_stride[row + k];
+            double brought = behind[p->ring_behind[row + k] - shift];
+            set_waiting(play, live, row + k, repetition, times);
+            live->pending[number] -= (brought <= play->clock.now) + (behind[k] <= play->clock.now);
+            if (brought <= play->clock.now) live->ready[number] = brought;
+        }
+        handing = 1;
+        for (int32_t k = 0; k < rows; k++) hand_over(play, instance, (int32_t)(row + k), repetition, enter[k], end[k]);
+    }
+    free(behind);
+}
+
+/* Repetitions of a ring's round after the first; `end` holds the ends of the first, then of the last. */
+static void go_round(Play *play, int64_t instance, const InOrder *slots, int64_t row, int32_t rows, int32_t times, double *end) {
+    const Problem *p = play->p;
+    if (slots->following) {
+        hand_over_round(play, instance, row, rows, times, end);
+        return;
+    }
+    if (p->size_steady[p->sizes[instance]] && is_plain(play, instance, slots) &&
+        go_plain(play, instance, row, rows, times, end))
+        return;
+    int32_t shift = (int32_t)(row - p->shape_row[p->shape[instance]]);
+    double *behind = malloc((size_t)rows * sizeof(double));
+    if (!behind) play->broken = 1;
+    for (int32_t repetition = 1; repetition < times && !play->broken; repetition++) {
+        memcpy(behind, end, (size_t)rows * sizeof(double));
+        for (int32_t k = 0; k < rows; k++) {
+            double ready = behind[p->ring_behind[row + k] - shift];
+            end[k] = in_order(play, instance, slots, (int32_t)(row + k), repetition, ready, behind[k]);
+        }
+    }
+    free(behind);
+}
+
+/* All transfers of an instance in the order of their numbers: each comes after all that it waits for. */
+static void walk_in_order(Play *play, int64_t instance, InOrder *slots) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    int32_t shape = p->shape[instance], participants = p->participants[shape];
+    int64_t slot_count = p->shape_slots[shape];
+    double *end = NULL;
+    slots->ready = malloc((size_t)slot_count * sizeof(double) + 8);
+    slots->free_at = malloc((size_t)slot_count * sizeof(double) + 8);
+    if (!slots->ready || !slots->free_at) play->broken = 1;
+    for (int64_t i = 0; !play->broken && i < slot_count; i++) {
+        slots->ready[i] = live->first_reach;
+        slots->free_at[i] = -INFINITY;
+    }
+    for (int32_t i = 0; i < participants; i++) slots->done[i] = live->started[i];
+    for (int64_t part = p->shape_part[shape]; !play->broken && part < p->shape_part[shape + 1]; part++) {
+        int32_t rows = p->part_rows[part], times = p->part_times[part];
+        int64_t row = p->shape_row[shape] + p->part_row[part];
+        int ring = p->part_ring[part];
+        end = grown(end, rows, sizeof(double), &play->broken);
+        int done = !play->broken && ring == 2 && solved(play, instance, slots, part, row, end);
+        for (int32_t repetition = 0; repetition < (ring ? 1 : times) && !done && !play->broken; repetition++)
+            for (int32_t k = 0; k < rows; k++) {
+                int64_t slot = p->row_slot[row + k] + repetition * p->row_slot_stride[row + k];
+                end[k] = in_order(play, instance, slots, (int32_t)(row + k), repetition, slots->ready[slot], slots->free_at[slot]);
+                if (!ring) see_through(play, instance, slots, (int32_t)(row + k), repetition, end[k]);
+            }
+        if (ring == 1) done = !play->broken && solved(play, instance, slots, part, row, end);
+        if (ring && !done && !play->broken) go_round(play, instance, slots, row, rows, times, end);
+        for (int32_t k = 0; k < rows && ring && !play->broken; k++)
+            see_through(play, instance, slots, (int32_t)(row + k), times - 1, end[k]);
+        for (int32_t k = 0; k < rows && !play->broken; k++) {
+            if (p->row_route[row + k] < 0) continue;
+            double *src = &slots->done[p->row_src[row + k]], *dst = &slots->done[p->row_dst[row + k]];
+            *src = max2(*src, end[k]);
+            *dst = max2(*dst, end[k]);
+        }
+    }
+    free(slots->ready);
+    free(slots->free_at);
+    free(end);
+}
+
+static void play_in_order(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8)};
+    if (!slots.done) {
+        play->broken = 1;
+        return;
+    }
+    walk_in_order(play, instance, &slots);
+    for (int32_t i = 0; !play->broken && i < group_size(p, instance); i++) {
+        /* Whoever could be done before the last has come should have been followed. */
+        if (slots.done[i] < play->clock.now) play->out_of_order = 1;
+        happen(play, slots.done[i], RANK_DONE, (int32_t)instance, i, play->live[instance]->version);
+    }
+    free(slots.done);
+}
+
+static void open_transfers(Play *play, int64_t instance, Live *live, int computed);
+
+/* From now on an instance that was computed, or was to be, is followed by the clock. */
+static void follow(Play *play, int64_t instance) {
+    const Problem *p = play->p;
+    Live *live = play->live[instance];
+    Result *out = play->out;
+    live->followed = 1;
+    live->version++;
+    open_transfers(play, instance, live, 1);
+    InOrder slots = {.done = malloc((size_t)p->participants[p->shape[instance]] * sizeof(double) + 8), .following = 1};
+    if (!slots.done) play->broken = 1;
+    if (play->broken) return;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < out->taps; i++) { /* what has yet to end is noted when it does */
+        const double *tap = out->tap + 3 * i;
+        if (tap[2] == (double)instance && tap[1] > play->clock.now) continue;
+        memmove(out->tap + 3 * kept++, tap, 3 * sizeof(double));
+    }
+    out->taps = kept;
+    walk_in_order(play, instance, &slots);
+    for (int32_t i = 0; !play->broken && i < group_size(p, instance); i++)
+        if (live->to_end[i] == 0 && !live->left[i] && live->started[i] < INFINITY)
+            happen(play, play->clock.now, RANK_DONE, (int32_t)instance, i, live->version);
+    free(slots.done);
+}
+
+#endif

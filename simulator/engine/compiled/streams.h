@@ -1,0 +1,69 @@
+/* Streams run one operation at a time, in order; kernels run slower while a collective of their rank is in flight. */
+#ifndef STREAMS_H
+#define STREAMS_H
+#include "play.h"
+
+/* ---- kernels, slowed beside communication ---- */
+
+static void time_kernels(Play *play, int32_t rank, int32_t stream) {
+    Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+    double pace = play->in_flight[rank] ? kernels->slowed : kernels->alone;
+    double left = kernels->left > 0.0 ? kernels->left : 0.0;
+    kernels->version++;
+    happen(play, play->clock.now + left * pace, KERNEL_ENDS, rank, stream, kernels->version);
+}
+
+static void communicate(Play *play, int32_t rank, int change) {
+    const Problem *p = play->p;
+    int was = play->in_flight[rank] > 0;
+    play->in_flight[rank] += change;
+    if (was == (play->in_flight[rank] > 0)) return;
+    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    double now = play->clock.now;
+    for (int32_t stream = 0; stream < streams; stream++) {
+        Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+        if (!kernels->running) continue;
+        double pace = was ? kernels->slowed : kernels->alone;
+        kernels->left -= pace > 0.0 ? (now - kernels->since) / pace : kernels->left;
+        kernels->since = now;
+        time_kernels(play, rank, stream);
+    }
+}
+
+static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t place, int64_t op) {
+    const Problem *p = play->p;
+    double speed = p->op_flags[op] & ON_GPU ? p->speed[rank] : 1.0, noise = 1.0;
+    if (p->noise_compute)
+        noise = factor(p->noise_compute, noise_state(p->seed, (uint64_t)p->noise_rank[rank], (uint64_t)place), 0);
+    double stretch = noise / speed;
+    Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+    kernels->alone = p->op_alone[op] * stretch;
+    kernels->slowed = p->op_contended[op] * stretch;
+    kernels->left = 1.0;
+    kernels->since = play->clock.now;
+    kernels->running = 1;
+    time_kernels(play, rank, stream);
+}
+
+/* ---- streams of operations ---- */
+
+static void end_op(Play *play, int32_t rank, int32_t place, int64_t op) {
+    const Problem *p = play->p;
+    int64_t at = p->out_begin[rank] + place;
+    play->ended[at] = 1;
+    play->out->end[at] = play->clock.now;
+    play->out->ended++;
+    play->busy[play->stream_base[rank] + p->op_stream[op]] = 0;
+    if (p->op_kind[op] == COLLECTIVE && p->op_flags[op] & TAKES_SMS) communicate(play, rank, -1);
+}
+
+/* The operation that a stream is at has ended. */
+static void stream_done(Play *play, int32_t rank, int32_t stream) {
+    const Problem *p = play->p;
+    int64_t own = p->stream_begin[p->list_of[rank]] + stream;
+    int32_t place = p->queue[p->queue_begin[own] + play->position[play->stream_base[rank] + stream] - 1];
+    end_op(play, rank, place, op_of(play, rank, place));
+    settle(play, rank);
+}
+
+#endif
