@@ -48,11 +48,13 @@ class PotentialFlows:
 def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools]:
     """For each link of each route whether it stays: whether flows can meet there and it can be their bottleneck."""
     contended = _shared(every, len(capacity)) & (_demands(every, len(capacity)) > capacity * (1.0 + SUM_OF_RATES))
-    kept = contended.copy()
     # Two links may each rule the other; one of them must stay, so a link goes only while another that rules it is kept.
+    gone: set[int] = set()
     for link, others in _ruled(every, contended, capacity):
-        if kept[others].any():
-            kept[link] = False
+        if not gone.issuperset(others):
+            gone.add(link)
+    kept = contended.copy()
+    kept[list(gone)] = False
     return [kept[one.routes.link] for one in every]
 
 
@@ -141,9 +143,10 @@ def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) 
             sees = own[ruler[link[own]] == link[own + apart]]
             sees = sees[(route[sees] == route[sees + apart]) & (narrow[sees + apart] >= narrow[sees])]
             seen[number] += np.bincount(link[sees], minlength=len(capacity))
-    rules = (seen == users) & (rulers >= 0)
-    for own in np.flatnonzero(rules.any(axis=0))[::-1].tolist():
-        yield own, rulers[rules[:, own], own].tolist()
+    rulers[seen != users] = -1
+    some = np.flatnonzero(rulers.max(axis=0, initial=-1) >= 0)[::-1]
+    for own, others in zip(some.tolist(), rulers[:, some].T.tolist(), strict=True):
+        yield own, [other for other in others if other >= 0]
 
 
 def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> tuple[Ints, Ints, Floats]:
