@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import compiled, estimates, events, learning, payload, routing, scale, sharing, sweeping, training
+from benchmarks import compiled, estimates, events, jobs, learning, payload, routing, scale, sharing, sweeping, training
 from benchmarks.timing import best_of
 
 RECORDED = Path(__file__).with_name("recorded.json")
@@ -59,6 +59,8 @@ def lines() -> Iterator[Line]:
     yield Line(f"{text} (aim 10); ends within {apart:.1e} (aim 1e-9)", met, "compiled over events", quick / slow)
     yield from _rings()
     yield from _steps()
+    yield from _jobs()
+    yield from _commands()
     play, least, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
     text = f"{text}; drawing {drawing:.2f} s, judging {judging:.2f} s, wrong {wrong}"
@@ -135,6 +137,43 @@ def _steps() -> Iterator[Line]:
         f"Llama 3 8B, zero3 over 64 ranks, 16 copies, every port shared, 1,024 GPUs: {shared['seconds']:.1f} s (aim 5)"
     )
     yield Line(f"{text}, {shared['transfers']:.3g} transfers", shared["seconds"] <= 5)
+
+
+def _jobs() -> Iterator[Line]:
+    """Steps whose flows share links or whose ranks draw noise, and how symmetric ones grow."""
+    for name, job in jobs.JOBS.items():
+        found = jobs.figures(job.scenario())
+        text = f"Llama 3 8B, zero3, {name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
+        met = found["seconds"] <= job.seconds and found["mib"] <= job.mib
+        yield Line(f"{text}, {found['mib']:,.0f} MiB", met)
+    found = jobs.figures(jobs.ALL_TO_ALL)
+    text = (
+        f"all_to_all, direct, fat tree of 1,024: {found['seconds']:.1f} s (aim 3), {found['mib']:,.0f} MiB (aim 1,024)"
+    )
+    yield Line(text, found["seconds"] <= 3 and found["mib"] <= 1024)
+    for name, job in jobs.GROWING.items():
+        taken, power = jobs.exponent(job)
+        told = ", ".join(f"{one:.2f}" for one in taken)
+        text = f"{name}, {', '.join(f'{size:,}' for size in jobs.SIZES)} GPUs: {told} s, as N^{power:.2f} (aim 1.3)"
+        yield Line(text, power <= 1.3)
+
+
+def _commands() -> Iterator[Line]:
+    """What somebody waits for who types a command, or asks what cannot be."""
+    seconds = jobs.figures(jobs.DOES_NOT_FIT, "short")["seconds"]
+    yield Line(f"8B with ddp on 16,384 GPUs: known not to fit in {seconds:.2f} s (aim 2)", seconds <= 2)
+    seconds = jobs.figures(jobs.SWEEP, "sweep")["seconds"]
+    yield Line(f"200 training points of 16 to 256 GPUs in a sweep: {seconds:.1f} s (aim 16)", seconds <= 16)
+    seconds = jobs.figures(jobs.PAYLOAD)["seconds"]
+    yield Line(f"payload, 64 ranks x 16 MiB, from scenario to verdict: {seconds:.2f} s (aim 1.5)", seconds <= 1.5)
+    plain = ("run", "small.yaml", "--set", "plots=[]")
+    for name, arguments, aim in (
+        ("run of a small scenario with its pictures", ("run", "small.yaml"), 2),
+        ("the same without", plain, 0.6),
+        ("--help", ("--help",), 0.1),
+    ):
+        seconds = jobs.command(*arguments)
+        yield Line(f"simulator {name}: {seconds:.2f} s (aim {aim})", seconds <= aim)
 
 
 def _worse(line: Line, recorded: dict[str, float]) -> bool:

@@ -147,7 +147,7 @@ def test_a_fault_that_only_the_cluster_shows_leaves_no_directory(cli: Command, t
 def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:
     answer = cli("run", "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")
     assert (answer.code, len(answer.faults)) == (1, 1)
-    assert "collective.payload: got true; real arrays of 4 ranks and a copy take 8192 TiB" in answer.err
+    assert "collective.payload: got true; real arrays of 4 ranks and their checks take 8192 TiB" in answer.err
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -6,14 +6,17 @@ inputs ("((2 + 3) + 0) + 1"), and each different expression is evaluated once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import Dtype
+from simulator.collectives.inputs import Drawn
 from simulator.collectives.reduction import accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
 from simulator.records.chunks import chunk_starts
@@ -128,7 +131,7 @@ def judge(
     transfers: Transfers,
     order: Ints,
     numbers: Numbers,
-    inputs: Sequence[Array],
+    inputs: Sequence[Array | Drawn],
     results: Sequence[Array],
 ) -> Verdict:
     """Compare results with the replay in the played order and with exact arithmetic.
@@ -140,7 +143,7 @@ def judge(
         Transfer numbers in the order in which they ended.
     numbers : Numbers
     inputs, results : sequence of array, one a rank
-        Whole buffers in the layout of `inputs.buffers`: chunks in order.
+        Whole buffers in the layout of `inputs.buffers`: chunks in order; what was drawn may stand for inputs.
     """
     steps = list(zip(transfers.src.tolist(), transfers.dst.tolist(), transfers.reduce.tolist(), strict=True))
     carried: list[list[Step]] = [[] for _ in range(schedule.chunks)]
@@ -156,7 +159,7 @@ def judge(
     return Verdict(wrong, error, over)
 
 
-def _elements(schedule: Schedule, inputs: Sequence[Array]) -> int:
+def _elements(schedule: Schedule, inputs: Sequence[Array | Drawn]) -> int:
     return len(inputs[0]) // schedule.world_size if schedule.operation == "all_to_all" else len(inputs[0])
 
 
@@ -166,7 +169,7 @@ def _judge_chunk(
     carried: list[Step],
     part: slice,
     numbers: Numbers,
-    inputs: Sequence[Array],
+    inputs: Sequence[Array | Drawn],
     results: Sequence[Array],
 ) -> Verdict:
     expressions = _replayed(schedule, chunk, carried, numbers)
@@ -174,7 +177,7 @@ def _judge_chunk(
     if not wanted or part.start == part.stop:
         return Verdict(0, 0.0, 0)
     n = schedule.world_size
-    values = _evaluate(expressions, numbers, inputs, part, n)
+    values = _evaluate(expressions, wanted, numbers, inputs, part, n)
     sources = [inputs[rank][part] for rank in range(n) if origins >> rank & 1]
     reduced = len(sources) > 1
     truth = exact(sources, numbers.reduction)
@@ -219,14 +222,22 @@ def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tupl
     return wanted, origins
 
 
-def _evaluate(expressions: _Chunk, numbers: Numbers, inputs: Sequence[Array], part: slice, n: int) -> list[Array]:
+def _evaluate(
+    expressions: _Chunk, wanted: Iterable[int], numbers: Numbers, inputs: Sequence[Array | Drawn], part: slice, n: int
+) -> list[Array]:
+    """The value of each term; of one that is not wanted perhaps no longer its own."""
     values: list[Array] = []
+    used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] != "input"))
+    used.update(list(wanted))
     for term in expressions.terms:
         if term[0] == "input":
             values.append(inputs[term[1]][part])
         elif term[0] == "add":
-            total = values[term[1]].astype(numbers.accumulate)
-            accumulate_into(total, values[term[2]].astype(numbers.accumulate), numbers.reduction)  # type: ignore[misc]
+            # A partial sum that nobody asks for again is added to where it lies.
+            last = expressions.terms[term[1]][0] == "add" and used[term[1]] == 1
+            total = values[term[1]].astype(numbers.accumulate, copy=not last)
+            other = values[term[2]].astype(numbers.accumulate, copy=False)  # type: ignore[misc]
+            accumulate_into(total, other, numbers.reduction)
             values.append(total)
         elif term[0] == "total":
             values.append(finished(values[term[1]], numbers.reduction, n, numbers.dtype.numpy))

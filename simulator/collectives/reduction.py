@@ -81,8 +81,10 @@ def exact(inputs: list[Array], reduction: str) -> Array:
     narrow = inputs[0].dtype.itemsize <= 4 and reduction != "product"
     wide = np.dtype(np.float64 if narrow else np.longdouble)
     total = inputs[0].astype(wide)
+    # numpy widens its own dtypes while it adds; those of ml_dtypes are widened before.
+    native = inputs[0].dtype.kind in "iuf"
     for other in inputs[1:]:
-        _OPERATORS[reduction](total, other.astype(wide), out=total)
+        _OPERATORS[reduction](total, other if native else other.astype(wide), out=total)
     return total / len(inputs) if reduction == "average" and len(inputs) > 1 else total
 
 

@@ -52,7 +52,7 @@ def play_collective(
     """
     planned = plan_collective(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper)
-    drawn = _copies(planned, payloads)
+    drawn = _drawn(planned, payloads)
     kept = whose(keep, len(planned.ops) * len(planned.ops[0].group))
     timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
     timeline = with_link_use(timeline)
@@ -122,26 +122,28 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
 
 
 def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
-    """Real arrays and a copy for the judge must fit into this machine, or the system ends the process wordlessly."""
+    """Real arrays, and as much again for the judge, must fit into this machine, or the system ends the process wordlessly."""
     ranks = len(spec.group or range(scenario.cluster.world_size))
     shortage = lacking(2 * ranks * spec.size)
     if shortage:
         raise SimulationError(
-            f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and a copy take "
-            f"{shortage}; write payload: auto"
+            f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and their checks "
+            f"take {shortage}; write payload: auto"
         )
 
 
-def _copies(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[Array]]:
+def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs.Drawn]]:
     """What the payload began as, for the judge."""
     ops = planned.program.collectives()
     return {
-        name: inputs.copies(ops[name].schedule, ops[name].elements, payload.buffers, payload.dtype)
+        name: inputs.drawn(ops[name].schedule, ops[name].elements, payload.buffers)
         for name, payload in payloads.items()
     }
 
 
-def _verdict(planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[Array]]) -> Verdict:
+def _verdict(
+    planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.Drawn]]
+) -> Verdict:
     verdicts = []
     for log in timeline.logs:
         payload, op = payloads[log.collective], planned.program.collectives()[log.collective]

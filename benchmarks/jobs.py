@@ -1,0 +1,159 @@
+"""Jobs that share links, draw noise, do not fit or come by the hundred, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.alone import alone, peak_memory
+from simulator.errors import OutOfMemoryError
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A training step, everything from the scenario to the report.
+
+    Attributes
+    ----------
+    ranks : int
+    topology : str or mapping
+    seconds, mib : float
+        Aims [s], [MiB].
+    cluster, training : mapping
+        What is not as usual: Llama 3 8B, ZeRO-3, sequences of 2,048, full checkpointing, every collective played.
+    """
+
+    ranks: int
+    topology: Any
+    seconds: float
+    mib: float = float("inf")
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def scenario(self, ranks: int | None = None) -> dict[str, Any]:
+        """To be loaded; on so many ranks."""
+        usual = {"model": "llama3_8b", "seq_len": 2048, "sharding": "zero3", "activation_checkpointing": "full"}
+        return {
+            "name": "job",
+            "cluster": {"topology": self.topology, "world_size": ranks or self.ranks, **self.cluster},
+            "training": {**usual, "collectives": "played", **self.training},
+        }
+
+
+def _sharded(size: int) -> dict[str, Any]:
+    return {"sharding": {"strategy": "zero3", "shard_size": size}}
+
+
+def _drawn(**jitter: float) -> dict[str, Any]:
+    return {"jitter": jitter}
+
+
+JOBS: Final[dict[str, Job]] = {
+    "dragonfly": Job(256, "dragonfly", 5),
+    "fat tree, routes by hash": Job(1024, "fat_tree_1024", 15, cluster={"ecmp": {"hash": 7}}),
+    "torus_3d, shards of 16": Job(128, "torus_3d", 20, training=_sharded(16)),
+    "star, shards of 8": Job(4096, "star_100g", 20, training=_sharded(8)),
+    "leaf-spine, shards of 8": Job(4096, "leaf_spine_100g", 20, training=_sharded(8)),
+    "kernels and latencies drawn": Job(1024, "dgx_h100", 20, 1024, _drawn(compute=0.05, latency=0.1)),
+    "kernels drawn": Job(4096, "dgx_h100", 10, cluster=_drawn(compute=0.05)),
+}
+# Symmetric jobs whose time is looked at as they grow.
+GROWING: Final[dict[str, Job]] = {
+    f"{topology}, {name}": Job(64, topology, 0, training=training | {"collectives": "auto"})
+    for topology in ("dgx_h100", "dgx_a100", "star_100g", "leaf_spine_100g")
+    for name, training in (("ddp", {"sharding": "ddp"}), ("zero3", {}), ("shards of 8", _sharded(8)))
+}
+SIZES: Final = (64, 256, 1024, 4096)
+
+
+def figures(scenario: Mapping[str, Any], what: str = "play") -> dict[str, float]:
+    """CPU time [s] and largest memory [MiB] of a scenario that is played; "short" where it is known not to fit."""
+    return alone("benchmarks.jobs", what, json.dumps(scenario))
+
+
+def exponent(job: Job) -> tuple[list[float], float]:
+    """CPU time on each of the sizes [s], and the power of the ranks with which it grows from 256 on."""
+    taken = [figures(job.scenario(ranks))["seconds"] for ranks in SIZES]
+    power = np.polyfit(np.log(SIZES[1:]), np.log(taken[1:]), 1)[0]
+    return taken, float(power)
+
+
+ALL_TO_ALL: Final = {
+    "name": "job",
+    "cluster": {"topology": "fat_tree_1024", "world_size": 1024},
+    "collective": {"operation": "all_to_all", "algorithm": "direct", "size": "64 MiB", "payload": False},
+}
+DOES_NOT_FIT: Final = {
+    "name": "job",
+    "cluster": {"topology": "dgx_h100", "world_size": 16_384},
+    "training": {"model": "llama3_8b", "seq_len": 8192, "sharding": "ddp"},
+}
+PAYLOAD: Final = {
+    "name": "job",
+    "cluster": {"topology": "star_100g", "world_size": 64},
+    "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB", "payload": True},
+}
+SWEEP: Final = {
+    "name": "job",
+    "cluster": {"topology": "dgx_h100", "world_size": 16},
+    "training": {"model": "llama3_8b", "seq_len": 2048, "sharding": "zero3", "activation_checkpointing": "full"},
+    "sweep": {
+        "cluster.world_size": [16, 32, 64, 128, 256],
+        "training.sharding": ["ddp", "zero1", "zero2", "zero3"],
+        "training.micro_batch_size": [1, 2],
+        "training.seq_len": [1024, 2048, 3072, 4096, 8192],
+    },
+}
+SMALL: Final = """\
+name: small
+cluster: {topology: dgx_h100, world_size: 8}
+training: {model: llama3_8b, seq_len: 2048, sharding: zero3, activation_checkpointing: full}
+"""
+
+
+def command(*arguments: str) -> float:
+    """CPU time of a command as somebody types it, the best of three [s]."""
+    best = float("inf")
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "small.yaml").write_text(SMALL, encoding="utf-8")
+            program = (
+                "import os, subprocess, sys; "
+                "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
+                "times = os.times(); print(times.children_user + times.children_system)"
+            )
+            whole = [sys.executable, "-c", program, sys.executable, "-m", "simulator", *arguments]
+            environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+            told = subprocess.run(whole, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+            best = min(best, float(told))
+    return best
+
+
+def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
+    import simulator
+    from simulator.scenario.load import load_scenario
+
+    warnings.simplefilter("ignore")
+    loaded = load_scenario(scenario)
+    began = time.process_time()
+    if what == "sweep":
+        simulator.sweep(loaded)
+    else:
+        with suppress(OutOfMemoryError):
+            simulator.simulate(loaded, limit_memory=what == "short")
+    return {"seconds": time.process_time() - began, "mib": peak_memory()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_played(sys.argv[1], json.loads(sys.argv[2]))))
