@@ -122,7 +122,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
 
 
 def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
-    """Real arrays, and as much again for the judge, must fit into this machine, or the system ends the process wordlessly."""
+    """Real arrays, and what judging takes, must fit into this machine, or the system ends the process wordlessly."""
     ranks = len(spec.group or range(scenario.cluster.world_size))
     shortage = lacking(2 * ranks * spec.size)
     if shortage:
