@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -130,6 +131,7 @@ class _CollectiveRouter:
     cluster: Cluster
     capacity: Sequence[float]
     _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
+    _contending: dict[bytes, bool] = field(default_factory=dict)
 
     def route_collectives(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[RoutedCollective]:
         bandwidth = np.array(self.capacity)
@@ -168,10 +170,40 @@ class _CollectiveRouter:
             routed.append(made[key])
         return routed
 
-    @staticmethod
-    def _contend(kinds: Sequence[PotentialFlows], bandwidth: Floats) -> bool:
-        """Whether flows can hold each other back where there are no other collectives, and one of each kind."""
+    def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats) -> bool:
+        """Whether flows can hold each other back where there are no other collectives, and one of each kind.
+
+        Groups of a thousand nodes that are alike have routes that differ in the numbers of links alone.
+        """
         links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
+        if len(kinds) > 1:
+            return self._meet(kinds, links, place, bandwidth)
+        (one,) = kinds
+        # Of links and ranks it only matters which of them are the same, and which are no ranks.
+        ends = np.concatenate([one.src, one.dst])
+        who, own = np.unique(ends, return_inverse=True)[1], one.routes
+        columns = (
+            place,
+            bandwidth[links],
+            own.route,
+            own.weight,
+            own.rate,
+            one.flows,
+            one.low,
+            one.high,
+            who,
+            ends < 0,
+        )
+        digest = sha256(repr([len(column) for column in columns]).encode())
+        for column in columns:
+            digest.update(np.ascontiguousarray(column).tobytes())
+        key = digest.digest()
+        if key not in self._contending:
+            self._contending[key] = self._meet(kinds, links, place, bandwidth)
+        return self._contending[key]
+
+    @staticmethod
+    def _meet(kinds: Sequence[PotentialFlows], links: Ints, place: Ints, bandwidth: Floats) -> bool:
         cuts = np.cumsum([len(one.routes.link) for one in kinds])[:-1]
         # Among the links that they take: a cluster may have a hundred thousand.
         alone = [

@@ -90,21 +90,21 @@ class Communicator:
             duration=roughly(self.cluster, operation, elements * itemsize, group),
         )
 
-    def among(self, op: Collective, scope: Scope, number: int) -> Collective:
-        """What rank 0's group does, done by another group of its scope.
+    def among(self, op: Collective, scope: Scope, number: int, name: str) -> Collective:
+        """What rank 0's group does, done by another group of its scope, under a name of its own.
 
         It is planned anew where that one lies otherwise in its nodes, or where switches of nodes take part: two ranks
         of one node and two of different nodes are not served alike.
         """
         group, named = self.groups.members(scope, number), bool(op.auxiliaries)
         if scope == "own":
-            return replace(op, group=group, auxiliaries=(self.cluster.hosts[number],))
+            return replace(op, name=name, group=group, auxiliaries=(self.cluster.hosts[number],))
         if scope == "worker":
-            return replace(op, group=group)
+            return replace(op, name=name, group=group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
-            return replace(op, group=group)
+            return replace(op, name=name, group=group)
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
-        return replace(anew, stream=op.stream, after=op.after, act=op.act)
+        return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act)
 
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
         """Each rank's node, by its number, or by the first of the group that is in it."""

@@ -88,7 +88,7 @@ def for_every_rank(
     ops: Sequence[Op],
     scopes: Mapping[str, Scope],
     groups: Groups,
-    among: Callable[[Collective, Scope, int], Collective],
+    among: Callable[[Collective, Scope, int, str], Collective],
 ) -> Sequence[tuple[Op, ...]]:
     """Rank 0's operations as every rank's, each collective among the rank's own group.
 
@@ -97,8 +97,8 @@ def for_every_rank(
     ops : sequence of Op
     scopes : mapping of a collective's name to its scope
     groups : Groups
-    among : callable (op, scope, number) -> Collective
-        The collective as another group of that scope carries it out.
+    among : callable (op, scope, number, name) -> Collective
+        The collective as another group of that scope carries it out, under its name.
     """
     if all(groups.size(scope) == groups.world_size for scope in set(scopes.values())):
         return (tuple(ops),) * groups.world_size
@@ -109,7 +109,7 @@ def for_every_rank(
         if key not in made and isinstance(op, Collective):
             scope = scopes[op.name]
             first = groups.members(scope, number)[0]
-            made[key] = replace(among(op, scope, number), name=_named(op.name, first, scopes, groups))
+            made[key] = among(op, scope, number, _named(op.name, first, scopes, groups))
         return made[key]
 
     def own(place: int, rank: int) -> Op:
