@@ -100,6 +100,7 @@ WRONG_COMMANDS = [
     (("run", "small.yaml", "--out", "small.yaml"), "--out: small.yaml is a file", "give another name"),
     (("run", "small.yaml", "--out", "small.yaml/x"), "--out: small.yaml/x: cannot be written: Not a directory", ""),
     (("run", "small.yaml", "--out", "full"), "--out: full is there and not empty", "--resume to go on with it"),
+    (("run", "small.yaml", "--svg", "--json"), "--svg: goes without --json", "leave one of the two out"),
     (("sweep", "small.yaml", "--resume"), "--resume: goes on with the directory that --out names", "give --out DIR"),
     (("sweep", "small.yaml", "--resume", "--out", "gone"), "--resume: gone holds no scenario.yaml", "nothing to go on"),
 ]

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from simulator import load_scenario
 from simulator.cli.diff import differences
+from simulator.engine.compiled.library import is_there
+from simulator.engine.play import BYTES_A_TRANSFER
+from simulator.playing.effort import effort
 from tests.commands import Command, commands_in
 
 
@@ -49,7 +53,10 @@ def test_check_counts_the_payload_of_the_largest_point(cli: Command) -> None:
     with_arrays = cli("check", "small.yaml", "--set", size).out
     without = cli("check", "small.yaml", "--set", size, "--set", "collective.payload=false").out
     assert "memory:    about 128 MiB for the largest point" in with_arrays
-    assert "memory:    about 7120 B for the largest point" in without
+    # Without arrays: four operations, and the ring's three rounds of four rows.
+    operations, rows = (4 * 40, 12 * 400) if is_there() else (4 * 1000, 0)
+    transfers = 0 if is_there() else 24 * BYTES_A_TRANSFER
+    assert f"memory:    about {operations + rows + transfers} B for the largest point" in without
 
 
 def test_check_finds_what_only_the_cluster_shows(cli: Command) -> None:
@@ -113,3 +120,25 @@ def test_a_point_that_failed_differs_by_its_error(cli: Command, tmp_path: Path) 
     lines = cli("diff", "one.json", "two.json").out.splitlines()
     assert "the point: error: None -> no route" in lines
     assert "the point: time_s: 1.0 -> None" in lines
+
+
+def test_check_says_which_engine_plays_and_why(cli: Command) -> None:
+    def engines(*settings: str) -> str:
+        told = cli("check", "both.yaml", *(word for setting in settings for word in ("--set", setting))).out
+        return dict(line.split(":", 1) for line in told.splitlines())["engine"].strip()
+
+    without = "compiled, only times are asked for" if is_there() else "events, there is no compiled core"
+    assert engines("collective.payload=true") == "events, it carries arrays"
+    assert engines("collective.payload=false") == without
+    assert engines("engine=events", "collective.payload=false") == "events, as asked"
+
+
+def test_a_played_point_takes_longer_with_noise_and_with_arrays() -> None:
+    def seconds(**facts: Any) -> float:
+        cluster = {"topology": "dgx_h100", "world_size": 64} | facts.pop("cluster", {})
+        collective = {"operation": "all_reduce", "algorithm": "ring", "size": "64 MiB", "payload": False} | facts
+        scenario = load_scenario({"name": "x", "cluster": cluster, "collective": collective})
+        return min(effort(scenario).seconds for _ in range(3))
+
+    # 64 arrays of 64 MiB at 8 ns a byte are half a minute.
+    assert seconds(payload=True) > 30 > 1 > seconds()
