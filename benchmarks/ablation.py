@@ -114,16 +114,20 @@ MECHANISMS: Final[dict[str, Callable[[], Iterator[Any]]]] = {
 }
 
 
-def seconds(job: str, mechanism: str) -> float | None:
-    """CPU time of routing and playing, in a process of its own [s]; None where it takes more than is waited for."""
+def cell(job: str, mechanism: str) -> str:
+    """CPU time of routing and playing, in a process of its own [s]; or what it needs more of than there is."""
     command = [sys.executable, "-m", "benchmarks.ablation", job, mechanism]
     try:
         told = subprocess.run(
             command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True, timeout=MOST + 10
         ).stdout
     except subprocess.TimeoutExpired:
-        return None
-    return float(json.loads(told))
+        return f"over {MOST:.0f}"
+    except subprocess.CalledProcessError as error:
+        if "too little memory" in error.stderr:
+            return "out of memory"
+        raise
+    return f"{float(json.loads(told)):.3g}"
 
 
 def _played(job: str, mechanism: str) -> float:
@@ -149,17 +153,17 @@ def _step(job: dict[str, Any]) -> Callable[[], Any]:
     return partial(engine.execute, program, cluster, jitter=jitter, limit_memory=False, keep=(0,))
 
 
-def table() -> str:
-    """In Markdown: a row a job, a column for each mechanism left out [s]."""
-    rows = [f"| job | {' | '.join(MECHANISMS)} |", "|---" * (len(MECHANISMS) + 1) + "|"]
+def rows() -> Iterator[str]:
+    """The table in Markdown: a row a job, a column for each mechanism left out [s]."""
+    yield f"| job | {' | '.join(MECHANISMS)} |"
+    yield "|---" * (len(MECHANISMS) + 1) + "|"
     for job in (*JOBS, _RING):
-        cells = [seconds(job, mechanism) for mechanism in MECHANISMS]
-        rows.append(f"| {job} | {' | '.join(f'over {MOST:.0f}' if c is None else f'{c:.3g}' for c in cells)} |")
-    return "\n".join(rows)
+        yield f"| {job} | {' | '.join(cell(job, mechanism) for mechanism in MECHANISMS)} |"
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         sys.stdout.write(json.dumps(_played(*sys.argv[1:])))
     else:
-        sys.stdout.write(table() + "\n")
+        for row in rows():
+            print(row, flush=True)
