@@ -23,17 +23,17 @@ from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from simulator.basics.arrays import Bools, Ints
-from simulator.cluster.route_table import Neighbours, RouteFinder, RouteTable
 from simulator.errors import NoRouteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import networkx as nx
+    import numpy as np
     import numpy.typing as npt
+
+    from simulator.basics.arrays import Bools, Ints
+    from simulator.cluster.route_table import RouteFinder, RouteTable
 
 _MASK: Final = 2**64 - 1
 # Seen on one core: searching for one route, and for all that lead to one destination, at least and for each link [s].
@@ -182,6 +182,10 @@ class Router:
         NoRouteError
             If no path leads through forwarding vertices, for the first pair of which that is so.
         """
+        import numpy as np
+
+        from simulator.cluster.route_table import RouteTable
+
         to_each = np.bincount(dst, minlength=len(self.vertices))
         many: Bools = (to_each * _A_ROUTE > _A_DESTINATION + len(self.sources) * _A_LINK)[dst]
         together, few = np.flatnonzero(many), np.flatnonzero(~many)
@@ -204,6 +208,10 @@ class Router:
         return RouteTable(route[order], np.concatenate([some.link, table.link])[order], latencies)
 
     def _route_finder(self) -> RouteFinder:
+        import numpy as np
+
+        from simulator.cluster.route_table import Neighbours, RouteFinder
+
         if self._finder is None:
             sources, targets = np.array(self.sources, np.int64), np.array(self.targets, np.int64)
             self._finder = RouteFinder(
@@ -303,6 +311,8 @@ def _mixed(numbers: Iterable[int]) -> int:
 
 def _mixed_all(seed: int, src: Ints, dst: int, here: Ints) -> npt.NDArray[np.uint64]:
     """`_mixed` of (seed, source, destination, fork), shape (routes,)."""
+    import numpy as np
+
     state = np.full(len(src), _mixed([seed]), np.uint64)
     for number in (src, np.full(len(src), dst), here):
         state = (state ^ number.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
