@@ -82,8 +82,10 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
     engine, why = chosen(scenario.engine, arrays=payload > 0 or learning[1] > 0)
     played = [op for op in program.collectives().values() if op.duration is None]
     transfers, rows = sum(op.schedule.length() for op in played), _rows(played)
-    operations = len(program.ranks) * len(program.ranks[0])
-    seconds = planning + _A_POINT + len(program.ranks[0]) * _A_REPORTED_OPERATION
+    # The first of the group: rank 0 may have nothing to do.
+    own = len(program.ranks[spec.group[0] if spec is not None and spec.group else 0])
+    operations = len(program.ranks) * own
+    seconds = planning + _A_POINT + own * _A_REPORTED_OPERATION
     seconds += operations * _AN_OPERATION[engine] + rows * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
     memory = operations * _BYTES_AN_OPERATION[engine] + 2 * payload + learning[0]
     if engine == "events":

@@ -6,12 +6,13 @@ depends little on when exactly they end. Whoever must know it to the byte plays 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
 from simulator.errors import OutOfMemoryError
+from simulator.records.program import Collective, Program
 from simulator.records.timeline import Timeline
 from simulator.step.alternatives import alternatives
 from simulator.step.plan import rank_alone
@@ -43,9 +44,13 @@ class Need:
     fits: bool
 
 
-def need(cluster: Cluster, step: TrainingStep) -> Need:
-    """What a step needs, about: to a few parts in a hundred."""
-    timeline = _followed(cluster, step, limit=False)
+def need(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> Need:
+    """What a step needs, about: a few parts in a hundred where ranks keep step.
+
+    Slow ranks and parameter servers keep buffers for longer or shorter; `at_once`, collectives take no time, and
+    nothing is held for them any longer than it must be.
+    """
+    timeline = _followed(cluster, step, limit=False, at_once=at_once)
     most = timeline.peak.nbytes if timeline.peak else 0
     return Need(most, max(timeline.reserved.values(), default=most), not timeline.short_of_memory)
 
@@ -53,7 +58,7 @@ def need(cluster: Cluster, step: TrainingStep) -> Need:
 def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
     """Raise OutOfMemoryError where a step on many ranks surely does not fit."""
     few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
-    if few or need(cluster, step).nbytes <= _SURELY * cluster.gpus[0].hbm_bytes:
+    if few or need(cluster, step, at_once=True).nbytes <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
     try:
         _followed(cluster, step, limit=True)
@@ -63,8 +68,12 @@ def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
         raise
 
 
-def _followed(cluster: Cluster, step: TrainingStep, *, limit: bool) -> Timeline:
-    return play("auto", rank_alone(cluster, step), cluster, limit_memory=limit, allocator=step.allocator)
+def _followed(cluster: Cluster, step: TrainingStep, *, limit: bool, at_once: bool = False) -> Timeline:
+    program = rank_alone(cluster, step)
+    if at_once:
+        (ops,) = program.ranks
+        program = Program((tuple(replace(op, duration=0.0) if isinstance(op, Collective) else op for op in ops),))
+    return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
 
 
 def advice(cluster: Cluster, step: TrainingStep) -> str:

@@ -142,3 +142,14 @@ def test_a_played_point_takes_longer_with_noise_and_with_arrays() -> None:
 
     # 64 arrays of 64 MiB at 8 ns a byte are half a minute.
     assert seconds(payload=True) > 30 > 1 > seconds()
+
+
+def test_a_group_without_rank_0_is_counted_too() -> None:
+    def memory(*group: int) -> int:
+        collective = {"operation": "all_reduce", "algorithm": "ring", "size": "4 KiB", "payload": False}
+        cluster = {"topology": "star_100g", "world_size": 4}
+        return effort(
+            load_scenario({"name": "x", "cluster": cluster, "collective": collective | {"group": group}})
+        ).memory
+
+    assert memory(1, 2, 3) == memory(0, 1, 2)
