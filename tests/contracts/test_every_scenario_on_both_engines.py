@@ -22,6 +22,7 @@ from tests.engines import farthest
 
 NAMES = registry.names("scenario")
 _MOST_STEPS = 8
+_MOST_LAYERS = 12
 
 
 def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
@@ -32,6 +33,9 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
         # Where nobody waits all steps are in one program; each is like the others, and forty take a minute and a half.
         few = replace(scenario.training, steps=min(scenario.training.steps, _MOST_STEPS))
         step = to_step(few, scenario.cluster.world_size, scenario.base)
+        # Layers are alike too.
+        fewer = replace(step.model, num_layers=min(step.model.num_layers, _MOST_LAYERS))
+        step = replace(step, model=fewer)
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0).program, cluster, jitter
     return plan_collective(scenario, cluster).program, cluster, jitter
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator import load_scenario
 from simulator.engine.compiled import engine
@@ -47,6 +49,64 @@ def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumula
     assert told.nbytes == pytest.approx(played.peak_memory_bytes, rel=_ABOUT)
     assert told.reserved == pytest.approx(played.peak_reserved_bytes, rel=_ABOUT)
     assert told.fits == played.fits
+
+
+SHARDINGS: list[dict[str, object]] = [
+    {"strategy": "ddp"},
+    {"strategy": "zero1"},
+    {"strategy": "zero2"},
+    {"strategy": "zero3"},
+    {"strategy": "zero3", "shard_size": 4},
+    {"strategy": "zero3", "reshard_after_forward": False},
+    {"strategy": "zero3", "gradient_sync": "last"},
+    {"strategy": "parameter_server", "servers_on": "workers"},
+    {"strategy": "parameter_server", "servers_on": "own", "asynchronous": True},
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(SHARDINGS),
+    st.sampled_from(["star_100g", "h100_ethernet_100g"]),
+    st.sampled_from([{}, {"stragglers": {2: 0.4}}, {"jitter": {"compute": 0.2, "latency": 0.2}}]),
+    st.sampled_from(["bf16", "fp16"]),
+    st.sampled_from(["none", "full", "sqrt"]),
+    st.sampled_from([1, 3]),
+    st.booleans(),
+)
+def test_nothing_is_refused_that_fits(
+    sharding: dict[str, object],
+    topology: str,
+    cluster: dict[str, object],
+    precision: str,
+    checkpointing: str,
+    accumulation: int,
+    offload: bool,
+) -> None:
+    """Refusal rests on collectives that take no time: whenever they end, no rank needs less than that."""
+    served = sharding["strategy"] == "parameter_server"
+    facts: dict[str, object] = (
+        {"offload": {"what": "optimizer"}} if offload and str(sharding["strategy"]).startswith("zero") else {}
+    )
+    made = scenario(
+        8,
+        "gpt2",
+        "star_100g" if served else topology,
+        sharding=sharding,
+        precision=precision,
+        activation_checkpointing=checkpointing,
+        gradient_accumulation_steps=accumulation,
+        micro_batch_size=1,
+        **facts,
+        **({"steps": 2} if sharding.get("asynchronous") else {}),
+    )
+    made["cluster"] |= cluster  # type: ignore[operator]
+    loaded = load_scenario(made)
+    clusters = Clusters()
+    played = simulate(loaded, limit_memory=False, clusters=clusters).report
+    assert loaded.training is not None
+    told = need(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), at_once=True)
+    assert told.nbytes <= played.peak_memory_bytes * (1 + 1e-9)
 
 
 def test_a_large_step_that_does_not_fit_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
