@@ -14,7 +14,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective, Compute, Op, Program, SameForAll
+from simulator.records.program import Collective, Compute, Op, OperationLists, Program, RanksByList
 from simulator.step.plan import plan_step
 from simulator.step.spec import LossScaling, Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
@@ -174,11 +174,11 @@ def same_for_all(ranks: int, places: Sequence[Op | tuple[Collective, ...]]) -> P
     def own(place: int, rank: int) -> Op:
         return member[place].get(rank, ops[place])
 
-    def groups(place: int) -> tuple[Collective, ...]:
+    def groups(_: int, place: int) -> tuple[Collective, ...]:
         of_place = places[place]
         return of_place if isinstance(of_place, tuple) else ()
 
-    return Program(SameForAll(ops, ranks, own, groups))
+    return Program(RanksByList(OperationLists((ops,), (0,) * ranks, groups), own))
 
 
 FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.cluster.cluster import Cluster
-from simulator.records.program import Collective, Op, Program, SameForAll
+from simulator.records.program import Collective, Op, Program
 
 
 def check_program(program: Program, cluster: Cluster) -> None:
@@ -16,14 +16,9 @@ def check_program(program: Program, cluster: Cluster) -> None:
     for op in program.collectives().values():
         if min(op.group) < 0 or max(op.group) >= ranks:
             raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {ranks - 1}")
-    if isinstance(program.ranks, SameForAll):
-        _check_list(0, program.ranks.ops)
-        return
-    seen = set()
-    for rank, ops in enumerate(program.ranks):
-        if id(ops) not in seen:
-            seen.add(id(ops))
-            _check_list(rank, ops)
+    lists = program.lists()
+    for number, ops in enumerate(lists.lists):
+        _check_list(lists.list_of.index(number), ops)
 
 
 def _check_list(rank: int, ops: Sequence[Op]) -> None:

@@ -19,7 +19,7 @@ from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.memory import Hbm
 from simulator.errors import OutOfMemoryError
 from simulator.records.later import AllRanks, LaterByRank
-from simulator.records.program import Allocate, Free, Op, Program, SameForAll
+from simulator.records.program import Allocate, Free, Op, Program
 from simulator.records.timeline import AllocatorEvent, MemorySample, Sent, Span, Timeline, TransferLog
 
 
@@ -74,13 +74,15 @@ def memory_over_time(
     OutOfMemoryError
         If `limit`, where a rank needs more than it has: that of the first of them.
     """
+    # Ranks of one list have one list of operations on memory.
+    list_of = program.lists().list_of
     followed: dict[_Kind, Hbm] = {}
     hbm_of: dict[int, Hbm] = {}
     lacking: dict[_Kind, int] = {}
     first: tuple[float, int] | None = None
     for rank, own in events.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
-        kind = _kind_of(program, rank), capacity, own.place.tobytes()
+        kind = list_of[rank], capacity, own.place.tobytes()
         if kind not in followed:
             followed[kind] = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
             try:
@@ -97,11 +99,6 @@ def memory_over_time(
 
 
 _Kind = tuple[int, float, bytes]
-
-
-def _kind_of(program: Program, rank: int) -> int:
-    """Ranks of one number have one list of operations on memory."""
-    return 0 if isinstance(program.ranks, SameForAll) else id(program.ranks[rank])
 
 
 def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, allocator: str | None) -> None:
@@ -146,8 +143,8 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
     """
     first: dict[tuple[int, int], int] = {}
     lists = program.ranks
-    for rank in range(len(lists)):
-        first.setdefault((_kind_of(program, rank), cluster.gpus[rank].hbm_bytes), rank)
+    for rank, number in enumerate(program.lists().list_of):
+        first.setdefault((number, cluster.gpus[rank].hbm_bytes), rank)
     for rank in first.values():
         places = np.array(_at_start(lists[rank]), np.int64)
         own = {rank: MemoryEvents(np.zeros(len(places)), places)}

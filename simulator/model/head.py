@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from simulator.model.cut import Communication, around_columns, around_rows
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.layer import Batch, Operation, Saved
 from simulator.model.shape import Transformer
@@ -64,10 +65,15 @@ def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
     >>> memory.logits, memory.forward_peak  # 2 bytes, and 2 + 4 + 4 bytes an element
     (2101346304, 10506731520)
     """
-    elements = batch.tokens * model.vocab_size
+    elements = batch.tokens * _rows(model, batch)
     wide, narrow = _FLOAT32_BYTES * elements, batch.itemsize * elements
     cast = batch.itemsize != _FLOAT32_BYTES
     return LogitsMemory(narrow, wide if cast else 0, wide, wide, wide, narrow if cast else 0)
+
+
+def _rows(model: Transformer, batch: Batch) -> int:
+    """Rows of the token table that a rank has."""
+    return batch.cut.vocabulary(model) // batch.cut.tensor
 
 
 def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
@@ -80,20 +86,22 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         then rows are added. Where the head is the same table, both gradients are added.
     """
     rows = batch.tokens * model.hidden_size * batch.itemsize
-    table = model.vocab_size * model.hidden_size * batch.itemsize
+    table = _rows(model, batch) * model.hidden_size * batch.itemsize
     ids = _TOKEN_BYTES * batch.tokens
     backward: list[Kernel] = [
-        Elementwise("token gradient fill", 0, table),
-        Elementwise("token gradient", 2 * rows + ids, rows),
+        Elementwise("token gradient fill", 0, table, of_weights=True),
+        Elementwise("token gradient", 2 * rows + ids, rows, of_weights=True),
     ]
     if model.tied:
-        backward.append(Elementwise("tied gradient add", 2 * table, table))
+        backward.append(Elementwise("tied gradient add", 2 * table, table, of_weights=True))
     lookup = Operation(
         "token embedding",
         (Elementwise("token embedding", rows + ids, rows),),
         tuple(backward),
         (Saved("token ids", ids, "input"),),
         rows,
+        # Rows that others have are zeros here.
+        communications=around_rows("token embedding", batch.tokens * model.hidden_size, batch.cut),
     )
     operations = [lookup]
     if model.positions == "learned":
@@ -104,16 +112,17 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
 
 
 def _positions(model: Transformer, batch: Batch) -> Operation:
-    rows = batch.tokens * model.hidden_size * batch.itemsize
-    read = batch.seq_len * model.hidden_size * batch.itemsize
+    rows = batch.tokens_between * model.hidden_size * batch.itemsize
+    read = batch.seq_len // batch.cut.along_sequence * model.hidden_size * batch.itemsize
     table = model.max_positions * model.hidden_size * batch.itemsize
     forward = Elementwise("position embedding add", rows + read, rows, fusible=True)
     # Every sequence of the micro-batch adds to the same rows; rows beyond the sequence stay zero.
-    return Operation("position embedding", (forward,), (Elementwise("position gradient", rows, table),), output=rows)
+    backward = Elementwise("position gradient", rows, table, of_weights=True)
+    return Operation("position embedding", (forward,), (backward,), output=rows)
 
 
 def _dropout(model: Transformer, batch: Batch) -> Operation:
-    elements = batch.tokens * model.hidden_size
+    elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     return Operation(
         "embedding dropout",
@@ -144,9 +153,9 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _norm(model: Transformer, batch: Batch) -> Operation:
-    size = batch.tokens * model.hidden_size * batch.itemsize
+    size = batch.tokens_between * model.hidden_size * batch.itemsize
     means = 2 if model.norm == "layernorm" else 1
-    statistics = means * batch.tokens * batch.statistics_itemsize
+    statistics = means * batch.tokens_between * batch.statistics_itemsize
     return Operation(
         "norm",
         (Elementwise("norm", size, size + statistics, fusible=True),),
@@ -157,19 +166,33 @@ def _norm(model: Transformer, batch: Batch) -> Operation:
 
 
 def _logits(model: Transformer, batch: Batch) -> Operation:
-    tokens, v, d = batch.tokens, model.vocab_size, model.hidden_size
+    tokens, v, d = batch.tokens, _rows(model, batch), model.hidden_size
     return Operation(
         "logits",
         (Matmul("logits", tokens, v, d),),
-        (Matmul("logits input gradient", tokens, d, v), Matmul("logits weight gradient", v, d, tokens)),
-        (Saved("norm output", tokens * d * batch.itemsize, "norm"),),
+        (
+            Matmul("logits input gradient", tokens, d, v),
+            Matmul("logits weight gradient", v, d, tokens, of_weights=True),
+        ),
+        (Saved("norm output", batch.tokens_between * d * batch.itemsize, "norm"),),
         tokens * v * batch.itemsize,
+        communications=around_columns("logits", tokens * d, batch.cut, 2),
     )
+
+
+def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
+    """What ranks tell each other of each token where each has some of the logits: three numbers in float32."""
+    if batch.cut.tensor == 1:
+        return ()
+    names = ("largest logit", "target's logit", "sum of exponentials")
+    return tuple(Communication(name, "all_reduce", batch.tokens, False, 0, 0, "float32") for name in names)
 
 
 def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
     labels = _TOKEN_BYTES * batch.tokens
     read = memory.float32_copy or memory.logits
+    # A byte a token: whether its target is among this rank's logits.
+    whose = (Saved("target mask", batch.tokens, "cross entropy"),) if batch.cut.tensor > 1 else ()
     # The loss picks one log-probability of each row: nothing next to the rows themselves.
     return Operation(
         "cross entropy",
@@ -180,6 +203,11 @@ def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
                 "log-softmax gradient", memory.log_probabilities + memory.loss_gradient, memory.float32_gradient
             ),
         ),
-        (Saved("log-probabilities", memory.log_probabilities, "cross entropy"), Saved("labels", labels, "input")),
+        (
+            Saved("log-probabilities", memory.log_probabilities, "cross entropy"),
+            Saved("labels", labels, "input"),
+            *whose,
+        ),
         _FLOAT32_BYTES,
+        communications=_among_vocabulary(batch),
     )

@@ -16,6 +16,8 @@ class Matmul:
     ----------
     name : str
     m, n, k, batch : int
+    of_weights : bool
+        Whether it makes weights' gradients, which nobody waits for before the update.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Matmul:
     n: int
     k: int
     batch: int = 1
+    of_weights: bool = False
 
     @property
     def flops(self) -> float:
@@ -58,6 +61,11 @@ class Attention:
     backward: bool
 
     @property
+    def of_weights(self) -> bool:
+        """It has none."""
+        return False
+
+    @property
     def flops(self) -> float:
         """What is really computed [FLOP]: 4 b h s^2 hd forward, 10 b h s^2 hd backward, half of it if causal."""
         matmuls = 5 if self.backward else 2
@@ -83,12 +91,15 @@ class Elementwise:
         [B]
     fusible : bool
         Whether a compiler would merge it into its neighbours, so that its traffic is gone.
+    of_weights : bool
+        As of matmuls.
     """
 
     name: str
     read: float
     written: float
     fusible: bool = False
+    of_weights: bool = False
 
     @property
     def flops(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.shape import Transformer
 
@@ -29,6 +30,8 @@ class Batch:
     dropout : bool
     statistics_itemsize : int
         Of the norms' means and deviations: 4 on GPUs [B].
+    cut : Cut
+        What of the model this rank computes.
     """
 
     sequences: int
@@ -37,11 +40,17 @@ class Batch:
     attention: Literal["flash", "standard"] = "flash"
     dropout: bool = False
     statistics_itemsize: int = 4
+    cut: Cut = WHOLE
 
     @property
     def tokens(self) -> int:
         """Tokens of the micro-batch."""
         return self.sequences * self.seq_len
+
+    @property
+    def tokens_between(self) -> int:
+        """Tokens that a rank has between matrices, where sequences may be cut."""
+        return self.tokens // self.cut.along_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,8 @@ class Operation:
         Bytes of its output [B].
     quadratic : bool
         Whether its size grows with the square of the sequence (scores, softmax, their dropout).
+    communications : tuple of Communication
+        Among the ranks that the model is cut over.
     """
 
     name: str
@@ -84,6 +95,7 @@ class Operation:
     saved: tuple[Saved, ...] = ()
     output: int = 0
     quadratic: bool = False
+    communications: tuple[Communication, ...] = ()
 
 
 def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
@@ -97,23 +109,53 @@ def saved_bytes(operations: tuple[Operation, ...]) -> int:
 
 
 def _linear(
-    name: str, tokens: int, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, groups: int = 1
+    name: str,
+    tokens: int,
+    n: int,
+    k: int,
+    batch: Batch,
+    saved: Saved,
+    *,
+    bias: bool,
+    groups: int = 1,
+    communications: tuple[Communication, ...] = (),
 ) -> Operation:
     """A matrix: one matmul forward, two backward (input's and weight's gradient), the bias's gradient a reduction."""
     forward = (Matmul(name, tokens, n, k, groups),)
     backward: tuple[Kernel, ...] = (
         Matmul(f"{name} input gradient", tokens, k, n, groups),
-        Matmul(f"{name} weight gradient", n, k, tokens, groups),
+        Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),
     )
     if bias:
-        backward += (Elementwise(f"{name} bias gradient", tokens * groups * n * batch.itemsize, n * batch.itemsize),)
-    return Operation(name, forward, backward, (saved,), tokens * groups * n * batch.itemsize)
+        read = tokens * groups * n * batch.itemsize
+        backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
+    return Operation(
+        name, forward, backward, (saved,), tokens * groups * n * batch.itemsize, communications=communications
+    )
+
+
+def _columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
+    """A matrix that is cut by columns; of `gathers` columns the output is gathered among all ranks."""
+    communications = around_columns(name, batch.tokens * k, batch.cut, 3 if bias else 2)
+    if gathers:
+        elements = batch.tokens * gathers
+        communications += (
+            Communication(f"gather {name} output", "all_gather", elements, False, 1, 1),
+            Communication(f"scatter {name} output gradient", "reduce_scatter", elements, True, 0, 0),
+        )
+    return _linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, communications=communications)
+
+
+def _rows(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool) -> Operation:
+    """A matrix that is cut by rows."""
+    communications = around_rows(name, batch.tokens * n, batch.cut)
+    return _linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, communications=communications)
 
 
 def _norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
-    size = batch.tokens * model.hidden_size * batch.itemsize
+    size = batch.tokens_between * model.hidden_size * batch.itemsize
     means = 2 if model.norm == "layernorm" else 1
-    statistics = means * batch.tokens * batch.statistics_itemsize
+    statistics = means * batch.tokens_between * batch.statistics_itemsize
     return Operation(
         name,
         (Elementwise(name, size, size + statistics, fusible=True),),
@@ -125,7 +167,7 @@ def _norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation
 
 def _residual(name: str, model: Transformer, batch: Batch) -> Operation:
     """Dropout, where there is any, and the addition to the residual stream."""
-    elements = batch.tokens * model.hidden_size
+    elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
     forward = [Elementwise(f"{name} add", 2 * size, size, fusible=True)]
     backward: list[Kernel] = []
@@ -140,17 +182,18 @@ def _residual(name: str, model: Transformer, batch: Batch) -> Operation:
 
 
 def _attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    tokens, p, d = batch.tokens, batch.itemsize, model.hidden_size
-    normed = tokens * d * p
+    tokens, p, d, cut = batch.tokens, batch.itemsize, model.hidden_size, batch.cut
+    widths = model.attention_width + 2 * model.kv_width
     operations = [
         _norm("norm1", "input", model, batch),
-        _linear(
-            "qkv", tokens, model.attention_width + 2 * model.kv_width, d, batch,
-            Saved("norm1 output", normed, "norm1"), bias=model.attention_bias,
+        _columns(
+            "qkv", widths, d, batch, Saved("norm1 output", batch.tokens_between * d * p, "norm1"),
+            bias=model.attention_bias, gathers=widths if cut.gathers_queries(model) else 0,
         ),
     ]  # fmt: skip
+    own = model.attention_width // cut.tensor
     if model.positions == "rotary":
-        turned = tokens * (model.attention_width + model.kv_width) * p
+        turned = tokens * (own + cut.kv_heads(model) * model.head_dim) * p
         operations.append(
             Operation(
                 "rotary",
@@ -161,26 +204,22 @@ def _attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         )
     core = _flash if batch.attention == "flash" else _standard
     operations += core(model, batch, "rotary" if model.positions == "rotary" else "qkv")
-    attended = tokens * model.attention_width * p
-    operations.append(
-        _linear(
-            "proj", tokens, d, model.attention_width, batch,
-            Saved("attention output", attended, "attention"), bias=model.output_bias,
-        )
-    )  # fmt: skip
+    attended = Saved("attention output", tokens * own * p, "attention")
+    operations.append(_rows("proj", d, model.attention_width, batch, attended, bias=model.output_bias))
     return (*operations, _residual("residual1", model, batch))
 
 
 def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, Saved]:
-    kv = batch.tokens * model.kv_width * batch.itemsize
-    q = batch.tokens * model.attention_width * batch.itemsize
+    kv = batch.tokens * batch.cut.kv_heads(model) * model.head_dim * batch.itemsize
+    q = batch.tokens * model.attention_width // batch.cut.tensor * batch.itemsize
     return Saved("queries", q, source), Saved("keys", kv, source), Saved("values", kv, "qkv")
 
 
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    sizes = (batch.sequences, model.num_heads, model.num_kv_heads, batch.seq_len, model.head_dim)
-    attended = batch.tokens * model.attention_width * batch.itemsize
-    logsumexp = 4 * batch.sequences * model.num_heads * batch.seq_len
+    heads = model.num_heads // batch.cut.tensor
+    sizes = (batch.sequences, heads, batch.cut.kv_heads(model), batch.seq_len, model.head_dim)
+    attended = batch.tokens * heads * model.head_dim * batch.itemsize
+    logsumexp = 4 * batch.sequences * heads * batch.seq_len
     return [
         Operation(
             "attention",
@@ -198,7 +237,7 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     """Scores, softmax, dropout, values: each through HBM, nothing skipped for causality."""
-    elements = batch.sequences * model.num_heads * batch.seq_len**2
+    elements = batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2
     size = elements * batch.itemsize
     queries, keys, values = _qkv(model, batch, source)
     weights = Saved("softmax output", size, "softmax")
@@ -219,7 +258,7 @@ def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 
 def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:
-    s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads
+    s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
         "scores",
         (Matmul("scores", s, s, hd, pairs), Elementwise("mask", size, size, fusible=True)),
@@ -243,47 +282,63 @@ def _attention_dropout(elements: int, size: int) -> Operation:
 
 
 def _weighted_values(model: Transformer, batch: Batch, saved: tuple[Saved, ...]) -> Operation:
-    s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads
+    s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
         "attention",
         (Matmul("attention", s, hd, s, pairs),),
         (Matmul("weight gradient", s, s, hd, pairs), Matmul("value gradient", s, hd, s, pairs)),
         saved,
-        batch.tokens * model.attention_width * batch.itemsize,
+        batch.tokens * model.attention_width // batch.cut.tensor * batch.itemsize,
     )
 
 
 def _mlp_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    d, f, p = model.hidden_size, model.ffn_size, batch.itemsize
-    groups = max(1, model.num_experts)
-    # Each expert gets its even share of the tokens' choices.
-    tokens = batch.tokens * max(1, model.active_experts) // groups
-    wide = 2 * f if model.gated else f
-    normed = batch.tokens * d * p
-    routed = tokens * groups * d * p
-    operations = [_norm("norm2", "residual1", model, batch)]
-    source = Saved("norm2 output", normed, "norm2")
-    if model.num_experts:
-        operations += [_router(model, batch), _shuffle("dispatch", normed, routed)]
-        source = Saved("dispatched tokens", routed, "dispatch")
-    before, after = tokens * groups * wide * p, tokens * groups * f * p
-    operations += [
-        _linear("up", tokens, wide, d, batch, source, bias=model.mlp_bias, groups=groups),
-        Operation(
-            "activation",
-            (Elementwise("activation", before, after, fusible=True),),
-            (Elementwise("activation gradient", before + after, before, fusible=True),),
-            (Saved("activation input", before, "up"),),
-            after,
-        ),
+    body = _experts(model, batch) if model.num_experts else _dense(model, batch)
+    return (_norm("norm2", "residual1", model, batch), *body, _residual("residual2", model, batch))
+
+
+def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    d, f = model.hidden_size, model.ffn_size
+    normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
+    activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
+    return (
+        _columns("up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias),
+        activation,
+        _rows("down", d, f, batch, Saved("activation output", activation.output, "activation"), bias=model.mlp_bias),
+    )
+
+
+def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Operation:
+    before, after = (tokens * n * batch.itemsize for n in (2 * width if model.gated else width, width))
+    return Operation(
+        "activation",
+        (Elementwise("activation", before, after, fusible=True),),
+        (Elementwise("activation gradient", before + after, before, fusible=True),),
+        (Saved("activation input", before, "up"),),
+        after,
+    )
+
+
+def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Each expert gets its even share of the tokens' choices."""
+    d, f, p, groups = model.hidden_size, model.ffn_size, batch.itemsize, model.num_experts
+    tokens = batch.tokens * model.active_experts // groups
+    normed, routed = batch.tokens * d * p, tokens * groups * d * p
+    activation = _activation(model, tokens * groups, f, batch)
+    return (
+        _router(model, batch),
+        _shuffle("dispatch", normed, routed),
         _linear(
-            "down", tokens, d, f, batch, Saved("activation output", after, "activation"),
+            "up", tokens, 2 * f if model.gated else f, d, batch, Saved("dispatched tokens", routed, "dispatch"),
             bias=model.mlp_bias, groups=groups,
         ),
-    ]  # fmt: skip
-    if model.num_experts:
-        operations.append(_shuffle("combine", routed, normed, Saved("expert outputs", routed, "down")))
-    return (*operations, _residual("residual2", model, batch))
+        activation,
+        _linear(
+            "down", tokens, d, f, batch, Saved("activation output", activation.output, "activation"),
+            bias=model.mlp_bias, groups=groups,
+        ),
+        _shuffle("combine", routed, normed, Saved("expert outputs", routed, "down")),
+    )  # fmt: skip
 
 
 def _router(model: Transformer, batch: Batch) -> Operation:
@@ -294,7 +349,7 @@ def _router(model: Transformer, batch: Batch) -> Operation:
         (Matmul("router", tokens, experts, d), Elementwise("routing softmax", size, size)),
         (
             Matmul("router input gradient", tokens, d, experts),
-            Matmul("router weight gradient", experts, d, tokens),
+            Matmul("router weight gradient", experts, d, tokens, of_weights=True),
             Elementwise("routing softmax gradient", 2 * size, size),
         ),
         (Saved("norm2 output", tokens * d * batch.itemsize, "norm2"), Saved("routing weights", size, "router")),

@@ -1,6 +1,8 @@
 """The parameters of a transformer, tensor by tensor.
 
-Rule: exact; every tensor that a framework would register, in the order of use.
+Rule: exact; every tensor that a framework would register, in the order of use. With a cut those of one rank: matrices
+in front are cut by rows of their weight (columns of what they make), those behind by its columns, tables by their rows;
+norms, and biases that are added to a whole output, stay whole.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from simulator.model.cut import WHOLE, Cut
 from simulator.model.shape import Transformer
 
 
@@ -44,11 +47,12 @@ class Module:
         return sum(p.elements for p in self.parameters)
 
 
-def modules(model: Transformer) -> tuple[Module, ...]:
+def modules(model: Transformer, cut: Cut = WHOLE) -> tuple[Module, ...]:
     """Embedding, layers, head, in the order of the forward pass."""
-    layer = layer_parameters(model)
+    layer = layer_parameters(model, cut)
     layers = tuple(Module(f"layer {i}", layer) for i in range(model.num_layers))
-    return (Module("embedding", embedding_parameters(model)), *layers, Module("head", head_parameters(model)))
+    ends = Module("embedding", embedding_parameters(model, cut)), Module("head", head_parameters(model, cut))
+    return (ends[0], *layers, ends[1])
 
 
 def total(model: Transformer) -> int:
@@ -59,39 +63,40 @@ def total(model: Transformer) -> int:
 def active(model: Transformer) -> int:
     """Elements that work on each token: of the experts only the active ones."""
     idle = model.num_experts - model.active_experts
-    expert = sum(p.elements for p in _mlp(model, "expert"))
+    expert = sum(p.elements for p in _mlp(model, "expert", WHOLE))
     return total(model) - idle * expert * model.num_layers
 
 
-def embedding_parameters(model: Transformer) -> tuple[Parameter, ...]:
+def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
     """Token table, and position table where positions are learned."""
-    token = Parameter("token", (model.vocab_size, model.hidden_size))
+    token = Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))
     if model.positions == "learned":
         return token, Parameter("position", (model.max_positions, model.hidden_size))
     return (token,)
 
 
-def layer_parameters(model: Transformer) -> tuple[Parameter, ...]:
+def layer_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
     """One layer's tensors."""
     d = model.hidden_size
-    qkv = model.attention_width + 2 * model.kv_width
+    qkv = (model.attention_width + 2 * model.kv_width) // cut.tensor
     tensors = [*_norm(model, "norm1"), Parameter("qkv.weight", (qkv, d))]
     tensors += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
-    tensors += [Parameter("proj.weight", (d, model.attention_width))]
+    tensors += [Parameter("proj.weight", (d, model.attention_width // cut.tensor))]
     tensors += [Parameter("proj.bias", (d,))] if model.output_bias else []
     tensors += _norm(model, "norm2")
     if model.num_experts:
         tensors.append(Parameter("router.weight", (model.num_experts, d)))
         for i in range(model.num_experts):
-            tensors += _mlp(model, f"expert {i}")
+            tensors += _mlp(model, f"expert {i}", WHOLE)
     else:
-        tensors += _mlp(model, "mlp")
+        tensors += _mlp(model, "mlp", cut)
     return tuple(tensors)
 
 
-def head_parameters(model: Transformer) -> tuple[Parameter, ...]:
+def head_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
     """The last norm, and the head where it is not the embedding."""
-    head = () if model.tied else (Parameter("head.weight", (model.vocab_size, model.hidden_size)),)
+    rows = cut.vocabulary(model) // cut.tensor
+    head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
     return (*_norm(model, "norm"), *head)
 
 
@@ -101,8 +106,8 @@ def _norm(model: Transformer, name: str) -> list[Parameter]:
     return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]
 
 
-def _mlp(model: Transformer, name: str) -> list[Parameter]:
-    d, f = model.hidden_size, model.ffn_size
+def _mlp(model: Transformer, name: str, cut: Cut) -> list[Parameter]:
+    d, f = model.hidden_size, model.ffn_size // cut.tensor
     up = 2 * f if model.gated else f
     tensors = [Parameter(f"{name}.up.weight", (up, d))]
     tensors += [Parameter(f"{name}.up.bias", (up,))] if model.mlp_bias else []

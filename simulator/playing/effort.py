@@ -15,7 +15,7 @@ from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
 from simulator.model.parameters import total
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import Clusters
-from simulator.records.program import Collective, Program, SameForAll
+from simulator.records.program import Collective, Program, RanksByList
 from simulator.scenario.build_training import to_step
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
@@ -106,7 +106,7 @@ def _rows(played: list[Collective]) -> int:
 
 def _noisy(program: Program, played: list[Collective], *, late: bool) -> float:
     """Time of transfers that nothing reduces, for each draws a latency or comes at a time of its own [s]."""
-    each = _A_SHARING_TRANSFER if isinstance(program.ranks, SameForAll) else _A_NOISY_TRANSFER
+    each = _A_SHARING_TRANSFER if isinstance(program.ranks, RanksByList) else _A_NOISY_TRANSFER
     # Where everybody sends to everybody at once, a change is felt by all.
     sharing = {id(op.schedule): _A_SHARER * op.schedule.rows for op in played if late and _wide(op)}
     return sum(op.schedule.length() * (each + sharing.get(id(op.schedule), 0.0)) for op in played)

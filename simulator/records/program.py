@@ -6,7 +6,7 @@ the points where players meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, TypeVar, overload
@@ -209,38 +209,66 @@ class Free:
 Op = Compute | Collective | Allocate | Free
 
 
-class SameForAll(Sequence[tuple[Op, ...]]):
-    """Every rank's list where all do the same, each among its own groups: written once; a rank's own when asked for.
+class OperationLists:
+    """The different lists of operations of a program, each once, and which rank plays which.
 
-    Parameters
+    Attributes
     ----------
-    ops : tuple of Op
-        Rank 0's.
-    size : int
-        Ranks.
-    own : callable (place, rank) -> Op
-        What a rank does at a place of the list.
-    groups : callable (place) -> tuple of Collective
-        The operation of each group that carries out the collective at a place.
+    lists : tuple of tuple of Op
+        As the first rank of each has it.
+    list_of : tuple of int
+        By rank the number of its list.
+    groups : callable (list, place) -> sequence of Collective
+        The operation of each group that carries out the collective at a place of a list.
     """
 
-    __slots__ = ("_lists", "_own", "groups", "ops", "size")
+    __slots__ = ("groups", "list_of", "lists")
 
     def __init__(
         self,
-        ops: tuple[Op, ...],
-        size: int,
-        own: Callable[[int, int], Op],
-        groups: Callable[[int], tuple[Collective, ...]],
+        lists: tuple[tuple[Op, ...], ...],
+        list_of: tuple[int, ...],
+        groups: Callable[[int, int], Sequence[Collective]],
     ) -> None:
-        self.ops = ops
-        self.size = size
+        self.lists = lists
+        self.list_of = list_of
         self.groups = groups
+
+    @classmethod
+    def by_identity(cls, ranks: Sequence[tuple[Op, ...]]) -> OperationLists:
+        """Ranks that share a tuple share a list; a collective in it is one group's."""
+        number: dict[int, int] = {}
+        list_of = tuple(number.setdefault(id(ops), len(number)) for ops in ranks)
+        lists = tuple({id(ops): ops for ops in ranks}.values())
+
+        def groups(listed: int, place: int) -> tuple[Collective, ...]:
+            op = lists[listed][place]
+            return (op,) if isinstance(op, Collective) else ()
+
+        return cls(lists, list_of, groups)
+
+
+class RanksByList(Sequence[tuple[Op, ...]]):
+    """Every rank's operations where many ranks do the same, each among its own groups: a list for all that are alike.
+
+    A rank's own operations are made when asked for.
+
+    Parameters
+    ----------
+    lists : OperationLists
+    own : callable (place, rank) -> Op
+        What a rank does at a place of its list.
+    """
+
+    __slots__ = ("_made", "_own", "lists")
+
+    def __init__(self, lists: OperationLists, own: Callable[[int, int], Op]) -> None:
+        self.lists = lists
         self._own = own
-        self._lists: dict[int, tuple[Op, ...]] = {}
+        self._made: dict[int, tuple[Op, ...]] = {}
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.lists.list_of)
 
     @overload
     def __getitem__(self, rank: int) -> tuple[Op, ...]: ...
@@ -248,11 +276,12 @@ class SameForAll(Sequence[tuple[Op, ...]]):
     def __getitem__(self, rank: slice) -> tuple[tuple[Op, ...], ...]: ...
     def __getitem__(self, rank: int | slice) -> tuple[Op, ...] | tuple[tuple[Op, ...], ...]:
         if isinstance(rank, slice):
-            return tuple(self[r] for r in range(self.size)[rank])
-        number = range(self.size)[rank]
-        if number not in self._lists:
-            self._lists[number] = tuple(self._own(place, number) for place in range(len(self.ops)))
-        return self._lists[number]
+            return tuple(self[r] for r in range(len(self))[rank])
+        number = range(len(self))[rank]
+        if number not in self._made:
+            places = range(len(self.lists.lists[self.lists.list_of[number]]))
+            self._made[number] = tuple(self._own(place, number) for place in places)
+        return self._made[number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,23 +299,17 @@ class Program:
     ranks: Sequence[tuple[Op, ...]]
     idle: frozenset[int] = field(default=frozenset())
 
+    def lists(self) -> OperationLists:
+        """The different lists, each once."""
+        return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
+
     def collectives(self) -> dict[str, Collective]:
         """Every collective once, by name, in order of first appearance."""
         by_name: dict[str, Collective] = {}
-        for ops in self._different():
-            for op in ops:
+        own = self.lists()
+        for number, ops in enumerate(own.lists):
+            for place, op in enumerate(ops):
                 if isinstance(op, Collective):
-                    by_name.setdefault(op.name, op)
+                    for of_group in own.groups(number, place):
+                        by_name.setdefault(of_group.name, of_group)
         return by_name
-
-    def _different(self) -> Iterator[Iterable[Op]]:
-        """Lists that hold every operation at least once; one that many ranks share is looked at once."""
-        if isinstance(self.ranks, SameForAll):
-            for place, op in enumerate(self.ranks.ops):
-                yield self.ranks.groups(place) if isinstance(op, Collective) else ()
-            return
-        seen = set()
-        for ops in self.ranks:
-            if id(ops) not in seen:
-                seen.add(id(ops))
-                yield ops

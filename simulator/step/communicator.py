@@ -15,6 +15,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
+from simulator.collectives.point_to_point import point_to_point
 from simulator.collectives.rough import roughly
 from simulator.records.program import Collective
 from simulator.records.reduction_order import ReductionOrder
@@ -54,8 +55,8 @@ class Communicator:
     _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
     _seated: dict[tuple[tuple[int, ...], bool], tuple[int | None, ...]] = field(default_factory=dict)
 
-    def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all") -> Collective | None:
-        """The collective of the group that rank 0 is in, without a name of its own; None for one rank.
+    def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all", rank: int = 0) -> Collective | None:
+        """The collective of the group that a rank is in, without a name of its own; None for one rank.
 
         Arrays are padded to a multiple of the ranks, as frameworks pad shards.
         """
@@ -63,7 +64,16 @@ class Communicator:
         if ranks == 1:
             return None
         padded = -(-elements // ranks) * ranks
-        return self._plan(operation, padded, dtype, self.groups.members(scope, 0))
+        return self._plan(operation, padded, dtype, self.groups.members(scope, self.groups.number(scope, rank)))
+
+    def send(self, elements: int, dtype: str, stages: tuple[int, int], rank: int) -> Collective:
+        """One transfer from a stage's rank to that of another, without a name of its own; `rank` is either of them."""
+        group, itemsize = self.groups.members(stages, self.groups.number(stages, rank)), find(dtype).itemsize
+        if self.mode == "rough":
+            return self._roughly("send", elements, itemsize, dtype, group)
+        return self.cluster.remember(
+            (point_to_point, elements, dtype, group), partial(point_to_point, self.cluster, elements, dtype, group)
+        )
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
         key = (operation, elements, dtype, group)
@@ -99,7 +109,7 @@ class Communicator:
         group, named = self.groups.members(scope, number), bool(op.auxiliaries)
         if scope == "own":
             return replace(op, name=name, group=group, auxiliaries=(self.cluster.hosts[number],))
-        if scope == "worker":
+        if scope == "worker" or isinstance(scope, tuple):
             return replace(op, name=name, group=group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
             return replace(op, name=name, group=group)

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
 from simulator.records.program import Act, Computation
+from simulator.step.pass_pieces import NOTHING, PassPieces
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
+from simulator.step.stages import Chunk
 from simulator.step.states import shard
 from simulator.step.units import Unit
 
@@ -25,7 +27,7 @@ class Passes:
     builder : ProgramBuilder
     step : TrainingStep
     units : tuple of Unit
-        Embedding, layers, head.
+        The rank's: embedding, layers, head, or those of its stages.
     ranks : int
         Over which gradients are sharded.
     gradients : list of str
@@ -61,23 +63,42 @@ class Passes:
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         act = Act(Computation.FORWARD, (unit.name,), micro)
-        return self.builder.compute(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+        return self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
 
-    def backward(self, micro: int, unit: Unit, after: list[str | None], *, communicates: bool = True) -> str:
+    def backward(
+        self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None], *, communicates: bool = True
+    ) -> str:
         """A backward pass: what was not kept is made again first, and gradients appear.
 
         They are added to those of earlier micro-batches where these are whole, and copied where they are communicated.
         """
+        self._recompute(micro, unit, after)
+        fresh = self._make_room(micro, unit, chunk, after)
+        act = Act(Computation.BACKWARD, (unit.name,), micro)
+        done = self._run(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
+        return self._end(micro, unit, fresh, done, communicates=communicates)
+
+    def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
+        """The half of a backward pass that the unit before waits for."""
+        self._recompute(micro, unit, after)
+        return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, None)
+
+    def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
+        """The other half: weights' gradients appear, and what was kept for them goes."""
+        fresh = self._make_room(micro, unit, chunk, [])
+        done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], None)
+        return self._end(micro, unit, fresh, done, communicates=communicates)
+
+    def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
         # What appears without running anything again belongs to the loss.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
         for made in unit.makes:
             self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
             act = Act(Computation.RECOMPUTE, unit.makes, micro)
-            self.builder.compute(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
-        fresh = self._make_room(micro, unit, after)
-        act = Act(Computation.BACKWARD, (unit.name,), micro)
-        done = self.builder.compute(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
+            self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
+
+    def _end(self, micro: int, unit: Unit, fresh: str | None, done: str, *, communicates: bool) -> str:
         for memory, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
                 self.builder.free(f"{unit.name} {memory} {micro}")
@@ -88,14 +109,38 @@ class Passes:
             done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
-    def _make_room(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
+    def _run(
+        self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: Act[Computation] | None
+    ) -> str:
+        """Kernels, and what the model's ranks exchange between them; returns what the pass's result waits for."""
+        kernels = [place for place, piece in enumerate(pieces.pieces) if piece.cost is not None]
+        # A part of the backward pass may have nothing to do.
+        if not kernels:
+            return self.builder.compute(name, NOTHING, kind, [*after, *self.builder.awaited()], act)
+        done, named = name, {}
+        for place, piece in enumerate(pieces.pieces):
+            if piece.exchange is not None:
+                exchanged = self.builder.exchange(f"{name}: {piece.exchange.name}", piece.exchange, after)
+                named[place] = exchanged
+                done = exchanged or done
+            elif piece.cost is not None:
+                last = place == kernels[-1]
+                own = name if last else f"{name}, part {kernels.index(place) + 1}"
+                waits = [*after, *self.builder.awaited(), *(named.pop(one) for one in piece.awaited)]
+                done = self.builder.compute(own, piece.cost, kind, waits, act if last else None)
+                after = []
+        # Whoever computes next on this rank waits for what is still under way.
+        self.builder.await_next(named.values())
+        return done
+
+    def _make_room(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> str | None:
         """Memory of a unit's gradients; names what lives only until it is added to the sum of all micro-batches.
 
         Whole gradients are kept from the first micro-batch on; sharded strategies hold a unit's for a moment.
         """
         whole = self.keeps_whole_gradients
         computed = find(self.step.precision.params).itemsize
-        if whole and micro % self.step.accumulation == 0:
+        if whole and chunk.begins(micro):
             name = self._whole(unit, micro)
             self.builder.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
@@ -140,7 +185,7 @@ class Passes:
         Returns its allocation, for whoever has sent it to free.
         """
         same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
-        return None if same or self.builder.communicator.cluster.world_size == 1 else self._buffer(name, units)
+        return None if same or self.builder.communicator.groups.data_parallel == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit]) -> str:
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize

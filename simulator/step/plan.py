@@ -1,6 +1,7 @@
 """One training step as a Program: model states, passes, communication, optimizer, in the order of issue.
 
-Rule: written for rank 0 and handed to all, for all ranks do the same; when anything happens comes out of the engine.
+Rule: written for the first rank of each pipeline stage and handed to all that do the same; when anything happens comes
+out of the engine.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.cluster.cluster import Cluster
+from simulator.model.cut import refusal
 from simulator.model.flops import model_flops_per_token
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
-from simulator.step.process_groups import Groups, for_every_rank
+from simulator.step.pipeline import Pipeline
+from simulator.step.process_groups import Groups, StageList, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
@@ -63,54 +66,80 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     step : TrainingStep
     steady : bool
         Whether ranks keep step with each other: no jitter (stragglers are seen here).
+
+    Raises
+    ------
+    ValueError
+        The ranks or the model cannot be cut as asked, or this GPU lacks something.
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     groups = _groups(cluster, step)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
-    builder, passes, rank_states = _rank_0(cluster, step, communicator)
-    ranks = for_every_rank(builder.ops, builder.scopes, groups, communicator.among)
-    closed_forms = sum(op.duration is not None for op in builder.collectives)
-    tokens = step.seq_len * step.micro_batch_size * step.accumulation * cluster.world_size
+    stages = _stages(cluster, step, communicator)
+    lists = [StageList(made.builder.ops, made.builder.scopes) for made in stages]
+    ranks = for_every_rank(lists, groups, communicator.among)
+    collectives = [op for made in stages for op in made.builder.collectives]
+    closed_forms = sum(op.duration is not None for op in collectives)
+    tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.data_parallel
     model = model_flops_per_token(step.model, step.seq_len) * tokens
-    recomputed = sum(u.recompute.flops for u in passes.units if u.recompute is not None)
+    recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
         program=Program(ranks),
         step=step,
         strategy=catalog.find(step.sharding.strategy),
         tokens=tokens,
         model_flops=model,
-        hardware_flops=model + recomputed * step.accumulation * cluster.world_size,
+        hardware_flops=model + recomputed * step.accumulation * (cluster.world_size // len(stages)),
         closed_forms=closed_forms,
-        played=len(builder.collectives) - closed_forms,
-        host_bytes=rank_states.on_host,
+        played=len(collectives) - closed_forms,
+        host_bytes=max(made.states.on_host for made in stages),
     )
 
 
 def rank_alone(cluster: Cluster, step: TrainingStep) -> Program:
-    """Rank 0's step, played as if all others kept step with it: for the memory that a step needs, on any cluster.
+    """The step of one rank of each stage, played as if all others kept step with it: for the memory that a step needs.
 
     Its collectives take about the time that they would take, without schedules, routes and other ranks.
     """
     communicator = Communicator(cluster, _groups(cluster, step), "rough", True)
-    builder, _, _ = _rank_0(cluster, step, communicator)
-    return Program((tuple(builder.ops),))
+    return Program(tuple(tuple(made.builder.ops) for made in _stages(cluster, step, communicator)))
 
 
 def _groups(cluster: Cluster, step: TrainingStep) -> Groups:
-    return Groups(cluster.world_size, step.sharding.shard_size or cluster.world_size, step.sharding.mesh)
+    grid = step.parallelism.grid(cluster.world_size)
+    return Groups(grid, step.sharding.shard_size or grid.size("dp", "cp"), step.sharding.mesh)
 
 
-def _rank_0(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> tuple[ProgramBuilder, Passes, States]:
-    """Note rank 0's operations."""
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What a rank of one pipeline stage does and holds."""
+
+    builder: ProgramBuilder
+    passes: Passes
+    states: States
+
+
+def _stages(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> list[_Stage]:
+    """Note the operations of the first rank of each stage."""
     strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
-    builder = ProgramBuilder(communicator)
     left = hbm_left(cluster)
-    made = units(step, cluster.gpus[0], cluster.world_size, left, sharded=strategy.shards_parameters)
-    passes = Passes(builder, step, made, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
-    elements = sum(unit.elements for unit in passes.units)
-    rank_states = states(step, strategy, elements, groups.shard_size, sum(unit.resident for unit in passes.units))
-    builder.allocate("parameters", rank_states.parameters, "parameters")
-    builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
-    strategy.plan(builder, passes)
-    update(builder, passes, KernelTimer(cluster.gpus[0], step, left), rank_states, strategy)
-    return builder, passes, rank_states
+    refused = refusal(step.model, step.parallelism.cut, step.seq_len)
+    if refused:
+        raise ValueError(f"parallelism.tp: {refused}")
+    made = units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters)
+    pipeline = Pipeline.of(step)
+    timer = KernelTimer(cluster.gpus[0], step, left)
+    stages = []
+    for place in range(step.parallelism.pp):
+        builder = ProgramBuilder(communicator, groups.stage_of.index(place), step.precision.params)
+        chunks = pipeline.chunks(place, made)
+        own = tuple(unit for chunk in chunks for unit in chunk.units)
+        passes = Passes(builder, step, own, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
+        elements, resident = sum(unit.elements for unit in own), sum(unit.resident for unit in own)
+        rank_states = states(step, strategy, elements, groups.shard_size, resident)
+        builder.allocate("parameters", rank_states.parameters, "parameters")
+        builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
+        pipeline.note(place, chunks, builder, strategy.plan(builder, passes))
+        update(builder, passes, timer, rank_states, strategy)
+        stages.append(_Stage(builder, passes, rank_states))
+    return stages

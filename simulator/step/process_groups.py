@@ -1,8 +1,12 @@
-"""Which process group each collective of a step runs in: all ranks, a shard group, a replicate group, a smaller mesh.
+"""Which process group each collective of a step runs in.
 
-Two further scopes are of one rank: "own" is a rank and its host, "worker" a rank and the parameter servers.
+Over all ranks that hold the same part of the model ("all"), and inside of these over a shard group, a replicate group,
+a smaller mesh; over the ranks that a layer's matrices are cut among ("tensor"), over all ranks that hold a copy of the
+model together ("model"), over the ends of a pipeline ("ends"), and between the ranks of two places in a pipeline (a
+pair of numbers). Two scopes are of one rank: "own" is a rank and its host, "worker" a rank and the parameter servers.
 
-Rule: a step is written for rank 0; here it becomes every rank's own, with the groups that the rank is in.
+Rule: a step is written once for the ranks of each place in a pipeline; here it becomes every rank's own, with the
+groups that the rank is in.
 
 Hybrid sharding [1]_ cuts the ranks into groups of n that share the states among them (shard groups: neighbours, inside
 a node if n is a node); the ranks at the same place of every group hold the same part (replicate groups). A mesh is a
@@ -16,35 +20,42 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
-from simulator.records.program import Collective, Op, SameForAll
+import numpy as np
 
-Scope = Literal["all", "shard", "replicate", "mesh", "own", "worker"]
+from simulator.basics.arrays import Ints
+from simulator.records.program import Collective, Op, OperationLists, RanksByList
+from simulator.step.rank_grid import RankGrid
+
+Scope = Literal["all", "shard", "replicate", "mesh", "tensor", "model", "ends", "own", "worker"] | tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Groups:
     """The groups of so many ranks.
 
     Attributes
     ----------
-    world_size : int
+    grid : RankGrid
     shard_size : int
-        Ranks that share one copy of the states; world_size where there is one copy.
+        Ranks that share one copy of the states; all data-parallel ones where there is one copy.
     mesh_size : int or None
         Ranks that share parameters between forward and backward; None where that is shard_size.
     """
 
-    world_size: int
+    grid: RankGrid
     shard_size: int
     mesh_size: int | None = None
+    _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
+    _numbers: dict[Scope, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.shard_size < 1 or self.world_size % self.shard_size:
+        if self.shard_size < 1 or self.data_parallel % self.shard_size:
             raise ValueError(
-                f"shard_size: got {self.shard_size}; must divide the {self.world_size} data-parallel ranks"
+                f"shard_size: got {self.shard_size}; must divide the {self.data_parallel} data-parallel ranks"
             )
         if self.mesh_size is not None and (self.mesh_size < 1 or self.shard_size % self.mesh_size):
             raise ValueError(
@@ -52,81 +63,171 @@ class Groups:
             )
 
     @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return self.grid.world_size
+
+    @property
+    def data_parallel(self) -> int:
+        """Ranks that hold the same part of the model."""
+        return self.grid.size("dp", "cp")
+
+    @property
     def hybrid(self) -> bool:
-        """Whether there are several copies."""
-        return self.shard_size < self.world_size
+        """Whether there are several copies of a part's states."""
+        return self.shard_size < self.data_parallel
 
     @property
     def several(self) -> bool:
         """Whether groups work side by side."""
-        return self.hybrid or self.mesh_size not in (None, self.world_size)
+        parted = self.data_parallel < self.world_size
+        return parted or self.hybrid or self.mesh_size not in (None, self.data_parallel)
+
+    @cached_property
+    def stage_of(self) -> tuple[int, ...]:
+        """By rank its place in the pipeline."""
+        return tuple(self.grid.coordinate("pp").tolist())
+
+    def table(self, scope: Scope) -> Ints:
+        """Ranks of every group, shape (groups, ranks of a group)."""
+        if scope not in self._tables:
+            self._tables[scope] = self._made(scope)
+        return self._tables[scope]
+
+    def _made(self, scope: Scope) -> Ints:
+        data = self.grid.groups("dp", "cp")
+        if isinstance(scope, tuple):
+            return self.grid.groups("pp")[:, list(scope)]
+        if scope == "replicate":
+            return data.reshape(len(data), -1, self.shard_size).transpose(0, 2, 1).reshape(-1, self.size("replicate"))
+        if scope in ("own", "worker"):
+            return np.arange(self.world_size).reshape(-1, 1)
+        if scope == "tensor":
+            return self.grid.groups("tp")
+        if scope == "model":
+            return self.grid.groups("tp", "pp")
+        if scope == "ends":
+            return self.grid.groups("pp")[:, [0, -1]]
+        return data.reshape(-1, self.size(scope))
 
     def size(self, scope: Scope) -> int:
         """Ranks of a group."""
+        if isinstance(scope, tuple):
+            return 2
         sizes: dict[Scope, int] = {
-            "all": self.world_size,
+            "all": self.data_parallel,
             "shard": self.shard_size,
-            "replicate": self.world_size // self.shard_size,
+            "replicate": self.data_parallel // self.shard_size,
             "mesh": self.mesh_size or self.shard_size,
+            "tensor": self.grid.size("tp"),
+            "model": self.grid.size("tp", "pp"),
+            "ends": 2 if self.grid.size("pp") > 1 else 1,
             "own": 1,
             "worker": 1,
         }
         return sizes[scope]
 
     def number(self, scope: Scope, rank: int) -> int:
-        """Which of its kind a rank's group is."""
-        return rank % self.shard_size if scope == "replicate" else rank // self.size(scope)
+        """Which of its kind a rank's group is; -1 where it is in none."""
+        if scope not in self._numbers:
+            number = np.full(self.world_size, -1)
+            table = self.table(scope)
+            number[table] = np.arange(len(table))[:, None]
+            self._numbers[scope] = number.tolist()
+        return self._numbers[scope][rank]
 
     def members(self, scope: Scope, number: int) -> tuple[int, ...]:
         """Ranks of a group."""
-        if scope == "replicate":
-            return tuple(range(number, self.world_size, self.shard_size))
-        return tuple(range(number * self.size(scope), (number + 1) * self.size(scope)))
+        return tuple(self.table(scope)[number].tolist())
+
+    def of_stage(self, scope: Scope, stage: int) -> Sequence[int]:
+        """Numbers of the groups in which ranks of a stage are."""
+        if self.grid.size("pp") == 1:
+            return range(len(self.table(scope)))
+        return np.flatnonzero((np.array(self.stage_of)[self.table(scope)] == stage).any(axis=1)).tolist()
 
 
-def for_every_rank(
-    ops: Sequence[Op],
-    scopes: Mapping[str, Scope],
-    groups: Groups,
-    among: Callable[[Collective, Scope, int, str], Collective],
-) -> Sequence[tuple[Op, ...]]:
-    """Rank 0's operations as every rank's, each collective among the rank's own group.
+@dataclass(frozen=True, slots=True)
+class StageList:
+    """What the ranks of one pipeline stage do, as the first of them has it.
 
-    Parameters
+    Attributes
     ----------
     ops : sequence of Op
     scopes : mapping of a collective's name to its scope
+    """
+
+    ops: Sequence[Op]
+    scopes: Mapping[str, Scope]
+
+
+Among = Callable[[Collective, Scope, int, str], Collective]
+
+
+def for_every_rank(stages: Sequence[StageList], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
+    """The stages' operations as every rank's, each collective among the rank's own group.
+
+    Parameters
+    ----------
+    stages : sequence of StageList
     groups : Groups
     among : callable (op, scope, number, name) -> Collective
         The collective as another group of that scope carries it out, under its name.
     """
-    if all(groups.size(scope) == groups.world_size for scope in set(scopes.values())):
-        return (tuple(ops),) * groups.world_size
-    made: dict[tuple[str, int], Collective] = {}
+    scopes = {scope for stage in stages for scope in stage.scopes.values()}
+    if len(stages) == 1 and all(groups.size(scope) == groups.world_size for scope in scopes):
+        return (tuple(stages[0].ops),) * groups.world_size
+    spread = _Spread(stages, groups, among)
+    lists = OperationLists(tuple(tuple(stage.ops) for stage in stages), groups.stage_of, spread.groups_at)
+    return RanksByList(lists, spread.own)
 
-    def of_group(place: int, number: int) -> Collective:
-        op, key = ops[place], (ops[place].name, number)
-        if key not in made and isinstance(op, Collective):
-            scope = scopes[op.name]
-            first = groups.members(scope, number)[0]
-            made[key] = among(op, scope, number, _named(op.name, first, scopes, groups))
-        return made[key]
 
-    def own(place: int, rank: int) -> Op:
-        op = ops[place]
-        after = tuple(_named(name, rank, scopes, groups) for name in op.after)
+@dataclass(slots=True)
+class _Spread:
+    """Hands operations out among the groups.
+
+    Attributes
+    ----------
+    stages : sequence of StageList
+    groups : Groups
+    among : callable
+    """
+
+    stages: Sequence[StageList]
+    groups: Groups
+    among: Among
+    _made: dict[tuple[str, int], Collective] = field(default_factory=dict)
+
+    def own(self, place: int, rank: int) -> Op:
+        """What a rank does at a place of its stage's list."""
+        stage = self.stages[self.groups.stage_of[rank]]
+        op = stage.ops[place]
+        after = tuple(self._named(name, rank, stage.scopes) for name in op.after)
         if isinstance(op, Collective):
-            op = of_group(place, groups.number(scopes[op.name], rank))
+            op = self._of_group(op, stage.scopes[op.name], self.groups.number(stage.scopes[op.name], rank))
         # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
         return op if after == op.after else replace(op, after=after)
 
-    def groups_at(place: int) -> tuple[Collective, ...]:
-        scope = scopes[ops[place].name]
-        return tuple(of_group(place, number) for number in range(groups.world_size // groups.size(scope)))
+    def groups_at(self, stage: int, place: int) -> Sequence[Collective]:
+        """The collective at a place of a stage's list, of every group that has ranks there."""
+        op = self.stages[stage].ops[place]
+        if not isinstance(op, Collective):
+            return ()
+        scope = self.stages[stage].scopes[op.name]
+        return tuple(self._of_group(op, scope, number) for number in self.groups.of_stage(scope, stage))
 
-    return SameForAll(tuple(ops), groups.world_size, own, groups_at)
+    def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
+        key = op.name, number
+        if key not in self._made:
+            self._made[key] = self.among(op, scope, number, self._name(op.name, scope, number))
+        return self._made[key]
 
+    def _named(self, name: str, rank: int, scopes: Mapping[str, Scope]) -> str:
+        scope = scopes.get(name)
+        return name if scope is None else self._name(name, scope, self.groups.number(scope, rank))
 
-def _named(name: str, rank: int, scopes: Mapping[str, Scope], groups: Groups) -> str:
-    scope = scopes.get(name, "all")
-    return name if scope == "all" else f"{name} ({scope} {groups.number(scope, rank)})"
+    def _name(self, name: str, scope: Scope, number: int) -> str:
+        if scope == "all" and self.groups.data_parallel == self.groups.world_size:
+            return name
+        of = "pipeline" if isinstance(scope, tuple) else scope
+        return f"{name} ({of} {number})"

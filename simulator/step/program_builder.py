@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from simulator.model.cut import Communication
 from simulator.records.program import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
 from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import CopyDirection, host_rate
 from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
+
+# Groups whose collectives do not wait for those of others have a stream of their own.
+_STREAMS: Final[dict[Scope, str]] = {"replicate": "communication replicate", "tensor": "communication tensor"}
 
 
 @dataclass(slots=True)
@@ -23,17 +28,23 @@ class ProgramBuilder:
     Attributes
     ----------
     communicator : Communicator
-        Plans collectives of the data-parallel group.
+    rank : int
+        Whose operations these are: the first of those that do the same.
+    activations : str
+        Dtype of what layers hand on.
     ops : list of Op
-        Rank 0's.
     scopes : dict of str to Scope
         Which group each collective is among.
     """
 
     communicator: Communicator
+    rank: int = 0
+    activations: str = "bfloat16"
     ops: list[Op] = field(default_factory=list)
     scopes: dict[str, Scope] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _last_kernels: str | None = None
+    _awaited: list[str] = field(default_factory=list)
 
     def compute(
         self,
@@ -45,8 +56,30 @@ class ProgramBuilder:
     ) -> str:
         """Kernels on the compute stream; returns their name, for others to wait for."""
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
-        self._note(Compute(name, *work, kind, after=_given(after), act=act))
+        self._note(Compute(name, *work, kind, after=_given([*after, *self.awaited()]), act=act))
+        self._last_kernels = name
         return name
+
+    def awaited(self) -> list[str]:
+        """What the next kernels wait for; once asked for, nobody else does."""
+        awaited, self._awaited = self._awaited, []
+        return awaited
+
+    def await_next(self, exchanges: Iterable[str | None]) -> None:
+        """Have the next kernels wait for exchanges that are under way."""
+        self._awaited += [name for name in exchanges if name is not None]
+
+    def exchange(self, name: str, exchange: Communication, after: Iterable[str | None] = ()) -> str | None:
+        """What ranks that a layer is cut over exchange, when the kernels before have ended."""
+        dtype = exchange.dtype or self.activations
+        return self.communicate(
+            name, exchange.operation, exchange.elements, dtype, [*after, self._last_kernels], "tensor"
+        )
+
+    def send(self, name: str, elements: int, dtype: str, stages: tuple[int, int], after: Iterable[str | None]) -> str:
+        """From a rank of one stage to that of another; in the lists of both."""
+        template = self.communicator.send(elements, dtype, stages, self.rank)
+        return self._named(replace(template, stream=f"{name.rsplit(' ', 1)[0]}"), name, after, stages) or name
 
     def communicate(
         self,
@@ -59,8 +92,8 @@ class ProgramBuilder:
         act: Act[Exchange] | None = None,
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
-        template = self.communicator.plan(operation, elements, dtype, scope)
-        stream = "communication replicate" if scope == "replicate" else "communication"
+        template = self.communicator.plan(operation, elements, dtype, scope, self.rank)
+        stream = _STREAMS.get(scope, "communication")
         return self._named(template and replace(template, stream=stream, act=act), name, after, scope)
 
     def serve(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework
+from simulator.step.parallelism import ALONE, Parallelism
 
 if TYPE_CHECKING:
     from simulator.basics.arrays import Array
@@ -241,6 +242,8 @@ class TrainingStep:
     model : Transformer
     seq_len, micro_batch_size, accumulation : int
         Tokens a sequence, sequences a rank and micro-batch, micro-batches a step.
+    parallelism : Parallelism
+        How the model is cut over ranks.
     sharding : Sharding
     precision : Precision
     checkpointing : Checkpointing
@@ -292,6 +295,7 @@ class TrainingStep:
     algorithm: str = "auto"
     steps: int = 20
     lesson: Lesson | None = None
+    parallelism: Parallelism = ALONE
 
     @property
     def rounds(self) -> int:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
+from simulator.model.cut import Cut
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
 from simulator.model.parameters import Module, modules
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
 from simulator.step.kernels.framework_operations import fused_loss, loss_buffers, second_maps, until_needed
+from simulator.step.pass_pieces import PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
 
 
@@ -28,9 +30,11 @@ class Unit:
     name : str
     elements : int
         Of its parameters.
-    forward, backward : KernelCost
-    recompute : KernelCost or None
+    forward, backward : PassPieces
+    recompute : PassPieces or None
         Before its backward pass.
+    input_gradient, weight_gradient : PassPieces
+        The two halves of the backward pass.
     kept, recomputed : int
         Activations kept from forward to backward, and made again for it [B].
     makes : tuple of str
@@ -41,19 +45,32 @@ class Unit:
         Adding its gradients to those of earlier micro-batches.
     resident : int
         Elements that stay whole on every rank where parameters are sharded.
+    partial : int
+        Elements that all ranks of a tensor-parallel group hold, and whose gradients each has a part of.
+    shared : int
+        Elements of a table that both ends of a pipeline have a copy of.
     """
 
     name: str
     elements: int
-    forward: KernelCost
-    backward: KernelCost
-    recompute: KernelCost | None
+    forward: PassPieces
+    backward: PassPieces
+    input_gradient: PassPieces
+    weight_gradient: PassPieces
+    recompute: PassPieces | None
     kept: int
     recomputed: int
     makes: tuple[str, ...] = ()
     copies: KernelCost | None = None
     accumulate: KernelCost | None = None
     resident: int = 0
+    partial: int = 0
+    shared: int = 0
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is neither embedding nor head."""
+        return self.name not in ("embedding", "head")
 
 
 def units(
@@ -75,42 +92,60 @@ def units(
         find(step.precision.params).itemsize,
         step.attention,
         step.dropout,
+        cut=step.parallelism.cut,
     )
-    first, *layers, last = modules(step.model)
+    first, *layers, last = modules(step.model, batch.cut)
     embedding = _plain("embedding", first.elements, timer_of_ends, embedding_operations(step.model, batch))
     computed = (embedding, *_layers(timer, batch, layers), _head(timer_of_ends, batch, last.elements))
-    return tuple(
+    made = [
         _with_gradients(timer, unit, module, ranks, sharded=sharded)
         for unit, module in zip(computed, (first, *layers, last), strict=True)
-    )
+    ]
+    if batch.cut.sequence:
+        made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
+    if step.model.tied and step.parallelism.apart:
+        table = first.parameters[0].elements
+        made[0] = replace(made[0], shared=table)
+        # The last stage multiplies by a copy of its own.
+        copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
+        made[-1] = _with_gradients(timer, replace(made[-1], elements=copied.elements), copied, ranks, sharded=sharded)
+        made[-1] = replace(made[-1], shared=table)
+    return tuple(made)
+
+
+def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
+    """By module how many elements are not cut: each rank sums their gradients over its part of the sequence."""
+    for whole, own in zip(modules(step.model), modules(step.model, cut), strict=True):
+        same = zip(whole.parameters, own.parameters, strict=True)
+        yield sum(mine.elements for one, mine in same if one.shape == mine.shape)
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
     step = timer.step
     operations = layer_operations(step.model, batch)
-    entry = batch.tokens * step.model.hidden_size * batch.itemsize
-    forward, backward = _both_passes(timer, operations)
+    entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
+    passes = _passes(timer, operations)
     # Layers are alike, and so are most of their recomputations: each is timed once.
-    costs: dict[tuple[str, ...], KernelCost] = {}
+    costs: dict[tuple[str, ...], PassPieces] = {}
     for i, layer in enumerate(layers):
         keeping = kept(step.checkpointing, i, step.model, operations, entry)
         recompute = None
         if keeping.operations and keeping.segment:
             recompute = _recompute(timer, keeping, costs)
             if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
-                recompute += timer.cost(second_maps(step.model, batch))
+                recompute += PassPieces((Piece(timer.cost(second_maps(step.model, batch))),))
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
-        yield Unit(f"layer {i}", layer.elements, forward, backward, recompute, *memory)
+        yield Unit(f"layer {i}", layer.elements, *passes, recompute, *memory)
 
 
-def _recompute(timer: KernelTimer, keeping: KeptActivations, costs: dict[tuple[str, ...], KernelCost]) -> KernelCost:
+def _recompute(timer: KernelTimer, keeping: KeptActivations, costs: dict[tuple[str, ...], PassPieces]) -> PassPieces:
     """What is run again before a layer's backward pass: whole layers, the last of them as far as it is needed."""
 
-    def cost(operations: tuple[Operation, ...]) -> KernelCost:
+    def cost(operations: tuple[Operation, ...]) -> PassPieces:
         names = tuple(op.name for op in operations)
         if names not in costs:
-            costs[names] = timer.cost(k for op in operations for k in op.forward)
+            costs[names] = forward_pieces(timer, operations)
         return costs[names]
 
     again = cost(until_needed(keeping.operations) if timer.step.framework.stops_early else keeping.operations)
@@ -145,11 +180,17 @@ def _with_gradients(timer: KernelTimer, unit: Unit, module: Module, ranks: int, 
     )
 
 
-def _both_passes(timer: KernelTimer, operations: tuple[Operation, ...]) -> tuple[KernelCost, KernelCost]:
-    forward = timer.cost(k for op in operations for k in op.forward)
-    return forward, timer.cost(k for op in operations for k in op.backward)
+def _passes(
+    timer: KernelTimer, operations: tuple[Operation, ...]
+) -> tuple[PassPieces, PassPieces, PassPieces, PassPieces]:
+    """Forward, backward, and the two halves of that."""
+    return (
+        forward_pieces(timer, operations),
+        backward_pieces(timer, operations),
+        backward_pieces(timer, operations, "input"),
+        backward_pieces(timer, operations, "weights"),
+    )
 
 
 def _plain(name: str, elements: int, timer: KernelTimer, operations: tuple[Operation, ...]) -> Unit:
-    forward, backward = _both_passes(timer, operations)
-    return Unit(name, elements, forward, backward, None, saved_bytes(operations), 0)
+    return Unit(name, elements, *_passes(timer, operations), None, saved_bytes(operations), 0)

@@ -19,6 +19,7 @@ from simulator.step.strategies.strategy import Gathering, Strategy, Updater
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
     """Note the update, then what it frees and what it must hand out."""
     step = passes.step
+    _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:
         if step.offload is not None:
             done = _on_host(builder, passes, step.offload, states, strategy)
@@ -27,6 +28,23 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
         _hand_out(builder, passes, done, strategy)
     for name in passes.gradients:
         builder.free(name)
+
+
+def _sum_partial(builder: ProgramBuilder, passes: Passes) -> None:
+    """Gradients of which each rank of a tensor-parallel group, or each end of a pipeline, has a part.
+
+    Norms' weights where sequences are cut: each rank has summed over its part of the sequence, and all layers' travel
+    together. A head that is the embedding: the first and the last stage have a copy each. After Megatron-LM,
+    core/distributed/finalize_model_grads.py.
+    """
+    last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
+    dtype = passes.step.precision.reduce
+    partial = sum(unit.partial for unit in passes.units)
+    if partial:
+        builder.communicate("sum partial gradients", "all_reduce", partial, dtype, last, "tensor")
+    shared = sum(unit.shared for unit in passes.units)
+    if shared:
+        builder.communicate("sum the shared table's gradient", "all_reduce", shared, dtype, last, "ends")
 
 
 def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> str:
@@ -73,20 +91,27 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     less than single precision sees. Where parameters are float64 themselves each rank tells its sum and what that
     leaves over, and all add up exactly what all told.
     """
-    if strategy.updater is Updater.EVERY_RANK:
-        return norm
-    name = "sum gradient norm"
-    if passes.step.precision.updated == "float64":
-        act, elements = Act(Exchange.GATHER_NORMS), 2 * passes.ranks
-        return builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
-    return builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", Act(Exchange.SUM_NORM)) or norm
+    done = norm
+    if strategy.updater is not Updater.EVERY_RANK:
+        name = "sum gradient norm"
+        if passes.step.precision.updated == "float64":
+            act, elements = Act(Exchange.GATHER_NORMS), 2 * passes.ranks
+            done = builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
+        else:
+            act = Act(Exchange.SUM_NORM)
+            done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
+    # Each rank of a copy of the model has gradients of its own part.
+    over_model = "sum gradient norm over the model"
+    return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model") or done
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
     """All ranks learn of an overflow on any of them, before anybody updates; or nobody tells."""
     if not scaling.shared:
         return done
-    return builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=Act(Exchange.FLAG)) or done
+    act = Act(Exchange.FLAG)
+    told = builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=act) or done
+    return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [told], "model") or told
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:

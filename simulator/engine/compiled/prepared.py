@@ -22,7 +22,7 @@ from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry, reduced_rows
 from simulator.engine.jitter import Jitter
 from simulator.engine.progress import stage
-from simulator.records.program import Collective, Program, SameForAll
+from simulator.records.program import Collective, Program
 
 # From so many transfers on it pays to look for what is alike: fewer are played in less time (0.1 s).
 REDUCED_FROM: Final = 200_000
@@ -59,20 +59,17 @@ class Prepared:
 
     def lists(self) -> Lists:
         """The ranks that are played, and their operations."""
-        own, ranks = self.program.ranks, len(self.program.ranks)
-        if isinstance(own, SameForAll):
-            ops, list_of = [own.ops], np.zeros(ranks, np.int64)
-            groups = [[own.groups(place) if isinstance(op, Collective) else () for place, op in enumerate(own.ops)]]
-        else:
-            known = {id(listed): listed for listed in own}
-            number = {key: place for place, key in enumerate(known)}
-            ops, list_of = list(known.values()), np.array([number[id(listed)] for listed in own], np.int64)
-            groups = [[(op,) if isinstance(op, Collective) else () for op in listed] for listed in ops]
+        own, ranks = self.program.lists(), len(self.program.ranks)
+        list_of = np.array(own.list_of, np.int64)
+        groups = [
+            [own.groups(number, place) if isinstance(op, Collective) else () for place, op in enumerate(ops)]
+            for number, ops in enumerate(own.lists)
+        ]
         speeds = np.array(self.cluster.speeds[:ranks] or np.ones(ranks))
         if self.quotient is None:
-            return Lists(ops, groups, list_of, partial(_members, ranks), lambda op: op.group, speeds)
+            return Lists(own.lists, groups, list_of, partial(_members, ranks), lambda op: op.group, speeds)
         first = self.quotient.first_rank
-        return Lists(ops, groups, list_of[first], self.quotient.members, self.quotient.group_of, speeds[first])
+        return Lists(own.lists, groups, list_of[first], self.quotient.members, self.quotient.group_of, speeds[first])
 
     @cached_property
     def playables(self) -> Mapping[str, Playable]:

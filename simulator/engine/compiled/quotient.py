@@ -18,7 +18,7 @@ from simulator.engine.compiled.partition import Partition, Placed, equitable_par
 from simulator.engine.compiled.playable import Playable, carried_by_row, may_be_in_order
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.routes import Routes
-from simulator.records.program import Collective, Program, SameForAll
+from simulator.records.program import Collective, Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,15 +225,19 @@ def reduce_by_symmetry(
     return None if partition is None else Quotient(partition, placed, number_of, sites, capacity)
 
 
-def _sites(program: Program) -> tuple[list[tuple[Collective, ...]], Ints]:
-    """The collectives of each place of each list, one a group, and by rank which list it plays."""
-    lists = program.ranks
-    if isinstance(lists, SameForAll):
-        own = [lists.groups(place) for place, op in enumerate(lists.ops) if isinstance(op, Collective)]
-        return own, np.zeros(len(lists), np.int64)
-    known: dict[int, int] = {}
-    list_of = np.array([known.setdefault(id(ops), len(known)) for ops in lists])
-    return [(op,) for op in program.collectives().values()], list_of
+def _sites(program: Program) -> tuple[list[Sequence[Collective]], Ints]:
+    """The collectives of each place of each list, one a group, and by rank which list it plays.
+
+    What ranks of several lists carry out together is a site of the first of them.
+    """
+    lists = program.lists()
+    sites: dict[str, Sequence[Collective]] = {}
+    for number, ops in enumerate(lists.lists):
+        for place, op in enumerate(ops):
+            if isinstance(op, Collective):
+                own = lists.groups(number, place)
+                sites.setdefault(own[0].name, own)
+    return list(sites.values()), np.array(lists.list_of)
 
 
 __all__ = ["Quotient", "Reduced", "reduce_by_symmetry", "reduced_rows"]

@@ -9,13 +9,15 @@ References
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.records.program import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
+from simulator.step.stages import Chunk
 from simulator.step.strategies.strategy import Gathering, Sending, Strategy, Updater
 from simulator.step.units import Unit
 
@@ -55,60 +57,97 @@ class Bucket:
         return sum(unit.elements for unit in self.units)
 
 
-def plan(builder: ProgramBuilder, passes: Passes) -> None:
-    """Note all micro-batches."""
+def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
+    """All micro-batches; the last one sums gradients."""
 
     def summed(bucket: Bucket) -> str | None:
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = Act(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done], act=act)
 
-    bucketed(passes, summed)
+    return Bucketing(passes, summed)
 
 
-def bucketed(
-    passes: Passes,
-    send: Callable[[Bucket], str | None],
-    *,
-    each: bool = False,
-    number: int = 0,
-    after: Mapping[str, list[str | None]] | None = None,
-) -> None:
-    """All micro-batches of a step, with gradients sent in buckets: in each of them, or in the last one alone.
+@dataclass(slots=True)
+class Bucketing:
+    """Passes with gradients that are sent in buckets: in each micro-batch, or in the last one alone.
 
-    Parameters
+    Attributes
     ----------
     passes : Passes
     send : function (bucket)
         Names the operation after which it has left.
     each : bool
-    number : int
-        Of the step, where several are planned.
-    after : mapping of a unit's name to operations, optional
+    after : mapping of a unit's name to operations
         What its forward passes wait for.
     """
-    first = number * passes.step.accumulation
-    for micro in range(first, first + passes.step.accumulation):
-        for unit in passes.units:
-            passes.forward(micro, unit, (after or {}).get(unit.name, []))
-        sends = each or micro == first + passes.step.accumulation - 1
+
+    passes: Passes
+    send: Callable[[Bucket], str | None]
+    each: bool = False
+    after: Mapping[str, list[str | None]] = field(default_factory=dict)
+    _numbers: Counter[int] = field(default_factory=Counter)
+
+    def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """A micro-batch forward through a chunk."""
+        done = ""
+        for unit in chunk.units:
+            done = self.passes.forward(micro, unit, [*after, *self.after.get(unit.name, ())])
+            after = []
+        return done
+
+    def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """A micro-batch backward through a chunk."""
+        sends, waiting = self.each or chunk.ends(micro), after
+
+        def one(unit: Unit) -> str:
+            nonlocal waiting
+            done = self.passes.backward(micro, unit, chunk, waiting, communicates=sends)
+            waiting = []
+            return done
+
+        return self._filling(micro, chunk, one, sends=sends)
+
+    def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """The half of it that the stage before waits for."""
+        done = ""
+        for unit in reversed(chunk.units):
+            done = self.passes.input_gradient(micro, unit, after)
+            after = []
+        return done
+
+    def weight_gradient(self, micro: int, chunk: Chunk) -> None:
+        """The other half."""
+        sends = self.each or chunk.ends(micro)
+        self._filling(
+            micro,
+            chunk,
+            lambda unit: self.passes.weight_gradient(micro, unit, chunk, communicates=sends),
+            sends=sends,
+        )
+
+    def _filling(self, micro: int, chunk: Chunk, gradients: Callable[[Unit], str], *, sends: bool) -> str:
+        """Make each unit's gradients, the last unit's first, and send what fills a bucket."""
         filled: list[Unit] = []
-        sent = 0
-        for unit in reversed(passes.units):
-            done = passes.backward(micro, unit, [], communicates=sends)
-            bucket = Bucket(sent, micro, (*filled, unit), done)
+        done = ""
+        for unit in reversed(chunk.units):
+            done = gradients(unit)
+            bucket = Bucket(self._numbers[micro], micro, (*filled, unit), done)
             filled.append(unit)
-            full = bucket.elements * passes.gradient_itemsize >= passes.step.sharding.bucket_size
-            if sends and (full or unit is passes.units[0]):
-                _sent(passes, bucket, send)
-                filled, sent = [], sent + 1
+            full = bucket.elements * self.passes.gradient_itemsize >= self.passes.step.sharding.bucket_size
+            if sends and (full or unit is chunk.units[0]):
+                self._sent(bucket)
+                filled = []
+                # Counted on through a rank's chunks.
+                self._numbers[micro] += 1
+        return done
 
-
-def _sent(passes: Passes, bucket: Bucket, send: Callable[[Bucket], str | None]) -> None:
-    buffer = passes.cast(bucket.name, bucket.units) if passes.keeps_whole_gradients else None
-    sent = send(bucket)
-    if buffer is not None:
-        passes.builder.free(buffer, stream="communication", after=[sent or bucket.done])
+    def _sent(self, bucket: Bucket) -> None:
+        passes = self.passes
+        buffer = passes.cast(bucket.name, bucket.units) if passes.keeps_whole_gradients else None
+        sent = self.send(bucket)
+        if buffer is not None:
+            passes.builder.free(buffer, stream="communication", after=[sent or bucket.done])
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:

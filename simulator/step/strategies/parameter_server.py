@@ -22,7 +22,7 @@ from simulator.records.program import Act, Computation, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Offload, Sharding, TrainingStep
-from simulator.step.strategies.ddp import Bucket, bucketed
+from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
 from simulator.step.units import Unit
 
@@ -30,12 +30,12 @@ from simulator.step.units import Unit
 _RATE = Offload().host_rate
 
 
-def plan(builder: ProgramBuilder, passes: Passes) -> None:
-    """Note all micro-batches; only the last one of a step communicates."""
-    (_asynchronous if passes.step.sharding.asynchronous else _synchronous)(builder, passes)
+def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
+    """All micro-batches; only the last one of a step communicates."""
+    return _asynchronous(builder, passes) if passes.step.sharding.asynchronous else _synchronous(builder, passes)
 
 
-def _synchronous(builder: ProgramBuilder, passes: Passes) -> None:
+def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     def exchanged(bucket: Bucket) -> str | None:
         pushed = _push(builder, passes, bucket)
         # Stands on every rank's own list, but a pull starts when the last rank is there: that is when all have pushed.
@@ -43,10 +43,10 @@ def _synchronous(builder: ProgramBuilder, passes: Passes) -> None:
         _pull(builder, passes, bucket, [new])
         return pushed
 
-    bucketed(passes, exchanged)
+    return Bucketing(passes, exchanged)
 
 
-def _asynchronous(builder: ProgramBuilder, passes: Passes) -> None:
+def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     """Step after step; a unit starts when its parameters of the step before are there."""
     sharding = passes.step.sharding
     fetched: dict[str, list[str | None]] = {}
@@ -58,11 +58,12 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> None:
         act = Act(Computation.SERVE, bucket.names, bucket.micro)
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)
         served.append((bucket, new))
+        if passes.units[0] in bucket.units:
+            ended(bucket.micro // passes.step.accumulation)
         return pushed
 
-    for number in range(passes.step.steps):
-        served.clear()
-        bucketed(passes, exchanged, number=number, after=fetched)
+    def ended(number: int) -> None:
+        """All buckets of a step are on their way: fetch what the next one starts with."""
         until: list[str | None] = []
         if sharding.staleness is not None:
             # A worker's step has ended when its updates are made. These pulls are for the next step, number + 1.
@@ -72,6 +73,9 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> None:
         for bucket, new in served:
             pulled = _pull(builder, passes, bucket, [new, *until])
             fetched.update((name, [pulled]) for name in bucket.names)
+        served.clear()
+
+    return Bucketing(passes, exchanged, after=fetched)
 
 
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:

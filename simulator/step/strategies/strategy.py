@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from simulator.step.passes import Passes
     from simulator.step.program_builder import ProgramBuilder
     from simulator.step.spec import Sharding
+    from simulator.step.stages import Chunk
     from simulator.step.units import Unit
 
 
@@ -55,6 +56,22 @@ class Sending(Enum):
     EVERY = "every micro-batch"
 
 
+class Planned(Protocol):
+    """Notes passes in a program, with what is communicated for them; each returns what it ends with."""
+
+    def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """A micro-batch forward through a chunk."""
+
+    def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """A micro-batch backward through a chunk."""
+
+    def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """The half of a backward pass that the stage before waits for."""
+
+    def weight_gradient(self, micro: int, chunk: Chunk) -> None:
+        """The other half."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One way to spread model states over data-parallel ranks.
@@ -76,8 +93,8 @@ class Strategy:
     volume : function (units, sharding, accumulation, ranks) -> int
         Elements that all ranks together put on the wire in one step, without norms and flags, where padding adds
         nothing: one copy of the states, and every rank an equal part of each unit.
-    plan : function (builder, passes)
-        Notes all micro-batches of a step; the update follows by itself.
+    plan : function (builder, passes) -> Planned
+        How micro-batches pass through a rank's chunks; the update follows by itself.
     """
 
     name: str
@@ -88,7 +105,7 @@ class Strategy:
     options: frozenset[str]
     operations: tuple[str, ...]
     volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
-    plan: Callable[[ProgramBuilder, Passes], None]
+    plan: Callable[[ProgramBuilder, Passes], Planned]
 
     @property
     def shards_parameters(self) -> bool:

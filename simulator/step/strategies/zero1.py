@@ -8,13 +8,13 @@ from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
 from simulator.step.states import shard
-from simulator.step.strategies.ddp import Bucket, bucketed
+from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
 from simulator.step.units import Unit
 
 
-def plan(builder: ProgramBuilder, passes: Passes) -> None:
-    """Note all micro-batches; only the last one communicates gradients."""
+def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
+    """All micro-batches; only the last one communicates gradients."""
 
     def scattered(bucket: Bucket) -> str:
         reduced = scatter(builder, passes, bucket)
@@ -24,13 +24,13 @@ def plan(builder: ProgramBuilder, passes: Passes) -> None:
             passes.drop_gradients(bucket.units, bucket.micro, "copy to host", [copied])
         return reduced
 
-    bucketed(passes, scattered)
+    return Bucketing(passes, scattered)
 
 
 def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
     """Reduce and scatter a bucket; the operation after which this rank's part is there."""
     name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
-    if bucket.micro == passes.step.accumulation - 1:
+    if bucket.units not in passes.parts:
         passes.parts.append(bucket.units)
     act = Act(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     return builder.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done

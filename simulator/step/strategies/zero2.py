@@ -5,14 +5,14 @@ from __future__ import annotations
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
-from simulator.step.strategies.ddp import Bucket, bucketed
+from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
 from simulator.step.strategies.zero1 import scatter
 from simulator.step.units import Unit
 
 
-def plan(builder: ProgramBuilder, passes: Passes) -> None:
-    """Note all micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
+def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
+    """All micro-batches; a bucket of whole gradients lives until it has been reduced and scattered."""
 
     def scattered(bucket: Bucket) -> str:
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
@@ -20,7 +20,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> None:
         passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
         return reduced
 
-    bucketed(passes, scattered, each=True)
+    return Bucketing(passes, scattered, each=True)
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:

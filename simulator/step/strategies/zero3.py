@@ -14,6 +14,8 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from simulator.basics.dtypes import find
 from simulator.records.program import Act, Exchange
@@ -21,6 +23,7 @@ from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
+from simulator.step.stages import Chunk
 from simulator.step.states import shard
 from simulator.step.strategies.strategy import Gathering, Sending, State, Strategy, Updater
 from simulator.step.units import Unit
@@ -28,54 +31,104 @@ from simulator.step.units import Unit
 STREAM = "communication"
 
 
-def plan(builder: ProgramBuilder, passes: Passes) -> None:
-    """Note all micro-batches."""
-    room = None
-    for micro in range(passes.step.accumulation):
-        room = _Micro(builder, passes, micro, room).note()
+def plan(builder: ProgramBuilder, passes: Passes) -> GatheredUnits:
+    """All micro-batches."""
+    return GatheredUnits(builder, passes)
+
+
+@dataclass(slots=True)
+class GatheredUnits:
+    """Passes whose units are gathered first.
+
+    Attributes
+    ----------
+    builder : ProgramBuilder
+    passes : Passes
+    room : str or None
+        What the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
+    """
+
+    builder: ProgramBuilder
+    passes: Passes
+    room: str | None = None
+    _under_way: dict[tuple[int, int], _Micro] = field(default_factory=dict)
+    _held: dict[int, dict[str, str | None]] = field(default_factory=dict)
+
+    def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """A micro-batch forward through a chunk."""
+        made = _Micro(self, chunk, micro, self._held.setdefault(chunk.stage, {}))
+        self._under_way[chunk.stage, micro] = made
+        return made.forward(after)
+
+    def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """A micro-batch backward through a chunk."""
+        return self._under_way.pop((chunk.stage, micro)).backward(after, "whole")
+
+    def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
+        """The half of it that the stage before waits for; the other half needs no parameters."""
+        return self._under_way[chunk.stage, micro].backward(after, "input")
+
+    def weight_gradient(self, micro: int, chunk: Chunk) -> None:
+        """The other half."""
+        self._under_way.pop((chunk.stage, micro)).weights()
 
 
 class _Micro:
-    """One micro-batch: what has been gathered, and what waits for what.
+    """One micro-batch in one chunk: what has been gathered, and what waits for what.
 
-    `room` is what the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
+    In a pipeline whose parameters are not freed between passes they are gathered once a step, and `ready` is shared.
     """
 
-    def __init__(self, builder: ProgramBuilder, passes: Passes, micro: int, room: str | None) -> None:
-        self.builder = builder
-        self.passes = passes
+    def __init__(self, owner: GatheredUnits, chunk: Chunk, micro: int, held: dict[str, str | None]) -> None:
+        self.owner = owner
+        self.builder = owner.builder
+        self.passes = owner.passes
+        self.chunk = chunk
         self.micro = micro
-        self.sharding = passes.step.sharding
-        self.blocks = _blocks(passes.units, self.sharding)
-        self.itemsize = find(passes.step.precision.params).itemsize
-        self.last = micro == passes.step.accumulation - 1
+        self.sharding = self.passes.step.sharding
+        self.root = tuple(unit for unit in chunk.units if not unit.is_layer)
+        self.blocks = _blocks(chunk.units, self.sharding)
+        self.itemsize = find(self.passes.step.precision.params).itemsize
+        self.last = chunk.ends(micro)
         self.sums = self.last or self.sharding.gradient_sync != "last"
-        self.ready: dict[str, str | None] = {}
-        self.room = room
+        in_pipeline = self.passes.step.parallelism.pp > 1
+        self.holds = in_pipeline and self.sharding.reshard_after_forward is False
+        self.gathers = not self.holds or not held
+        self.ready = held if self.holds else {}
+        # Of what is held a step long the first micro-batch's number is in the name.
+        self.number = 0 if self.holds else micro
 
-    def note(self) -> str:
-        """Note it; returns what frees the last that it has gathered."""
+    def forward(self, after: list[str | None]) -> str:
+        """Note the forward pass; names what it ends with."""
         ahead = self.sharding.prefetch + 1
         self._gather_root()
         for i in range(min(ahead, len(self.blocks))):
             self._gather("forward", i)
-        self.passes.forward(self.micro, self.passes.units[0], [self.ready["root"]])
+        done, waiting = "", after
+        if self.chunk.units[0] in self.root:
+            done = self.passes.forward(self.micro, self.chunk.units[0], [*waiting, self.ready["root"]])
+            waiting = []
         for i, block in enumerate(self.blocks):
             for unit in block:
-                done = self.passes.forward(self.micro, unit, [self.ready[f"forward {i}"]])
+                done = self.passes.forward(self.micro, unit, [*waiting, self.ready[f"forward {i}"]])
+                waiting = []
             # The last block stays for its backward pass. Those before it come back when they have gone, as FSDP2's
             # unshard waits for the unit's own reshard (recalled): else a block would be there twice, or be gathered
             # from a mesh that does not have it yet.
-            if i < len(self.blocks) - 1:
-                self.room = self._reshard(i, done) if self.sharding.reshard_after_forward else done
+            if i < len(self.blocks) - 1 and not self.holds:
+                self.owner.room = self._reshard(i, done) if self.sharding.reshard_after_forward else done
             if i + ahead < len(self.blocks):
                 self._gather("forward", i + ahead)
-        self.passes.forward(self.micro, self.passes.units[-1], [])
-        return self._backward()
+        if self.chunk.units[-1] in self.root:
+            done = self.passes.forward(self.micro, self.chunk.units[-1], [])
+        return done
 
-    def _backward(self) -> str:
+    def backward(self, after: list[str | None], part: Literal["whole", "input"]) -> str:
+        """Note the backward pass, or its first half; names what it ends with."""
+        done, waiting = "", after
+        if self.chunk.units[-1] in self.root:
+            done, waiting = self._pass_back(self.chunk.units[-1], waiting, part), []
         prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
-        done = self._pass_back(self.passes.units[-1], [])
         order = list(range(last, -1, -1))
         still_there = {last} if self.sharding.reshard_after_forward else set(order)
         following = [i for i in order if i not in still_there]
@@ -85,36 +138,63 @@ class _Micro:
         for i in order:
             phase = "forward" if i in still_there else "backward"
             for unit in reversed(self.blocks[i]):
-                done = self._pass_back(unit, [self.ready[f"{phase} {i}"]])
-            self.room = self._free(phase, i, done)
+                done, waiting = self._pass_back(unit, [*waiting, self.ready[f"{phase} {i}"]], part), []
+            self.owner.room = self._free(phase, i, done)
             if i not in still_there and self.sharding.mesh:
                 self._free("between", i, done)
             if following:
                 self._gather("backward", following.pop(0))
-            self._reduce(self.blocks[i], done)
-        done = self._pass_back(self.passes.units[0], [])
-        freed = self.builder.free(f"root parameters {self.micro}", after=[done])
-        self._reduce(self._root, done)
-        return freed
+            if part == "whole":
+                self._reduce(self.blocks[i], done)
+        if self.chunk.units[0] in self.root:
+            done = self._pass_back(self.chunk.units[0], waiting, part)
+        if self.root:
+            if self.last or not self.holds:
+                self.owner.room = self.builder.free(self._root_parameters, after=[done])
+            if part == "whole":
+                self._reduce(self.root, done)
+        return done
 
-    def _pass_back(self, unit: Unit, after: list[str | None]) -> str:
-        return self.passes.backward(self.micro, unit, after, communicates=self.sums)
+    def weights(self) -> None:
+        """Note the second half of the backward pass."""
+        done = ""
+        for block in ([self.chunk.units[-1:]] if self.chunk.units[-1] in self.root else []) + self.blocks[::-1]:
+            for unit in reversed(block):
+                done = self.passes.weight_gradient(self.micro, unit, self.chunk, communicates=self.sums)
+            if block[0] not in self.root:
+                self._reduce(block, done)
+        if self.chunk.units[0] in self.root:
+            done = self.passes.weight_gradient(self.micro, self.chunk.units[0], self.chunk, communicates=self.sums)
+        if self.root:
+            self._reduce(self.root, done)
+
+    def _pass_back(self, unit: Unit, after: list[str | None], part: Literal["whole", "input"]) -> str:
+        if part == "input":
+            return self.passes.input_gradient(self.micro, unit, after)
+        return self.passes.backward(self.micro, unit, self.chunk, after, communicates=self.sums)
 
     @property
-    def _root(self) -> tuple[Unit, ...]:
-        return self.passes.units[0], self.passes.units[-1]
+    def _root_parameters(self) -> str:
+        return f"{_name(self.root)} parameters {self.number}"
 
     def _gather_root(self) -> None:
-        root = _gathered(self._root)
-        name = f"root parameters {self.micro}"
-        self.builder.allocate(name, root * self.itemsize, "gathered", stream=STREAM, after=[self.room])
-        self.ready["root"] = self._all_gather(f"gather root {self.micro}", self._root, "shard")
+        if self.root and self.gathers:
+            root = _gathered(self.root)
+            self.builder.allocate(
+                self._root_parameters, root * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
+            )
+            name = f"gather {_name(self.root)} {self.micro}"
+            self.ready["root"] = self._all_gather(name, self.root, "shard")
 
     def _gather(self, phase: str, i: int) -> None:
         """Bring a block together for its "forward" or its "backward" pass, once `room` has been made for it."""
+        if not self.gathers:
+            return
         block = self.blocks[i]
-        name = f"{_name(block)} parameters {phase} {self.micro}"
-        self.builder.allocate(name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.room])
+        name = f"{_name(block)} parameters {phase} {self.number}"
+        self.builder.allocate(
+            name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
+        )
         scope: Scope = "mesh" if phase == "backward" and self.sharding.mesh else "shard"
         gather = f"gather {_name(block)} {phase} {self.micro}"
         self.ready[f"{phase} {i}"] = self._all_gather(gather, block, scope) or name
@@ -134,7 +214,9 @@ class _Micro:
         return self._free("forward", i, done)
 
     def _free(self, phase: str, i: int, done: str) -> str:
-        return self.builder.free(f"{_name(self.blocks[i])} parameters {phase} {self.micro}", after=[done])
+        if self.holds and not self.last:
+            return done
+        return self.builder.free(f"{_name(self.blocks[i])} parameters {phase} {self.number}", after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
         """With several copies of the states, add up this rank's part over them.
@@ -165,14 +247,14 @@ class _Micro:
 
 def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
     """Layers that are gathered and freed together; the last block may be smaller."""
-    layers, size = units[1:-1], sharding.layers_per_unit
+    layers, size = tuple(unit for unit in units if unit.is_layer), sharding.layers_per_unit
     return [layers[i : i + size] for i in range(0, len(layers), size)]
 
 
 def _name(units: Sequence[Unit]) -> str:
     """layer 3, or layers 3-5."""
     first, last = units[0].name, units[-1].name
-    if first == "embedding":
+    if first == "embedding" and last == "head":
         return "root"
     return first if first == last else f"layers {first.split()[-1]}-{last.split()[-1]}"
 

@@ -1,0 +1,50 @@
+"""A send from one rank to another, as one transfer.
+
+Rule: the machine's caps are those of its measured sends, or, where nobody has measured any, of its other collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from simulator.basics.dtypes import find
+from simulator.cluster.cluster import Cluster
+from simulator.records.program import Collective
+from simulator.records.reduction_order import ReductionOrder
+from simulator.records.schedule import Round, Schedule
+
+# Whose constants stand for a send's, the first that there is: what only moves data is nearest.
+_LIKE: Final = ("send", "all_gather", "broadcast", "all_reduce")
+
+
+@cache
+def _schedule() -> Schedule:
+    def parts() -> Iterator[Round]:
+        zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+        yield Round(zero, one, zero, one, zero.astype(np.bool_), zero, -one[:, None])
+
+    return Schedule("send", "send", 2, 0, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
+
+
+def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
+    """So many elements from the first rank of a group to its second."""
+    machine = next((cluster.collectives[name] for name in _LIKE if name in cluster.collectives), None)
+    itemsize = find(dtype).itemsize
+    factor = machine.factor(elements * itemsize) if machine else 1.0
+    return Collective(
+        name="send",
+        group=group,
+        schedule=_schedule(),
+        elements=elements,
+        itemsize=itemsize,
+        reduce_itemsize=itemsize,
+        dtype=dtype,
+        startup=machine.startup if machine else 0.0,
+        rate_cap=machine.rate_cap * factor if machine else float("inf"),
+        cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
+        why="one transfer",
+    )

@@ -1,0 +1,140 @@
+"""Which part of a model one rank of its tensor-parallel group computes and holds, and what the group exchanges for it.
+
+Rule: sizes only; which ranks these are, and what an exchange takes, is not known here.
+
+References
+----------
+.. [1] Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019.
+.. [2] Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023, section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simulator.model.shape import Transformer
+
+# Megatron-LM's make-vocab-size-divisible-by.
+_ROWS_TOGETHER: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a model is cut.
+
+    Attributes
+    ----------
+    tensor : int
+        t, ranks among which matrices are cut: those in front by columns, those behind by rows.
+    sequence : bool
+        Whether what lies between them (norms, dropout, the residual stream) is cut along the sequence [2]_.
+    """
+
+    tensor: int = 1
+    sequence: bool = False
+
+    @property
+    def along_sequence(self) -> int:
+        """Ranks among which a sequence is cut between matrices."""
+        return self.tensor if self.sequence else 1
+
+    def vocabulary(self, model: Transformer) -> int:
+        """Rows of the token table, padded where it is cut.
+
+        Examples
+        --------
+        >>> from simulator.model.load import load_model
+        >>> [Cut(tensor).vocabulary(load_model("gpt2")) for tensor in (1, 2, 8)]
+        [50257, 50432, 51200]
+        """
+        together = _ROWS_TOGETHER * self.tensor
+        return model.vocab_size if self.tensor == 1 else -(-model.vocab_size // together) * together
+
+    def kv_heads(self, model: Transformer) -> int:
+        """Heads of keys (or values) that a rank has: at least one, which several ranks then share."""
+        return max(1, model.num_kv_heads // self.tensor)
+
+    def gathers_queries(self, model: Transformer) -> bool:
+        """Whether there are fewer heads of keys than ranks: what the first matrix makes is then gathered."""
+        return model.num_kv_heads < self.tensor
+
+
+WHOLE: Final = Cut()
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """What a group exchanges during an operation.
+
+    Attributes
+    ----------
+    name : str
+    operation : {"all_reduce", "all_gather", "reduce_scatter"}
+    elements : int
+        Of the whole array.
+    backward : bool
+        Whether in the backward pass.
+    before : int
+        The kernel of that pass before which it starts, by place in the operation's list; the length of the list if
+        after all of them.
+    awaited : int
+        The kernel that waits for it, in the same way; beyond the list it is the first of the next operation.
+    dtype : str or None
+        None for the activations'.
+    """
+
+    name: str
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    elements: int
+    backward: bool
+    before: int
+    awaited: int
+    dtype: str | None = None
+
+
+def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
+    """What a matrix that is cut by columns asks for; `kernels` of its backward pass, the input's gradient first.
+
+    Without cut sequences its input is there as a whole, and the input's gradient is summed while the weights' gradient
+    is computed. With them the input is gathered, and gathered anew for the weights' gradient while the input's is
+    computed, which is then summed and scattered while the weights' is computed.
+    """
+    return tuple(_around_columns(name, elements, cut, kernels)) if cut.tensor > 1 else ()
+
+
+def _around_columns(name: str, elements: int, cut: Cut, kernels: int) -> Iterator[Communication]:
+    if not cut.sequence:
+        yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
+        return
+    yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0)
+    yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1)
+    yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
+
+
+def around_rows(name: str, elements: int, cut: Cut) -> tuple[Communication, ...]:
+    """What a matrix that is cut by rows asks for: its output is summed; with cut sequences also scattered."""
+    if cut.tensor == 1:
+        return ()
+    if not cut.sequence:
+        return (Communication(f"sum {name} output", "all_reduce", elements, False, 1, 1),)
+    return (
+        Communication(f"scatter {name} output", "reduce_scatter", elements, False, 1, 1),
+        Communication(f"gather {name} output gradient", "all_gather", elements, True, 0, 0),
+    )
+
+
+def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
+    """Why a model cannot be cut so: what does not divide, and what would; empty where it can."""
+    t = cut.tensor
+    sizes = {"heads": model.num_heads, "feed-forward width": model.ffn_size}
+    if cut.sequence:
+        sizes["tokens of a sequence"] = seq_len
+    for name, size in sizes.items():
+        if size % t:
+            fits = ", ".join(str(n) for n in range(1, 65) if size % n == 0 and size >= n)
+            return f"got {t}; must divide the {size} {name} of {model.name}: {fits}"
+    if model.num_kv_heads % t and t % model.num_kv_heads:
+        return f"got {t}; must divide the {model.num_kv_heads} heads of keys of {model.name}, or be a multiple of them"
+    return ""

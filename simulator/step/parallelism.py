@@ -1,0 +1,76 @@
+"""How a model is cut over ranks besides data parallelism: a record, and what of it can be.
+
+Rule: sizes and names; nothing is planned here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.model.cut import Cut
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import Placement
+from simulator.step.rank_grid import ORDER, Kind, RankGrid
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Ranks of each kind of model parallelism, and how they work together.
+
+    Attributes
+    ----------
+    tp, pp : int
+        Ranks among which matrices are cut; among which layers are cut.
+    sequence_parallel : bool
+        Whether what lies between matrices is cut along the sequence; without effect where tp is 1.
+    schedule : str
+        A name of the pipelines' catalog.
+    virtual_stages : int
+        v, chunks of a rank, where the schedule leaves that open.
+    microbatch_group : int or None
+        Micro-batches that pass through a chunk before the next has its turn; None: pp.
+    stages : tuple of int
+        Layers of each stage; empty where they are to be as equal as can be.
+    first_less, last_less : int
+        Layers that the first and the last stage have less than the others, where `stages` is empty.
+    order : tuple of kind
+        Which kind varies fastest with the rank's number.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    sequence_parallel: bool = True
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    microbatch_group: int | None = None
+    stages: tuple[int, ...] = ()
+    first_less: int = 0
+    last_less: int = 0
+    order: tuple[Kind, ...] = ORDER
+
+    @property
+    def cut(self) -> Cut:
+        """What one rank computes of a layer."""
+        return Cut(self.tp, self.sequence_parallel and self.tp > 1)
+
+    @property
+    def size(self) -> int:
+        """Ranks that hold one copy of the model together."""
+        return self.tp * self.pp
+
+    @property
+    def apart(self) -> bool:
+        """Whether embedding and head lie on different ranks."""
+        return self.pp > 1 and catalog.find(self.schedule).placement is Placement.LOOP
+
+    def grid(self, world_size: int) -> RankGrid:
+        """The ranks of a cluster; ValueError where they cannot be spread so."""
+        if world_size % self.size:
+            raise ValueError(
+                f"parallelism: got tp {self.tp} x pp {self.pp} = {self.size}; must divide the {world_size} ranks"
+            )
+        return RankGrid({"tp": self.tp, "pp": self.pp, "dp": world_size // self.size}, self.order)
+
+
+ALONE: Final = Parallelism()

@@ -1,0 +1,126 @@
+"""A step's passes in the order of its pipeline: which rank passes which micro-batch through which stage, and sends.
+
+Rule: orders are those of pipelines/; a rank receives on a stream for each neighbour and direction, so that what arrives
+early waits, and a send holds up nobody but who waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Placement, Work
+from simulator.step.program_builder import ProgramBuilder
+from simulator.step.spec import TrainingStep
+from simulator.step.stages import Chunk, layers_of_stages, units_of_stages
+from simulator.step.strategies.strategy import Planned
+from simulator.step.units import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A step's pipeline; of one rank where layers are not cut.
+
+    Attributes
+    ----------
+    step : TrainingStep
+    schedule : PipelineSchedule
+    shape : PipelineShape
+    """
+
+    step: TrainingStep
+    schedule: PipelineSchedule
+    shape: PipelineShape
+
+    @classmethod
+    def of(cls, step: TrainingStep) -> Pipeline:
+        """The pipeline of a step; ValueError where its schedule cannot be."""
+        asked = step.parallelism
+        schedule = catalog.find(asked.schedule if asked.pp > 1 else "1f1b")
+        chunks = schedule.chunks or asked.virtual_stages
+        shape = PipelineShape(asked.pp, step.accumulation, chunks, asked.microbatch_group or asked.pp)
+        refused = schedule.refusal(shape) if asked.pp > 1 else ""
+        if refused:
+            raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
+        return cls(step, schedule, shape)
+
+    @property
+    def model_stages(self) -> int:
+        """Stages of one copy of the model."""
+        return self.shape.stages // (2 if self.schedule.placement is Placement.BOTH_WAYS else 1)
+
+    def layers(self) -> tuple[int, ...]:
+        """Layers of each stage of one copy of the model."""
+        asked, layers = self.step.parallelism, self.step.model.num_layers
+        if asked.stages:
+            if len(asked.stages) != self.model_stages or sum(asked.stages) != layers:
+                raise ValueError(
+                    f"parallelism.stages: got {list(asked.stages)}; must be {self.model_stages} stages with "
+                    f"{layers} layers in all"
+                )
+            return asked.stages
+        try:
+            return layers_of_stages(layers, self.model_stages, asked.first_less, asked.last_less)
+        except ValueError as error:
+            raise ValueError(f"parallelism.stages: {error}") from error
+
+    def chunks(self, place: int, units: Sequence[Unit]) -> tuple[Chunk, ...]:
+        """What a rank at a place of the pipeline has of its stages."""
+        parts = units_of_stages(units, self.layers())
+        made = []
+        for stage in self.schedule.stages_of(place, self.shape):
+            own = [
+                one.micro
+                for slot in self._order[place]
+                for one in slot
+                if one.stage == stage and one.work in (Work.BACKWARD, Work.WEIGHT_GRADIENT)
+            ]
+            made.append(Chunk(stage, parts[stage % self.model_stages], self.shape.micro_batches, own[0], own[-1]))
+        return tuple(made)
+
+    @property
+    def _order(self) -> tuple[tuple[tuple[Pass, ...], ...], ...]:
+        return self.schedule.order(self.shape)
+
+    def note(self, place: int, chunks: Sequence[Chunk], builder: ProgramBuilder, planned: Planned) -> None:
+        """Note all passes of a rank, and what it sends and receives."""
+        by_stage = {chunk.stage: chunk for chunk in chunks}
+        # Where nobody waits several steps are noted, each with micro-batches of its own.
+        for number in range(self.step.rounds):
+            for slot in self._order[place]:
+                for one in slot:
+                    micro = one.micro + number * self.shape.micro_batches
+                    self._note(one, micro, by_stage[one.stage], builder, planned)
+
+    def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: Planned) -> None:
+        if one.work is Work.WEIGHT_GRADIENT:
+            planned.weight_gradient(micro, chunk)
+            return
+        forward = one.work is Work.FORWARD
+        step = 1 if forward else -1
+        arrived = self._moved(builder, one.stage - step, one.stage, micro, [], forward=forward)
+        passes = {
+            Work.FORWARD: planned.forward,
+            Work.BACKWARD: planned.backward,
+            Work.INPUT_GRADIENT: planned.input_gradient,
+        }
+        done = passes[one.work](micro, chunk, [arrived])
+        self._moved(builder, one.stage, one.stage + step, micro, [done], forward=forward)
+
+    def _moved(
+        self, builder: ProgramBuilder, source: int, target: int, micro: int, after: list[str | None], *, forward: bool
+    ) -> str | None:
+        """What goes from a stage to the next one, or back; nothing at a copy's ends, and inside one rank."""
+        last = self.model_stages
+        if not min(source, target) >= 0 or max(source, target) >= self.shape.stages or source // last != target // last:
+            return None
+        ranks = self.schedule.rank_of(source, self.shape.ranks), self.schedule.rank_of(target, self.shape.ranks)
+        if ranks[0] == ranks[1]:
+            return None
+        what = "activations" if forward else "gradients"
+        step = self.step
+        tokens = step.seq_len * step.micro_batch_size // step.parallelism.cut.along_sequence
+        elements = tokens * step.model.hidden_size
+        name = f"{what} to stage {target} {micro}"
+        return builder.send(name, elements, step.precision.params, ranks, after)
