@@ -222,7 +222,7 @@ class OperationLists:
         The operation of each group that carries out the collective at a place of a list.
     """
 
-    __slots__ = ("groups", "list_of", "lists")
+    __slots__ = ("_by_name", "groups", "list_of", "lists")
 
     def __init__(
         self,
@@ -233,6 +233,17 @@ class OperationLists:
         self.lists = lists
         self.list_of = list_of
         self.groups = groups
+        self._by_name: dict[str, Collective] = {}
+
+    def collectives(self) -> dict[str, Collective]:
+        """Every collective once, by name, in order of first appearance."""
+        if not self._by_name:
+            for number, ops in enumerate(self.lists):
+                for place, op in enumerate(ops):
+                    if isinstance(op, Collective):
+                        for of_group in self.groups(number, place):
+                            self._by_name.setdefault(of_group.name, of_group)
+        return self._by_name
 
     @classmethod
     def by_identity(cls, ranks: Sequence[tuple[Op, ...]]) -> OperationLists:
@@ -305,11 +316,4 @@ class Program:
 
     def collectives(self) -> dict[str, Collective]:
         """Every collective once, by name, in order of first appearance."""
-        by_name: dict[str, Collective] = {}
-        own = self.lists()
-        for number, ops in enumerate(own.lists):
-            for place, op in enumerate(ops):
-                if isinstance(op, Collective):
-                    for of_group in own.groups(number, place):
-                        by_name.setdefault(of_group.name, of_group)
-        return by_name
+        return self.lists().collectives()

@@ -6,6 +6,7 @@ only in the step, so that an axis may change that key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,12 +16,13 @@ from simulator.scenario.training_records import (
     LearningSpec,
     LossScalingSpec,
     OffloadSpec,
-    Parallelism,
+    ParallelismSpec,
     PrecisionSpec,
     TrainingSpec,
 )
-from simulator.scenario.training_shape import PrecisionShape, TrainingShape
+from simulator.scenario.training_shape import ParallelismShape, PrecisionShape, TrainingShape
 from simulator.step.framework import BARE, load_framework
+from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         seq_len=shape.seq_len,
         micro_batch_size=shape.micro_batch_size,
         gradient_accumulation_steps=shape.gradient_accumulation_steps,
-        parallelism=Parallelism(**shape.parallelism.model_dump()),
+        parallelism=ParallelismSpec(**shape.parallelism.model_dump()),
         sharding=Sharding(**shape.sharding.model_dump()),
         offload=OffloadSpec(**shape.offload.model_dump()),
         loss_scaling=LossScalingSpec(**shape.loss_scaling.model_dump()),
@@ -96,6 +98,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=spec.gradient_accumulation_steps,
+        parallelism=parallelism(spec.parallelism),
         sharding=spec.sharding,
         precision=precision(spec.precision),
         checkpointing=spec.activation_checkpointing,
@@ -161,10 +164,33 @@ def scaling_rule(scaling: LossScalingSpec | LossScalingShape, dtypes: PrecisionS
     return scaling.rule
 
 
-def ranks(parallelism: Parallelism, world_size: int) -> int:
+def ranks(wanted: ParallelismSpec, world_size: int) -> int:
     """Ranks that the parallel groups make up together."""
-    rest = parallelism.tp * parallelism.pp * parallelism.cp * parallelism.ep
-    return rest * (world_size // rest if parallelism.dp is None else parallelism.dp)
+    rest = wanted.tp * wanted.pp * wanted.cp * wanted.ep
+    return rest * (world_size // rest if wanted.dp is None else wanted.dp)
+
+
+def data_parallel(wanted: ParallelismSpec | ParallelismShape, world_size: int) -> int:
+    """Ranks that hold the same part of the model."""
+    return world_size // (wanted.tp * wanted.pp)
+
+
+def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
+    """Make the record of how a model is cut."""
+    stages: Any = spec.stages
+    less = stages if isinstance(stages, Mapping) else {}
+    return Parallelism(
+        tp=spec.tp,
+        pp=spec.pp,
+        sequence_parallel=spec.sequence_parallel,
+        schedule=spec.schedule,
+        virtual_stages=spec.virtual_stages,
+        microbatch_group=spec.microbatch_group,
+        stages=stages if isinstance(stages, tuple) else (),
+        first_less=less.get("first_less", 0),
+        last_less=less.get("last_less", 0),
+        order=cast(Any, spec.order),
+    )
 
 
 def precision(spec: PrecisionSpec | PrecisionShape) -> Precision:

@@ -144,8 +144,12 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     """Write a training step as plain data; also what follows from another key, as "auto"."""
     data = asdict(spec)
     data["model"] = spec.model
-    if spec.parallelism.dp is None:
-        del data["parallelism"]["dp"]
+    for key in ("dp", "microbatch_group"):
+        if data["parallelism"][key] is None:
+            del data["parallelism"][key]
+    for key in ("order", "stages"):
+        if isinstance(data["parallelism"][key], tuple):
+            data["parallelism"][key] = list(data["parallelism"][key])
     data["sharding"]["bucket_size"] = bytes_text(spec.sharding.bucket_size)
     if spec.sharding.shard_size is None:
         del data["sharding"]["shard_size"]

@@ -75,7 +75,9 @@ training:
   learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # tokens: corpus.txt or batches: tokens.npy; else a seeded task
   # learning: {betas: [0.9, 0.999], eps: 1e-8, warmup: 2, schedule: cosine, initial: parameters.npz}   # constant linear
   faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
-  # parallelism: {dp: 8}        # left out: all ranks are data parallel
+  # parallelism: {tp: 2, pp: 2}   # left out: all ranks are data parallel; also dp, sequence_parallel: false,
+  # schedule: 1f1b (gpipe interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe_v ...), virtual_stages: 2,
+  # microbatch_group: 4, stages: {first_less: 1, last_less: 1} or [3, 5], order: [tp, cp, ep, dp, pp]
 
 engine: auto                    # auto events compiled
 

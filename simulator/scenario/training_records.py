@@ -9,18 +9,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from simulator.step.rank_grid import ORDER
 from simulator.step.spec import Checkpointing, InjectedFault, Lesson, LossScaling, Offload, ScheduleKind, Sharding
 
 
 @dataclass(frozen=True, slots=True)
-class Parallelism:
-    """Ranks of each kind of parallelism: data, tensor, pipeline, context, expert; dp None: world_size."""
+class ParallelismSpec:
+    """Ranks of each kind of parallelism, and how they work together; see `simulator.step.parallelism.Parallelism`.
+
+    Attributes
+    ----------
+    dp : int or None
+        Data-parallel ranks; None: all that the others leave.
+    tp, pp, cp, ep : int
+    sequence_parallel : bool
+    schedule : str
+    virtual_stages : int
+    microbatch_group : int or None
+    stages : "auto", tuple of int, or mapping
+        Layers of each stage, or how many less the first and the last have.
+    order : tuple of str
+    """
 
     dp: int | None = None
     tp: int = 1
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    sequence_parallel: bool = True
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    microbatch_group: int | None = None
+    stages: str | tuple[int, ...] | Mapping[str, int] = "auto"
+    order: tuple[str, ...] = ORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +140,7 @@ class TrainingSpec:
     model : str or mapping
         A catalog name, a path, or the keys of a config.json.
     seq_len, micro_batch_size, gradient_accumulation_steps : int
-    parallelism : Parallelism
+    parallelism : ParallelismSpec
     sharding : Sharding
     precision : PrecisionSpec
     activation_checkpointing : Checkpointing
@@ -151,7 +172,7 @@ class TrainingSpec:
     seq_len: int
     micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
-    parallelism: Parallelism = Parallelism()
+    parallelism: ParallelismSpec = field(default_factory=ParallelismSpec)
     sharding: Sharding = field(default_factory=Sharding)
     precision: PrecisionSpec = PrecisionSpec()
     activation_checkpointing: Checkpointing = "none"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.scenario import numerics_rules
-from simulator.scenario.build_training import precision
+from simulator.scenario import numerics_rules, parallelism_rules
+from simulator.scenario.build_training import data_parallel, parallelism, precision
 from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
 from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
@@ -59,9 +59,12 @@ def conflicts(
     shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, files: TrainingFiles, base: Path
 ) -> Iterator[Conflict]:
     """Find every broken rule; `facts` is None where the topology itself is at fault."""
-    yield from _parallelism(shape, cluster.world_size)
-    yield from _shard_size(shape, cluster.world_size)
-    yield from _reshard_after_forward(shape, cluster.world_size)
+    sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
+    yield from sizes
+    # Where the ranks cannot be spread nobody knows how many of them hold the same.
+    copies = cluster.world_size if sizes else data_parallel(shape.parallelism, cluster.world_size)
+    yield from _shard_size(shape, copies)
+    yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)
     yield from _algorithm(shape)
     yield from _servers(shape, cluster.world_size, facts)
@@ -74,6 +77,8 @@ def conflicts(
         model = files.model(shape.model, shape.seq_len)
     except ScenarioError as error:
         yield from _model_conflicts(error, shape)
+    if not sizes:
+        yield from parallelism_rules.conflicts(shape, model)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
@@ -84,7 +89,7 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
 
 
-def _shard_size(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+def _shard_size(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
     size = shape.sharding.shard_size
     if size is None:
         return
@@ -93,15 +98,16 @@ def _shard_size(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         able = any_listening("shard_size")
         message = f"got {size}, but {shape.sharding.strategy} has no sharding groups; leave it out, or write {able}"
         yield _conflict("sharding.shard_size", message, *involved)
-    elif world_size % size:
-        near = max(n for n in range(1, min(size, world_size) + 1) if world_size % n == 0)
-        message = f"got {size}; must divide world_size {world_size}; try {near}"
+    elif copies % size:
+        near = max(n for n in range(1, min(size, copies) + 1) if copies % n == 0)
+        whole = "world_size" if parallelism(shape.parallelism).size == 1 else "the data-parallel ranks,"
+        message = f"got {size}; must divide {whole} {copies}; try {near}"
         yield _conflict("sharding.shard_size", message, *involved)
 
 
-def _reshard_after_forward(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+def _reshard_after_forward(shape: TrainingShape, copies: int) -> Iterator[Conflict]:
     """A number of ranks for `reshard_after_forward` divides the ranks that share one copy of the states."""
-    ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or world_size
+    ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
     if isinstance(ranks, bool):
         return
     involved = ("training.sharding.strategy", "training.sharding.shard_size", "cluster.world_size")
@@ -161,16 +167,6 @@ def _offload(shape: TrainingShape) -> Iterator[Conflict]:
             f"got {shape.offload.what!r}, but with {strategy.name} {strategy.updater.value}; write sharding: {able}"
         )
         yield _conflict("offload", message, "training.sharding.strategy")
-
-
-def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
-    dp = shape.parallelism.dp
-    # The other groups have one rank each: anything else was refused before.
-    if dp is not None and dp != world_size:
-        message = (
-            f"got {dp}; dp x tp x pp x cp x ep must be world_size {world_size}; leave dp out, or write {world_size}"
-        )
-        yield _conflict("parallelism.dp", message, "cluster.world_size")
 
 
 def _precision_master(shape: TrainingShape) -> Iterator[Conflict]:

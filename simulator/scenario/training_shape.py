@@ -24,7 +24,10 @@ from simulator.scenario.learning_shape import (
     LossScalingShape,
     yes_no_or_probability,
 )
+from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages
 from simulator.scenario.short_form import Short
+from simulator.step.pipelines import catalog as pipelines
+from simulator.step.rank_grid import ORDER
 from simulator.step.spec import OPTIMIZERS, Offload
 from simulator.step.strategies import catalog as strategies
 
@@ -73,6 +76,14 @@ _OTHER_PRECISIONS: Final = {
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("adamw", "Adam", "AdamW"), "keeps the states of adam; write adam"),
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
+}
+_OTHER_SCHEDULES: Final = {
+    **dict.fromkeys(("1F1B", "pipedream", "one_forward_one_backward"), "did you mean '1f1b'?"),
+    **dict.fromkeys(("Interleaved1F1B", "interleaved_1f1b", "vpp"), "did you mean 'interleaved'?"),
+    **dict.fromkeys(("GPipe", "afab"), "did you mean 'gpipe'?"),
+    **dict.fromkeys(("zbh1", "zb1p", "zero_bubble"), "did you mean 'zb_h1'?"),
+    **dict.fromkeys(("ZBVZeroBubble", "zbv"), "did you mean 'zbv_zero_bubble'?"),
+    **dict.fromkeys(("DualPipeV",), "did you mean 'dualpipe_v'?"),
 }
 # The longest context of a published model is ten million tokens; beyond a billion a slip is likelier.
 _MOST_TOKENS: Final = 10**9
@@ -141,11 +152,27 @@ def _reshard() -> reading.ValueReader:
 class ParallelismShape(Shape):
     """Over how many ranks each kind of parallelism spreads the step; the product is world_size."""
 
-    dp: Count | None = Field(default=None, description="Data parallel; world_size if left out.")
-    tp: Annotated[int, _alone("tensor parallelism")] = Field(default=1, description="Tensor parallel.")
-    pp: Annotated[int, _alone("pipeline parallelism")] = Field(default=1, description="Pipeline parallel.")
+    dp: Count | None = Field(default=None, description="Data parallel; all that the others leave if left out.")
+    tp: Count = Field(default=1, description="Tensor parallel: ranks that cut every matrix among them.")
+    pp: Count = Field(default=1, description="Pipeline parallel: ranks that cut the layers among them.")
     cp: Annotated[int, _alone("context parallelism")] = Field(default=1, description="Context parallel.")
     ep: Annotated[int, _alone("expert parallelism")] = Field(default=1, description="Expert parallel.")
+    sequence_parallel: Annotated[bool, YES_NO] = Field(
+        default=True, description="tp: whether what lies between matrices is cut along the sequence."
+    )
+    schedule: Annotated[str, reading.choice(pipelines.names(), _OTHER_SCHEDULES)] = Field(
+        default="1f1b", description="pp: in which order micro-batches pass through the stages."
+    )
+    virtual_stages: Count = Field(default=1, description="pp: stages of a rank, where the schedule leaves that open.")
+    microbatch_group: Count | None = Field(
+        default=None, description="interleaved: micro-batches through a chunk before the next has its turn; pp."
+    )
+    stages: Annotated[Any, layers_of_stages()] = Field(
+        default="auto", description="pp: layers of each stage; or what the first and the last have less."
+    )
+    order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
+        default=ORDER, description="Which kind varies fastest with a rank's number, and which next."
+    )
 
 
 class ShardingShape(Shape):

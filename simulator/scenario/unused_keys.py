@@ -75,6 +75,7 @@ _WHOLE: Final = frozenset(
         ("cluster", "stragglers"),
         ("cluster", "link_factors"),
         ("training", "model"),
+        ("training", "parallelism", "stages"),
         ("compare",),
         ("sweep",),
     }

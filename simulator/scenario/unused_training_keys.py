@@ -13,6 +13,7 @@ from simulator.basics.document import Key
 from simulator.scenario.build_training import precision, scaling_rule
 from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_shape import TrainingShape
+from simulator.step.pipelines import catalog as pipelines
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
@@ -47,6 +48,7 @@ def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
     yield from _sharding(shape)
     yield from _attention(shape)
     yield from _collectives(shape)
+    yield from _parallelism(shape, world_size)
     if shape.offload.what == "none":
         yield ("training", "offload", "host_rate"), "nothing lies with the host; write offload: {what: optimizer}"
     if world_size == 1:
@@ -118,3 +120,20 @@ def _collectives(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
             yield ("training", name), "workers send to servers and have no collectives"
     elif shape.numerics:
         yield ("training", "collectives"), "numerics: true plays all of them"
+
+
+def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
+    wanted, key = shape.parallelism, ("training", "parallelism")
+    if wanted.tp == 1:
+        yield (*key, "sequence_parallel"), "counts with tp above 1"
+    if wanted.tp == 1 and wanted.pp == 1:
+        yield (*key, "order"), "counts with tp or pp above 1"
+    if wanted.pp == 1:
+        for name in ("schedule", "virtual_stages", "microbatch_group", "stages"):
+            yield (*key, name), "counts with pp above 1"
+        return
+    schedule = pipelines.find(wanted.schedule)
+    if schedule.chunks is not None:
+        yield (*key, "virtual_stages"), f"{wanted.schedule} has {schedule.chunks} stages a rank"
+    if not schedule.grouped:
+        yield (*key, "microbatch_group"), f"{wanted.schedule} has no groups; write schedule: interleaved"

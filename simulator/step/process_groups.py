@@ -50,6 +50,7 @@ class Groups:
     shard_size: int
     mesh_size: int | None = None
     _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
+    _in_stage: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
     _numbers: dict[Scope, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +145,10 @@ class Groups:
         """Numbers of the groups in which ranks of a stage are."""
         if self.grid.size("pp") == 1:
             return range(len(self.table(scope)))
-        return np.flatnonzero((np.array(self.stage_of)[self.table(scope)] == stage).any(axis=1)).tolist()
+        if (scope, stage) not in self._in_stage:
+            there = np.array(self.stage_of)[self.table(scope)] == stage
+            self._in_stage[scope, stage] = np.flatnonzero(there.any(axis=1)).tolist()
+        return self._in_stage[scope, stage]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,15 @@ BASES: Final[Mapping[str, Data]] = {
     "real": _training(numerics=True, steps=2, precision="fp32", sharding="zero1", faults=[FAULT]),
     "real half": _training(ranks=2, numerics=True, steps=3, precision="fp16", sharding="zero2", **_HALF),
     "real servers": _training(ranks=2, numerics=True, steps=2, precision="fp32", sharding=_ASYNC, faults=[LOST]),
+    "cut": _training("dgx_h100", 16, parallelism={"tp": 2}, sharding="ddp"),
+    "piped": _training(
+        "dgx_h100",
+        16,
+        parallelism={"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
+        gradient_accumulation_steps=4,
+        model=TINY | {"n_layer": 8},
+        sharding="zero1",
+    ),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -116,10 +125,17 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.micro_batch_size": (3,),
     "training.gradient_accumulation_steps": (3,),
     "training.parallelism.dp": (3,),
-    "training.parallelism.tp": (2,),
-    "training.parallelism.pp": (2,),
+    "training.parallelism.tp": (2, 1),
+    "training.parallelism.pp": (2, 1),
     "training.parallelism.cp": (2,),
     "training.parallelism.ep": (2,),
+    "training.parallelism.sequence_parallel": (False,),
+    "training.parallelism.schedule": ("gpipe", "interleaved"),
+    "training.parallelism.virtual_stages": (2, 1),
+    "training.parallelism.microbatch_group": (4,),
+    "training.parallelism.stages.first_less": (1, 2),
+    "training.parallelism.stages.last_less": (1, 2),
+    "training.parallelism.order": (["pp", "tp", "cp", "ep", "dp"], ["dp", "tp", "cp", "ep", "pp"]),
     "training.sharding.strategy": ("ddp", "zero1"),
     "training.sharding.reshard_after_forward": (False,),
     "training.sharding.prefetch": (0,),
@@ -179,10 +195,10 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 # Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
 WORDS: Final = ("name", "question", "plots", "engine")
-# A policy by layers is one value, and is told as one.
-POLICY: Final = "training.activation_checkpointing"
+# A policy by layers, and the layers of stages, are one value, and are told as one.
+TOLD_AS_ONE: Final = ("training.activation_checkpointing", "training.parallelism.stages")
 # One value alone is taken yet.
-NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "tp", "pp", "cp", "ep"))
+NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "cp", "ep"))
 # One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.placement": ("alone", "nodes"),
@@ -277,7 +293,8 @@ def _effect(base: str, key: str, data: Data) -> str | None:
         changed = numbers(scenario) != of_base(base)
     except ScenarioError:
         return "refused"
-    warned = [line for line in scenario.warnings if line.partition(": ")[2].startswith((f"{key}:", f"{POLICY}:"))]
+    told = tuple(f"{one}:" for one in (key, *TOLD_AS_ONE) if key.startswith(one))
+    warned = [line for line in scenario.warnings if line.partition(": ")[2].startswith(told)]
     assert not (warned and changed), f"{base}: changes numbers, but {warned[0]}"
     return "acts" if changed else "told" if warned else None
 

@@ -25,7 +25,7 @@ from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
 from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
-from simulator.scenario.training_records import Parallelism, PrecisionSpec
+from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec
 from simulator.step.spec import OPTIMIZERS, InjectedFault, Lesson, Precision, Sharding, TrainingStep
 from tests.training import WITHOUT_SERVERS
 
@@ -163,7 +163,7 @@ def test_a_model_may_be_written_out_or_lie_beside_the_file(tmp_path: Path) -> No
 
 def test_groups_that_do_not_make_up_the_world_are_no_step() -> None:
     with pytest.raises(ValueError, match="got 4 ranks; must be 8"):
-        to_step(TrainingSpec("gpt2", 512, parallelism=Parallelism(dp=4)), 8)
+        to_step(TrainingSpec("gpt2", 512, parallelism=ParallelismSpec(dp=4)), 8)
 
 
 # ------------------------------------------------------------------------------------------------------- back and forth
@@ -175,7 +175,10 @@ def test_everything_is_written_out() -> None:
         "seq_len": 512,
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 1,
-        "parallelism": {"tp": 1, "pp": 1, "cp": 1, "ep": 1},
+        "parallelism": {
+            "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "schedule": "1f1b", "virtual_stages": 1,
+            "stages": "auto", "order": ["tp", "cp", "ep", "dp", "pp"],
+        },
         "sharding": {
             "strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB",
             "layers_per_unit": 1, "keep_below": 0, "gradient_sync": "every", "servers": 1, "servers_on": "own",
@@ -332,8 +335,6 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"parallelism": {"dp": 4}},
             "parallelism.dp: got 4; dp x tp x pp x cp x ep must be world_size 8; leave dp out, or write 8",
         ),
-        ({"parallelism": {"tp": 2}}, "parallelism.tp: got 2; tensor parallelism is not built yet; leave it at 1"),
-        ({"parallelism": {"pp": 2}}, "parallelism.pp: got 2; pipeline parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"cp": 2}}, "parallelism.cp: got 2; context parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; expert parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),

@@ -24,6 +24,8 @@ from simulator.records.timeline import LinkUse, Span, Timeline, TransferLog
 NAME: Final = "compiled"
 # Played ranks whose memory operations are compared at once: bounds the memory.
 _RANKS_AT_ONCE: Final = 1024
+# Transfers whose times are kept when a program is played once more for them: 256 MiB.
+_MOST_KEPT: Final = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +134,32 @@ class TimelineWriter:
     def _log(self, name: str) -> TransferLog:
         """The log of one collective; where it was not kept, the program is played once more to keep it."""
         own, played = self.prepared.routed[name], self.prepared.played_name(name)
-        number = list(self.prepared.collectives).index(played)
+        number = self._number_of[played]
         problem, times = self.problem, self.times
         if problem.values["log_begin"][number] < 0:
-            problem = self.prepared.problem([played])
-            times = run(problem)
+            problem, times = self._played_again if self._all_fit else self._played_for([played])
         transfers = int(problem.values["log_begin"][number]) + self._numbers(name, played)
         columns = times.enter[transfers], times.through[transfers], own.route_of
         return TransferLog(name, own.transfers, own.nbytes, *columns, own.links, own.vertices)
+
+    @cached_property
+    def _number_of(self) -> dict[str, int]:
+        """By name a collective's number in the problem."""
+        return {name: number for number, name in enumerate(self.prepared.collectives)}
+
+    @property
+    def _all_fit(self) -> bool:
+        """Whether the transfers of all that is played can be kept at once."""
+        return sum(own.rows.transfers for own in self.prepared.playables.values()) <= _MOST_KEPT
+
+    @cached_property
+    def _played_again(self) -> tuple[Problem, Times]:
+        return self._played_for(self.prepared.playables)
+
+    def _played_for(self, logged: Collection[str]) -> tuple[Problem, Times]:
+        """The program once more, with the transfers of some collectives kept."""
+        problem = self.prepared.problem(logged)
+        return problem, run(problem)
 
     def _numbers(self, name: str, played: str) -> Ints:
         """For each transfer of a collective the number of the one that has its times."""

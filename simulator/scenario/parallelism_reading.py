@@ -1,0 +1,68 @@
+"""How layers of stages and the order of kinds of parallelism are written.
+
+Rule: as in reading.py; whether they fit the model and the ranks is said in training_rules.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from simulator.scenario import reading
+from simulator.step.rank_grid import ORDER
+
+_LESS: Final = ("first_less", "last_less")
+_MOST_LAYERS: Final = 10_000
+
+
+def layers_of_stages() -> reading.ValueReader:
+    """Read "auto", a list of layers by stage, or how many layers the first and the last stage have less."""
+    layers, less = reading.whole(1, _MOST_LAYERS), reading.whole(0, _MOST_LAYERS)
+
+    def reader(value: Any) -> Any:
+        if value == "auto":
+            return value
+        if isinstance(value, list | tuple) and value:
+            return tuple(int(layers.reader(one)) for one in value)
+        if isinstance(value, dict) and value and set(value) <= set(_LESS):
+            return {key: int(less.reader(one)) for key, one in value.items()}
+        raise ValueError(
+            f"got {reading.shown(value)}; must be auto, layers of each stage such as [8, 8, 8, 8], or "
+            "{first_less: 1, last_less: 1}"
+        )
+
+    return reading.ValueReader(
+        reader,
+        lambda: {
+            "anyOf": [
+                {"const": "auto"},
+                {"type": "array", "items": layers.schema(), "minItems": 1},
+                {
+                    "type": "object",
+                    "properties": {key: less.schema() for key in _LESS},
+                    "additionalProperties": False,
+                    "minProperties": 1,
+                },
+            ]
+        },
+    )
+
+
+def kinds_in_order() -> reading.ValueReader:
+    """Read each kind of parallelism once."""
+
+    def reader(value: Any) -> tuple[str, ...]:
+        if isinstance(value, list | tuple) and sorted(map(str, value)) == sorted(ORDER):
+            return tuple(value)
+        raise ValueError(f"got {reading.shown(value)}; must have each of [{', '.join(ORDER)}] once, the fastest first")
+
+    length = len(ORDER)
+    return reading.ValueReader(
+        reader,
+        lambda: {
+            "type": "array",
+            "items": {"enum": list(ORDER)},
+            "uniqueItems": True,
+            "minItems": length,
+            "maxItems": length,
+        },
+    )

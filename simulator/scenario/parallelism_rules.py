@@ -1,0 +1,109 @@
+"""Rules of `training.parallelism`: sizes that multiply out, and what a model, a schedule and a strategy allow.
+
+Rule: as in training_rules.py; every line says which number would fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simulator.model.cut import refusal
+from simulator.scenario.build_training import parallelism
+from simulator.scenario.conflict import Conflict
+from simulator.scenario.training_shape import TrainingShape
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import PipelineShape, Placement
+from simulator.step.stages import layers_of_stages
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
+
+if TYPE_CHECKING:
+    from simulator.model.shape import Transformer
+
+
+def _conflict(name: str, message: str, *involved: str) -> Conflict:
+    dotted = f"training.parallelism.{name}"
+    return Conflict(tuple(dotted.split(".")), message, (dotted, *involved))
+
+
+def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+    """The groups' sizes multiply out to the ranks of the cluster."""
+    wanted = shape.parallelism
+    rest, whole = wanted.tp * wanted.pp, "dp x tp x pp x cp x ep must be world_size"
+    involved = ("training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
+    if world_size % rest:
+        key = "tp" if world_size % wanted.tp else "pp"
+        size = getattr(wanted, key)
+        others = rest // size
+        fits = [n for n in range(1, world_size + 1) if world_size % (n * others) == 0] if world_size <= 10**6 else []
+        hint = f"; {key} may be {', '.join(map(str, fits[:12]))}" if fits else f"; {others} x {key} has to divide it"
+        yield _conflict(key, f"got {size}; {whole} {world_size}{hint}", *involved)
+    elif wanted.dp is not None and wanted.dp * rest != world_size:
+        message = f"got {wanted.dp}; {whole} {world_size}; leave dp out, or write {world_size // rest}"
+        yield _conflict("dp", message, *involved)
+
+
+def conflicts(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+    """What does not go together; `model` is None where the model itself is at fault."""
+    wanted = parallelism(shape.parallelism)
+    if wanted.size == 1:
+        return
+    if model is not None:
+        yield from _tensor(shape, model)
+    if wanted.pp > 1:
+        yield from _pipeline(shape, model)
+    key, size = ("tp", wanted.tp) if wanted.tp > 1 else ("pp", wanted.pp)
+    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+        message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
+        yield _conflict(key, message, "training.sharding.strategy")
+    if shape.numerics:
+        message = f"got {size}, but numbers are carried in data parallelism alone; leave it at 1, or numerics: false"
+        yield _conflict(key, message, "training.numerics")
+
+
+def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+    wanted = parallelism(shape.parallelism)
+    involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
+    refused = refusal(model, wanted.cut, shape.seq_len)
+    if refused:
+        yield _conflict("tp", refused, *involved)
+    if wanted.tp > 1 and model.num_experts:
+        message = f"got {wanted.tp}; {model.name} has experts, which are not cut yet; leave it at 1"
+        yield _conflict("tp", message, *involved)
+
+
+def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+    wanted = parallelism(shape.parallelism)
+    schedule = catalog.find(wanted.schedule)
+    chunks = schedule.chunks or wanted.virtual_stages
+    involved = ("training.parallelism.pp", "training.gradient_accumulation_steps")
+    order = PipelineShape(wanted.pp, shape.gradient_accumulation_steps, chunks, wanted.microbatch_group or wanted.pp)
+    refused = schedule.refusal(order)
+    if refused:
+        message = f"{wanted.schedule} {refused} (gradient_accumulation_steps)"
+        yield _conflict("schedule", message, *involved, "training.parallelism.microbatch_group")
+    if shape.activation_checkpointing == "sqrt":
+        message = f"got {wanted.pp}, but sqrt makes segments that reach over stages; write full, or every: 2"
+        yield _conflict("pp", message, "training.activation_checkpointing")
+    if schedule.placement is Placement.BOTH_WAYS:
+        message = (
+            f"got {wanted.schedule!r}, whose two copies of the model would have to sum their gradients, which is not "
+            "built yet; write dualpipe_v"
+        )
+        yield _conflict("schedule", message)
+    if model is None:
+        return
+    stages = wanted.pp * chunks // (2 if schedule.placement is Placement.BOTH_WAYS else 1)
+    if wanted.stages:
+        if len(wanted.stages) != stages or sum(wanted.stages) != model.num_layers:
+            message = (
+                f"got {len(wanted.stages)} stages with {sum(wanted.stages)} layers; must be {stages} stages with the "
+                f"{model.num_layers} of {model.name}"
+            )
+            yield _conflict("stages", message, "training.model", "training.parallelism.schedule", *involved)
+        return
+    try:
+        layers_of_stages(model.num_layers, stages, wanted.first_less, wanted.last_less)
+    except ValueError as error:
+        yield _conflict("pp", str(error), "training.model", "training.parallelism.virtual_stages")

@@ -1,0 +1,125 @@
+"""Parallelism in scenario files: sizes that multiply out, and one line that says what would fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.scenario.resolve import resolved
+
+Data = dict[str, Any]
+
+
+def scenario(parallelism: Data, ranks: int = 8, **training: Any) -> Data:
+    given = {"model": "gpt2", "seq_len": 512, "parallelism": parallelism} | training
+    return {"name": "cut", "cluster": {"topology": "dgx_h100", "world_size": ranks}, "training": given}
+
+
+def told(data: Data) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(data)
+    (line,) = str(caught.value).splitlines()
+    return line.partition("training.")[2]
+
+
+SMALL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+SIZES = "dp x tp x pp x cp x ep must be world_size 8"
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "training", "line"),
+    [
+        ({"tp": 3}, {}, f"parallelism.tp: got 3; {SIZES}; tp may be 1, 2, 4, 8"),
+        ({"tp": 8, "pp": 2}, {}, f"parallelism.pp: got 2; {SIZES}; pp may be 1"),
+        ({"tp": 2, "dp": 8}, {}, f"parallelism.dp: got 8; {SIZES}; leave dp out, or write 4"),
+        ({"tp": 8}, {}, "parallelism.tp: got 8; must divide the 12 heads of gpt2: 1, 2, 3, 4, 6, 12"),
+        (
+            {"tp": 4},
+            {"seq_len": 510},
+            "parallelism.tp: got 4; must divide the 510 tokens of a sequence of gpt2: 1, 2, 3, 5, 6, 10, 15, 17, 30, "
+            "34, 51",
+        ),
+        (
+            {"pp": 8, "virtual_stages": 2, "schedule": "interleaved"},
+            {"gradient_accumulation_steps": 8},
+            "parallelism.pp: got 16 stages for 12 layers; every stage must have a layer",
+        ),
+        (
+            {"pp": 4, "schedule": "interleaved"},
+            {"gradient_accumulation_steps": 6},
+            "parallelism.schedule: interleaved got 6 micro-batches in groups of 4, which leaves 2 for 4 ranks; write 4 "
+            "or 8 micro-batches (gradient_accumulation_steps)",
+        ),
+        (
+            {"pp": 4, "schedule": "dualpipe_v"},
+            {"gradient_accumulation_steps": 4, "model": "gpt2_medium"},
+            "parallelism.schedule: dualpipe_v got 4 micro-batches; must be at least 8 (twice the pipeline's ranks) "
+            "(gradient_accumulation_steps)",
+        ),
+        (
+            {"pp": 2, "schedule": "dualpipe"},
+            {"gradient_accumulation_steps": 4},
+            "parallelism.schedule: got 'dualpipe', whose two copies of the model would have to sum their gradients, "
+            "which is not built yet; write dualpipe_v",
+        ),
+        (
+            {"pp": 4, "stages": [3, 3, 3, 4]},
+            {},
+            "parallelism.stages: got 4 stages with 13 layers; must be 4 stages with the 12 of gpt2",
+        ),
+        (
+            {"pp": 4, "stages": "even"},
+            {},
+            "parallelism.stages: got 'even'; must be auto, layers of each stage such as [8, 8, 8, 8], or "
+            "{first_less: 1, last_less: 1}",
+        ),
+        (
+            {"pp": 2, "order": ["tp", "dp"]},
+            {},
+            "parallelism.order: got a list; must have each of [tp, cp, ep, dp, pp] once, the fastest first",
+        ),
+        ({"pp": 2, "schedule": "1F1B"}, {}, "parallelism.schedule: got '1F1B'; did you mean '1f1b'?"),
+        (
+            {"pp": 2},
+            {"activation_checkpointing": "sqrt"},
+            "parallelism.pp: got 2, but sqrt makes segments that reach over stages; write full, or every: 2",
+        ),
+        (
+            {"tp": 2},
+            {"sharding": {"strategy": "zero3", "shard_size": 8}},
+            "sharding.shard_size: got 8; must divide the data-parallel ranks, 4; try 4",
+        ),
+        (
+            {"tp": 2},
+            {"sharding": {"strategy": "parameter_server", "servers_on": "workers"}},
+            "parallelism.tp: got 2, but a parameter server's workers hold a whole model; write sharding: ddp or zero3",
+        ),
+        (
+            {"tp": 2},
+            {"model": "mixtral_8x7b"},
+            "parallelism.tp: got 2; mixtral_8x7b has experts, which are not cut yet; leave it at 1",
+        ),
+        (
+            {"tp": 2},
+            {"numerics": True, "precision": "fp32", "model": SMALL, "seq_len": 8},
+            "parallelism.tp: got 2, but numbers are carried in data parallelism alone; leave it at 1, or numerics: "
+            "false",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_line_that_says_what_would(parallelism: Data, training: Data, line: str) -> None:
+    assert told(scenario(parallelism, **training)) == line
+
+
+def test_a_cut_scenario_resolves_to_itself_and_makes_its_step() -> None:
+    keys = {"tp": 2, "pp": 2, "schedule": "zb_h1", "stages": {"last_less": 2}, "order": ["pp", "tp", "cp", "ep", "dp"]}
+    loaded = load_scenario(scenario(keys, gradient_accumulation_steps=4))
+    assert load_scenario(resolved(loaded)) == loaded
+    assert loaded.training is not None
+    made = to_step(loaded.training, 8).parallelism
+    assert (made.tp, made.pp, made.schedule, made.last_less) == (2, 2, "zb_h1", 2)
+    assert made.grid(8).groups("pp")[0].tolist() == [0, 1]
