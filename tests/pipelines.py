@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work
 
 F, B, I, W = Work.FORWARD, Work.BACKWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT  # noqa: E741
-Times = Mapping[str, float]
+# By kind of pass; or by kind and stage, where stages differ.
+Times = Mapping[str, float] | Mapping[tuple[Work, int], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ def awaited(one: Pass, shape: PipelineShape, placement: Placement) -> tuple[tupl
     return (own, (frozenset({B, I}), one.stage + 1, one.micro)) if one.stage < last else (own,)
 
 
+def length(slot: tuple[Pass, ...], shape: PipelineShape, placement: Placement, times: Times) -> float:
+    """How long a slot takes; two passes at once take a time of their own, or both theirs where stages differ."""
+    if "F" in times:
+        return times["pair"] if len(slot) > 1 else times[slot[0].work.value]  # type: ignore[index]
+    return sum(times[one.work, one.stage] for one in slot)  # type: ignore[index]
+
+
 def played(
     schedule: PipelineSchedule, shape: PipelineShape, order: Order, times: Times, send: float = 0.0
 ) -> PlayedOrder:
@@ -61,7 +69,7 @@ def played(
                         start = max(start, there[0] + away) if there else float("inf")
                 if start == float("inf"):
                     break
-                end = start + (times["pair"] if len(slot) > 1 else times[slot[0].work.value])
+                end = start + length(slot, shape, schedule.placement, times)
                 ended |= {(one.work, one.stage, one.micro): end for one in slot}
                 slots[rank].append((start, end))
                 places[rank] += 1

@@ -47,4 +47,7 @@ def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int
         rate_cap=machine.rate_cap * factor if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
         why="one transfer",
+        # A receiver is there early and waits; what a single transfer takes of the SMs is not modelled.
+        takes_sms=False,
+        rendezvous=True,
     )

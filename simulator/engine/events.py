@@ -122,6 +122,7 @@ class _Play:
     timed: dict[str, TimedCollective] = field(default_factory=dict)
     kernels: list[Kernels] = field(default_factory=list)
     places_in: dict[str, dict[int, int]] = field(default_factory=dict)
+    last_came: dict[str, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     places: list[_Place] = field(default_factory=list)
     memory_events: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
@@ -196,6 +197,7 @@ class _Play:
 
     def _communicate(self, rank: int, op: Collective) -> Generator[simpy.Event, Any, None]:
         place = self.places_in[op.name][rank]
+        self.last_came[op.name] = self.clock.now
         if op.duration is not None:
             yield self.timed[op.name].reach(place)
         else:
@@ -221,6 +223,7 @@ class _Play:
             self.spans.append(Span(place.rank, place.stream, op.name, op.kind, start, end, op.nbytes, op.flops))
         elif isinstance(op, Collective):
             kind = op.schedule.operation
+            start = self.last_came[op.name] if op.rendezvous else start
             self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
 
     def _what(self, place: _Place) -> str:

@@ -15,7 +15,7 @@ from simulator.errors import OutOfMemoryError
 from simulator.records.program import Collective, Program
 from simulator.records.timeline import Timeline
 from simulator.step.alternatives import alternatives
-from simulator.step.plan import rank_alone
+from simulator.step.plan import ranks_alone
 from simulator.step.spec import TrainingStep
 
 # More advice than this nobody reads.
@@ -50,9 +50,10 @@ def need(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> Need
     Slow ranks and parameter servers keep buffers for longer or shorter; `at_once`, collectives take no time, and
     nothing is held for them any longer than it must be.
     """
-    timeline = _followed(cluster, step, limit=False, at_once=at_once)
-    most = timeline.peak.nbytes if timeline.peak else 0
-    return Need(most, max(timeline.reserved.values(), default=most), not timeline.short_of_memory)
+    stages = [_followed(cluster, program, step, limit=False) for program in _programs(cluster, step, at_once=at_once)]
+    most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
+    reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
+    return Need(most, reserved, not any(timeline.short_of_memory for timeline in stages))
 
 
 def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
@@ -61,18 +62,26 @@ def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
     if few or need(cluster, step, at_once=True).nbytes <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
     try:
-        _followed(cluster, step, limit=True)
+        for program in _programs(cluster, step, at_once=False):
+            _followed(cluster, program, step, limit=True)
     except OutOfMemoryError as error:
         if error.time:
             error.args = (error.args[0].replace("memory at ", "memory at about "),)
         raise
 
 
-def _followed(cluster: Cluster, step: TrainingStep, *, limit: bool, at_once: bool = False) -> Timeline:
-    program = rank_alone(cluster, step)
-    if at_once:
-        (ops,) = program.ranks
-        program = Program((tuple(replace(op, duration=0.0) if isinstance(op, Collective) else op for op in ops),))
+def _programs(cluster: Cluster, step: TrainingStep, *, at_once: bool) -> tuple[Program, ...]:
+    """What a rank of each stage does, alone."""
+    programs = ranks_alone(cluster, step)
+    if not at_once:
+        return programs
+    return tuple(
+        Program((tuple(replace(op, duration=0.0) if isinstance(op, Collective) else op for op in program.ranks[0]),))
+        for program in programs
+    )
+
+
+def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: bool) -> Timeline:
     return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
 
 

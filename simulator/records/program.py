@@ -133,6 +133,9 @@ class Collective:
         Where its closed form is taken instead of its transfers: it ends so long after its last rank has reached it [s].
     together : bool
         Whether no rank starts before all have reached it, as where a coordinator lets them.
+    rendezvous : bool
+        Whether a rank that comes early is idle until the others come, as who waits for what he is to be sent: its span
+        begins when the last has come.
     takes_sms : bool
         Whether kernels take longer while it is in flight; they do not beside copies to the host, for which GPUs have
         engines of their own.
@@ -163,6 +166,7 @@ class Collective:
     after: tuple[str, ...] = ()
     why: str = ""
     takes_sms: bool = True
+    rendezvous: bool = False
     act: Act[Exchange] | None = None
 
     @property

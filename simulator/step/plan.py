@@ -96,13 +96,13 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     )
 
 
-def rank_alone(cluster: Cluster, step: TrainingStep) -> Program:
-    """The step of one rank of each stage, played as if all others kept step with it: for the memory that a step needs.
+def ranks_alone(cluster: Cluster, step: TrainingStep) -> tuple[Program, ...]:
+    """The step of one rank of each stage, each as if all others kept step with it: for the memory that a step needs.
 
     Its collectives take about the time that they would take, without schedules, routes and other ranks.
     """
     communicator = Communicator(cluster, _groups(cluster, step), "rough", True)
-    return Program(tuple(tuple(made.builder.ops) for made in _stages(cluster, step, communicator)))
+    return tuple(Program((tuple(made.builder.ops),)) for made in _stages(cluster, step, communicator))
 
 
 def _groups(cluster: Cluster, step: TrainingStep) -> Groups:

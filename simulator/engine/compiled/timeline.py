@@ -90,12 +90,27 @@ class TimelineWriter:
     def _spans(self, rank: int) -> tuple[Span, ...]:
         starts, ends = (self._times_of(column, rank).tolist() for column in (self.times.start, self.times.end))
         spans = []
-        for op, start, end in zip(self.prepared.program.ranks[rank], starts, ends, strict=True):
+        for place, (op, came, end) in enumerate(zip(self.prepared.program.ranks[rank], starts, ends, strict=True)):
+            start = self._last_came(op, rank, place) if isinstance(op, Collective) and op.rendezvous else came
             if isinstance(op, Compute):
                 spans.append(Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops))
             elif isinstance(op, Collective):
                 spans.append(Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes)))
         return in_order(spans)
+
+    def _last_came(self, op: Collective, rank: int, place: int) -> float:
+        """When the last of a collective's ranks had come to it."""
+        lists = self.prepared.program.lists()
+        name = lists.lists[lists.list_of[rank]][place].name
+        return max(
+            float(self._times_of(self.times.start, other)[self._places[lists.list_of[other]][name]])
+            for other in op.group
+        )
+
+    @cached_property
+    def _places(self) -> list[dict[str, int]]:
+        """By list the place of each operation, by name."""
+        return [{op.name: place for place, op in enumerate(ops)} for ops in self.prepared.program.lists().lists]
 
     def _memory_events(self, rank: int) -> MemoryEvents:
         places = self._on_hbm(int(self.problem.values["list_of"][self.prepared.played_rank[rank]]))
@@ -147,7 +162,7 @@ class TimelineWriter:
         """By name a collective's number in the problem."""
         return {name: number for number, name in enumerate(self.prepared.collectives)}
 
-    @property
+    @cached_property
     def _all_fit(self) -> bool:
         """Whether the transfers of all that is played can be kept at once."""
         return sum(own.rows.transfers for own in self.prepared.playables.values()) <= _MOST_KEPT

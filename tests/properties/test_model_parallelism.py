@@ -1,0 +1,167 @@
+"""Any sizes, schedules, shardings and policies together: a step plays, its engines agree, and memory comes back.
+
+Drawn with everything at once, because features that work alone were found to break where they meet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.engine.compiled.engine import execute as compiled
+from simulator.engine.events import execute as events
+from simulator.engine.jitter import Jitter
+from simulator.model.shape import Transformer
+from simulator.records.program import Allocate, Collective, Free
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import Placement
+from simulator.step.plan import StepPlan, plan_step
+from simulator.step.spec import LossScaling, Offload, Precision
+from tests.engines import farthest
+from tests.training import WITHOUT_SERVERS, step
+
+NEVER = 2**62
+DRAWN, BLOCKS = 12, 8
+SCHEDULES = [name for name in catalog.names() if catalog.find(name).placement is not Placement.BOTH_WAYS]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A drawn step and where it runs."""
+
+    plan: StepPlan
+    cluster: Cluster
+    jitter: Jitter | None
+
+
+def drawn(seed: int) -> Cut | None:
+    """A step; None where the draw asks for what cannot be."""
+    generator = np.random.default_rng([16, seed])
+
+    def pick(*choices: Any) -> Any:
+        return choices[int(generator.integers(len(choices)))]
+
+    t, p = pick(1, 1, 2, 4), pick(1, 2, 2, 3, 4)
+    name = pick(*SCHEDULES)
+    schedule = catalog.find(name)
+    v = schedule.chunks or pick(1, 2)
+    m = pick(1, p, 2 * p, 2 * p + 1)
+    copies = pick(1, 2, 4)
+    ranks = t * p * copies
+    topologies = [name for name, most in TOPOLOGIES.items() if ranks <= most and (most != 8 or ranks == 8)]
+    layers = p * v + pick(0, 1, 3)
+    model = Transformer(
+        "drawn", layers, 32, 4, pick(1, 2, 4), 8, 64, 128, 32, tied=pick(True, False), gated=pick(True, False),
+        norm=pick("layernorm", "rmsnorm"), positions=pick("learned", "rotary"),
+    )  # fmt: skip
+    strategy = pick(*WITHOUT_SERVERS)
+    facts: dict[str, Any] = {
+        "accumulation": m,
+        "checkpointing": pick("none", "full", "selective_op", 2) if p > 1 else pick("none", "full", "sqrt"),
+        "dropout": pick(True, False),
+        "attention": pick("flash", "standard"),
+        "precision": pick(Precision(), Precision(grads="float32"), Precision("float16", "float16", "float16")),
+        "loss_scaling": pick(None, LossScaling()),
+        "algorithm": pick("auto", "ring"),
+        "collectives": pick("auto", "played"),
+        "parallelism": Parallelism(
+            t, p, pick(True, False), name, v, None, order=pick(*ORDERS), last_less=pick(0, 1) if layers > p * v else 0
+        ),
+    }
+    if strategy == "zero3":
+        facts |= {
+            "reshard_after_forward": pick(True, False),
+            "gradient_sync": pick("every", "shard", "last"),
+            "prefetch": pick(0, 1, 2),
+            "layers_per_unit": pick(1, 2),
+        }
+        facts |= {"shard_size": copies // 2} if copies > 1 and pick(True, False) else {}
+    if strategy != "ddp" and pick(True, False, False):
+        facts["offload"] = Offload()
+    slow = {int(generator.integers(ranks)): 0.5} if pick(True, False, False) else None
+    cluster = build(str(pick(*topologies)), ranks, stragglers=slow)
+    jitter = Jitter(0.1, 0.1, seed) if pick(True, False, False, False) else None
+    try:
+        return Cut(plan_step(cluster, step(strategy, model, **facts), steady=jitter is None), cluster, jitter)
+    except ValueError:
+        return None
+
+
+TOPOLOGIES = {"star_100g": 64, "dgx_h100": 64, "dgx_a100": 8, "h100_ethernet_100g": 64, "leaf_spine_100g": 64}
+ORDERS: list[Any] = [
+    ("tp", "cp", "ep", "dp", "pp"),
+    ("tp", "cp", "ep", "pp", "dp"),
+    ("pp", "dp", "cp", "ep", "tp"),
+]
+
+
+def played(seeds: range) -> Counter[str]:
+    """Play drawn steps by events, every rank in the core, and one rank of each class; counts what was played."""
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        cut = drawn(seed)
+        if cut is None:
+            counted["refused"] += 1
+            continue
+        counted["played"] += 1
+        program, cluster, jitter = cut.plan.program, cut.cluster, cut.jitter
+        expected = events(program, cluster, jitter=jitter, limit_memory=False)
+        for reduced_from in (0, NEVER):
+            told = compiled(program, cluster, jitter=jitter, limit_memory=False, reduced_from=reduced_from)
+            assert farthest(expected, told) <= 1e-9, (seed, reduced_from)
+        memory_comes_back(cut.plan, seed)
+        bytes_are_shared(cut.plan, seed)
+    # `pytest -rP` shows it.
+    print(dict(counted))  # noqa: T201
+    return counted
+
+
+def memory_comes_back(plan: StepPlan, seed: int) -> None:
+    """What a rank takes it gives back, once, but for its states."""
+    for ops in plan.program.lists().lists:
+        taken = Counter(op.name for op in ops if isinstance(op, Allocate))
+        given = Counter(op.allocation for op in ops if isinstance(op, Free))
+        assert set(taken.values()) == {1}, seed
+        assert taken - given == Counter({"parameters": 1, "optimizer states": 1}), seed
+        assert not given - taken, seed
+
+
+def bytes_are_shared(plan: StepPlan, seed: int) -> None:
+    """Ranks of a group name the same operation, and nobody else does."""
+    named: dict[str, set[int]] = {}
+    for rank, ops in enumerate(plan.program.ranks):
+        for op in ops:
+            if isinstance(op, Collective):
+                named.setdefault(op.name, set()).add(rank)
+    for name, op in plan.program.collectives().items():
+        assert named[name] == set(op.group), (seed, name)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_any_combination_plays_the_same_on_both_engines(block: int) -> None:
+    counted = played(range(block * DRAWN, (block + 1) * DRAWN))
+    assert counted["played"] >= DRAWN // 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(50))
+def test_many_combinations_play_the_same_on_both_engines(block: int) -> None:
+    assert played(range(1000 + 100 * block, 1100 + 100 * block))["played"] >= 40
+
+
+def test_sizes_of_one_are_todays_step_to_the_bit() -> None:
+    for strategy in WITHOUT_SERVERS:
+        cluster = build("dgx_h100", 8)
+        plain = step(strategy, accumulation=2)
+        cut = replace(plain, parallelism=Parallelism(1, 1, False, "gpipe", 2, 3, order=ORDERS[2]))
+        one, other = (plan_step(cluster, made).program.ranks[3] for made in (plain, cut))
+        assert [replace(op, schedule=None) if isinstance(op, Collective) else op for op in one] == [
+            replace(op, schedule=None) if isinstance(op, Collective) else op for op in other
+        ]

@@ -1,0 +1,232 @@
+"""A step that is cut over ranks sends and holds what papers say, and takes what an independent player says.
+
+References: Korthikanti et al. 2022 (arXiv:2205.05198), table 2 and section 4; Narayanan et al., SC21, section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cluster.build import build
+from simulator.engine.events import execute as events
+from simulator.model.cut import Cut
+from simulator.model.layer import Batch, layer_operations, saved_bytes
+from simulator.model.parameters import modules
+from simulator.model.shape import Transformer
+from simulator.records.program import Allocate, Collective, Compute
+from simulator.records.timeline import Timeline
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import PipelineShape, Work
+from simulator.step.plan import StepPlan, plan_step
+from simulator.step.spec import Precision
+from tests.pipelines import most_held, played
+from tests.training import step
+
+MODEL = Transformer("cut", 4, 64, 8, 8, 8, 256, 512, 64, tied=False)
+GROUPED = replace(MODEL, num_kv_heads=2, norm="rmsnorm", gated=True, positions="rotary", attention_bias=False)
+
+
+def planned(ranks: int, model: Transformer = MODEL, topology: str = "dgx_h100", **facts: Any) -> StepPlan:
+    return plan_step(build(topology, ranks), step(facts.pop("strategy", "ddp"), model, **facts))
+
+
+def collectives(plan: StepPlan, rank: int) -> list[Collective]:
+    return [op for op in plan.program.ranks[rank] if isinstance(op, Collective)]
+
+
+def sent_by_a_rank(op: Collective) -> float:
+    """Bytes that each rank sends, by the closed forms of rings (Patarasuk & Yuan 2009)."""
+    n, times = len(op.group), {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+    return times[op.schedule.operation] * (n - 1) / n * op.nbytes
+
+
+@pytest.mark.parametrize("t", [2, 4, 8])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_layer_sends_what_megatron_sends(t: int, recompute: str, sequence: bool) -> None:
+    """8 (t-1)/t A a layer and micro-batch without cut sequences, 10 with them, and 4 more where it is run again."""
+    plan = planned(t, checkpointing=recompute, parallelism=Parallelism(tp=t, sequence_parallel=sequence))
+    made = plan.step
+    a = made.micro_batch_size * made.seq_len * MODEL.hidden_size * 2
+    own = [op for op in collectives(plan, 0) if op.name.startswith("layer 1 ")]
+    factor = (10 if sequence else 8) + (4 if recompute == "full" else 0)
+    assert sum(map(sent_by_a_rank, own)) == factor * (t - 1) / t * a
+    counts = Counter(op.schedule.operation for op in own)
+    if recompute == "none":
+        assert counts == ({"all_gather": 6, "reduce_scatter": 4} if sequence else {"all_reduce": 4})
+
+
+@pytest.mark.parametrize("t", [2, 4])
+def test_the_loss_tells_three_numbers_a_token_and_the_embedding_is_summed_once(t: int) -> None:
+    plan = planned(t, parallelism=Parallelism(tp=t))
+    tokens = plan.step.micro_batch_size * plan.step.seq_len
+    head = [op for op in collectives(plan, 0) if op.name.startswith("head forward") and op.dtype == "float32"]
+    assert [(op.schedule.operation, op.elements) for op in head] == [("all_reduce", tokens)] * 3
+    (summed,) = (op for op in collectives(plan, 0) if op.name.startswith("embedding forward"))
+    assert (summed.schedule.operation, summed.elements) == ("reduce_scatter", tokens * MODEL.hidden_size)
+
+
+def test_fewer_heads_of_keys_than_ranks_gather_what_the_first_matrix_makes() -> None:
+    plan = planned(8, GROUPED, parallelism=Parallelism(tp=8))
+    tokens = plan.step.micro_batch_size * plan.step.seq_len
+    width = GROUPED.attention_width + 2 * GROUPED.kv_width
+    own = [op for op in collectives(plan, 0) if op.name.startswith("layer 0 ") and "qkv output" in op.name]
+    assert [(op.schedule.operation, op.elements) for op in own] == [
+        ("all_gather", tokens * width),
+        ("reduce_scatter", tokens * width),
+    ]
+
+
+@pytest.mark.parametrize("t", [1, 2, 4, 8])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_layer_keeps_what_korthikanti_says(t: int, sequence: bool) -> None:
+    """s b h (10 + 24/t + 5 a s/(h t)), or all of it over t; and the norms' statistics, which the paper leaves out."""
+    b, s, h, a = 2, 64, MODEL.hidden_size, MODEL.num_heads
+    for attention, scores in (("standard", 5 * a * s / (h * t)), ("flash", 0.0)):
+        batch = Batch(b, s, attention=attention, dropout=True, cut=Cut(t, sequence and t > 1))  # type: ignore[arg-type]
+        cut = t if sequence or t == 1 else 1
+        statistics = 2 * 2 * 4 * b * s / cut
+        # Flash attention keeps the log-sum-exp of each row instead of scores.
+        logsumexp = 4 * b * s * a / t if attention == "flash" else 0.0
+        whole = 34 / t if cut == t else 10 + 24 / t
+        assert saved_bytes(layer_operations(MODEL, batch)) == s * b * h * (whole + scores) + statistics + logsumexp
+
+
+@pytest.mark.parametrize("model", [MODEL, GROUPED])
+@pytest.mark.parametrize(("t", "p"), [(1, 4), (2, 2), (4, 1), (8, 2)])
+def test_what_ranks_hold_sums_to_the_model(model: Transformer, t: int, p: int) -> None:
+    """Cut tensors once over a group, whole ones t times; a vocabulary of 512 needs no padding up to t = 4."""
+    plan = planned(t * p, model, parallelism=Parallelism(tp=t, pp=p))
+    held = [
+        next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "parameters")
+        for ops in plan.program.ranks
+    ]
+    whole = [tensor for module in modules(model) for tensor in module.parameters]
+    own = [tensor for module in modules(model, Cut(t, True)) for tensor in module.parameters]
+    same = sum(one.elements for one, mine in zip(whole, own, strict=True) if one.shape == mine.shape)
+    rows = Cut(t).vocabulary(model) - model.vocab_size
+    padded = 2 * rows * model.hidden_size
+    assert sum(held) == 2 * (sum(one.elements for one in whole) + (t - 1) * same * (t > 1) + padded)
+
+
+def by_category(timeline: Timeline, rank: int, category: str) -> int:
+    """Most bytes of a category that a rank held."""
+    return max(dict(sample.by_category).get(category, 0) for sample in timeline.memory if sample.rank == rank)
+
+
+SHAPES = [
+    ("gpipe", 4, 6, 1), ("1f1b", 4, 8, 1), ("1f1b", 4, 2, 1), ("interleaved", 2, 4, 2), ("looped_bfs", 2, 4, 2),
+    ("zb_h1", 4, 8, 1), ("zb_h2", 4, 8, 1), ("zb_v", 2, 4, 2), ("v_half", 4, 8, 2), ("v_min", 4, 9, 2),
+    ("dualpipe_v", 2, 6, 2), ("interleaved_zero_bubble", 2, 4, 2), ("zbv_zero_bubble", 2, 4, 2),
+]  # fmt: skip
+
+
+def even(stages: int) -> Transformer:
+    return replace(MODEL, num_layers=2 * stages)
+
+
+@pytest.mark.parametrize(("name", "p", "m", "v"), SHAPES)
+def test_a_rank_holds_as_many_micro_batches_as_its_order_says(name: str, p: int, m: int, v: int) -> None:
+    """Of ranks without embedding and head all chunks are alike: held chunks times what a chunk keeps."""
+    model, schedule = even(p * v), catalog.find(name)
+    parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
+    plan = planned(p, model, accumulation=m, parallelism=parallelism)
+    timeline = events(plan.program, build("dgx_h100", p), limit_memory=False)
+    shape = PipelineShape(p, m, v, p)
+    layer = saved_bytes(layer_operations(model, Batch(2, 32)))
+    for rank, own in enumerate(schedule.order(shape)):
+        if {0, shape.stages - 1} & set(schedule.stages_of(rank, shape)):
+            continue
+        assert by_category(timeline, rank, "activations") == most_held(own) * 2 * layer
+    if name == "1f1b":
+        embedding = 8 * 2 * 32
+        assert by_category(timeline, 0, "activations") == min(m, p) * (2 * layer + embedding)
+
+
+@pytest.mark.parametrize(("name", "p", "m", "v"), SHAPES)
+def test_a_step_takes_what_its_order_takes_with_sends_that_cost(name: str, p: int, m: int, v: int) -> None:
+    """An independent player of the same order, with each stage's own kernels and a send's latency and bytes."""
+    model, schedule = even(p * v), catalog.find(name)
+    parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
+    # Gradients that are added up in another dtype are so from the first micro-batch on: all take the same.
+    precision = Precision(grads="float32")
+    plan = planned(p, model, "star_100g", accumulation=m, parallelism=parallelism, precision=precision)
+    timeline = events(plan.program, build("star_100g", p), limit_memory=False)
+    shape = PipelineShape(p, m, v, p)
+    nbytes = 2 * 32 * model.hidden_size * 2
+    # Two hops of 5 us, 12.5 GB/s (topologies/star_100g.yaml).
+    send = 10e-6 + nbytes / 12.5e9
+    times = _times_of_passes(plan, shape.stages)
+    # Two passes at once take turns: the forward pass sends what it has made before the backward pass begins.
+    order = tuple(tuple((one,) for slot in own for one in slot) for own in schedule.order(shape))
+    found = played(schedule, shape, order, times, send)
+    ends = [max(s.end for s in timeline.spans if s.rank == r and s.kind in _PASSES) for r in range(p)]
+    assert ends == pytest.approx([own[-1][1] for own in found.slots], rel=1e-9)
+
+
+_PASSES = ("forward", "backward", "weight gradient", "accumulate")
+_LAYERS_A_STAGE = 2
+
+
+def _times_of_passes(plan: StepPlan, stages: int) -> dict[tuple[Work, int], float]:
+    """Kernels of a micro-batch through each stage [s]; all micro-batches are alike."""
+    sums: Counter[tuple[Work, int]] = Counter()
+    # By unit and what is done with it: "layer 3", "weight gradient".
+    own = {op.name.rpartition(" ")[0]: op for ops in plan.program.ranks for op in ops if isinstance(op, Compute)}
+    works = {
+        "forward": (Work.FORWARD,),
+        "backward": (Work.BACKWARD,),
+        "input gradient": (Work.INPUT_GRADIENT,),
+        "weight gradient": (Work.WEIGHT_GRADIENT,),
+        "accumulate": (Work.BACKWARD, Work.WEIGHT_GRADIENT),
+    }
+    for name, op in own.items():
+        unit, *words = name.split()
+        layer = int(words.pop(0)) if unit == "layer" else 0
+        stage = {"embedding": 0, "head": stages - 1}.get(unit, layer // _LAYERS_A_STAGE)
+        for work in works.get(" ".join(words), ()):
+            sums[work, stage] += op.duration
+    return dict(sums)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_each_boundary_carries_a_micro_batch_each_way(sequence: bool) -> None:
+    plan = planned(8, accumulation=3, parallelism=Parallelism(tp=2, pp=4, sequence_parallel=sequence))
+    a = 2 * 32 * MODEL.hidden_size * 2 // (2 if sequence else 1)
+    sends = [op for rank in range(8) for op in collectives(plan, rank) if op.schedule.operation == "send"]
+    once = {op.name: op for op in sends}
+    assert {op.nbytes for op in once.values()} == {a}
+    # Three boundaries, three micro-batches, two directions, two ranks of a group side by side.
+    assert len(once) == 3 * 3 * 2 * 2
+
+
+def test_both_ends_sum_the_gradient_of_the_table_that_they_share() -> None:
+    tied = replace(MODEL, tied=True)
+    plan = planned(8, tied, parallelism=Parallelism(pp=4))
+    (shared,) = (op for op in collectives(plan, 0) if "shared table" in op.name)
+    assert (shared.group, shared.elements) == ((0, 6), tied.vocab_size * tied.hidden_size)
+    assert not any("shared table" in op.name for op in collectives(plan, 2))
+
+
+def test_norms_are_summed_over_the_group_where_sequences_are_cut() -> None:
+    """Four layers of two norms and two biases that stay whole, the table of positions, the last norm; at the end."""
+    plan = planned(2, parallelism=Parallelism(tp=2))
+    (summed,) = (op for op in collectives(plan, 0) if op.name.startswith("sum partial"))
+    h = MODEL.hidden_size
+    assert summed.elements == 4 * (2 * 2 * h + 2 * h) + MODEL.max_positions * h + 2 * h
+    plain = planned(2, parallelism=Parallelism(tp=2, sequence_parallel=False))
+    assert not any(op.name.startswith("sum partial") for op in collectives(plain, 0))
+
+
+def test_gradients_are_reduced_over_ranks_that_hold_the_same() -> None:
+    plan = planned(16, strategy="zero1", parallelism=Parallelism(tp=2, pp=2))
+    scattered = {
+        rank: {op.group for op in collectives(plan, rank) if op.name.startswith("scatter bucket")} for rank in range(16)
+    }
+    assert scattered[0] == {(0, 2, 4, 6)}
+    assert set.union(*scattered.values()) == {(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)}
