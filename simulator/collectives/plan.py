@@ -245,7 +245,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def _schedule(name: str, request: Request) -> Schedule:
     """The schedule of a request, cached, because groups that run the same request at once share it."""
     return catalog.find(name).plans[request.operation](request)
