@@ -44,7 +44,7 @@ def counted_parameters(model: Transformer, count: Count = "all") -> int:
     """
     _refuse("count", count, COUNTS)
     if count == "matrices":
-        return model.num_layers * _layer(model, count) + model.vocab_size * model.hidden_size
+        return _layers(model, count) + model.vocab_size * model.hidden_size
     if count == "all":
         return active(model)
     looked_up = sum(p.elements for p in embedding_parameters(model) if not (model.tied and p.name == "token"))
@@ -119,7 +119,7 @@ def hardware_flops_per_token(
     again = {
         "none": 0.0,
         "attention": attention,
-        "layers": 2.0 * model.num_layers * _layer(model, count) + attention,
+        "layers": 2.0 * _layers(model, count) + attention,
         "forward": 2.0 * counted_parameters(model, count) + attention,
     }[recompute]
     # QK^T is half of a forward pass of attention.
@@ -155,6 +155,12 @@ def _attention_forward(model: Transformer, seq_len: int, scores: Scores) -> floa
         raise ValueError(f"seq_len: got {seq_len}; must be at least 1")
     full = 4.0 * model.num_layers * model.attention_width * seq_len
     return full if scores == "full" else full / 2
+
+
+def _layers(model: Transformer, count: Count) -> int:
+    """Parameters of all layers that work on a token."""
+    dense = model.dense_layers * _layer(model.of_layer(0), count) if model.dense_layers else 0
+    return dense + (model.num_layers - model.dense_layers) * _layer(model, count)
 
 
 def _layer(model: Transformer, count: Count) -> int:

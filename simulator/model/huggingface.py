@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, Key
 from simulator.errors import ScenarioError, one_of
-from simulator.model.shape import Transformer
+from simulator.model.shape import LatentAttention, Transformer
 
 # No published model comes near: these keep a slip of the keyboard from filling the memory.
 _LARGEST: Final = 10**8
@@ -38,7 +38,7 @@ class _Config:
     def fault(self, key: Key, message: str) -> None:
         self.faults.append(self.document.fault(key, message))
 
-    def size(self, *key: str, default: int | None = None, most: int = _LARGEST) -> int:
+    def size(self, *key: str, default: int | None = None, most: int = _LARGEST, least: int = 1) -> int:
         value = self.get(key)
         if value is None and default is not None:
             return default
@@ -46,8 +46,8 @@ class _Config:
             self.fault(key, f"is missing; {self._hint(key)}")
         elif isinstance(value, bool) or not isinstance(value, int):
             self.fault(key, f"got {value!r}; must be a whole number")
-        elif not 1 <= value <= most:
-            self.fault(key, f"got {value}; must be from 1 to {most}")
+        elif not least <= value <= most:
+            self.fault(key, f"got {value}; must be from {least} to {most}")
         else:
             return value
         return 1
@@ -186,10 +186,10 @@ def _plain(config: _Config, hidden: int, heads: int, layers: str) -> dict[str, A
     }
 
 
-def _rotary(config: _Config) -> dict[str, Any]:
+def _rotary(config: _Config, head_dim: int | None = None) -> dict[str, Any]:
     """What all families with rotary positions share; those of Llama's line differ from it in biases and experts."""
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    if config.get(("head_dim",)) is None:
+    if config.get(("head_dim",)) is None and head_dim is None:
         config.divides(("num_attention_heads",), heads, "hidden_size", hidden, "; or give head_dim")
     kv = config.size("num_key_value_heads", default=heads)
     config.divides(("num_key_value_heads",), kv, "num_attention_heads", heads)
@@ -198,7 +198,7 @@ def _rotary(config: _Config) -> dict[str, Any]:
         "hidden_size": hidden,
         "num_heads": heads,
         "num_kv_heads": kv,
-        "head_dim": config.size("head_dim", default=max(1, hidden // heads)),
+        "head_dim": head_dim or config.size("head_dim", default=max(1, hidden // heads)),
         "ffn_size": config.size("intermediate_size"),
         "vocab_size": config.size("vocab_size"),
         "max_positions": config.size("max_position_embeddings", default=2048),
@@ -224,10 +224,57 @@ def _qwen2(config: _Config) -> dict[str, Any]:
 
 
 def _mixtral(config: _Config) -> dict[str, Any]:
-    experts, active = config.size("num_local_experts", most=_MOST_LAYERS), config.size("num_experts_per_tok")
-    if not config.faults and active > experts:
-        config.fault(("num_experts_per_tok",), f"got {active}; must be at most num_local_experts {experts}")
+    experts, active = _chosen(config, "num_local_experts")
     return _rotary(config) | {"num_experts": experts, "active_experts": active}
+
+
+def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[int, int]:
+    """Experts, and how many of them a token chooses."""
+    count = config.size(experts, default=default, most=_MOST_LAYERS)
+    active = config.size("num_experts_per_tok")
+    if not config.faults and active > count:
+        config.fault(("num_experts_per_tok",), f"got {active}; must be at most {experts} {count}")
+    return count, active
+
+
+def _qwen3(config: _Config) -> dict[str, Any]:
+    return _llama(config) | {"qk_norm": True}
+
+
+def _qwen3_moe(config: _Config) -> dict[str, Any]:
+    if config.get(("decoder_sparse_step",)) not in (None, 1) or config.get(("mlp_only_layers",)):
+        config.fault(("decoder_sparse_step",), "must be 1, with experts in every layer; others are not modelled")
+    experts, active = _chosen(config, "num_experts")
+    width = config.size("moe_intermediate_size")
+    return _qwen3(config) | {"num_experts": experts, "active_experts": active, "ffn_size": width}
+
+
+def _deepseek_v3(config: _Config) -> dict[str, Any]:
+    """DeepSeek-V3 without its layer that predicts a further token, which is no part of the model that is deployed."""
+    experts, active = _chosen(config, "n_routed_experts")
+    if config.get(("moe_layer_freq",)) not in (None, 1):
+        config.fault(("moe_layer_freq",), "must be 1; others are not modelled")
+    latent = LatentAttention(
+        query_rank=config.size("q_lora_rank"),
+        kv_rank=config.size("kv_lora_rank"),
+        plain_dim=config.size("qk_nope_head_dim"),
+        rotary_dim=config.size("qk_rope_head_dim"),
+        value_dim=config.size("v_head_dim"),
+    )
+    dense = config.size("first_k_dense_replace", default=0, least=0)
+    layers = config.size("num_hidden_layers", most=_MOST_LAYERS)
+    if not config.faults and dense > layers:
+        config.fault(("first_k_dense_replace",), f"got {dense}; must be at most num_hidden_layers {layers}")
+    return _rotary(config, head_dim=(latent.key_dim + latent.value_dim) // 2) | {
+        "num_experts": experts,
+        "active_experts": active,
+        "shared_experts": config.size("n_shared_experts", default=0, least=0),
+        "ffn_size": config.size("moe_intermediate_size"),
+        "router_bias": config.get(("topk_method",)) == "noaux_tc",
+        "dense_layers": min(dense, layers),
+        "dense_ffn_size": config.size("intermediate_size"),
+        "latent": latent,
+    }
 
 
 def _gpt_neox(config: _Config) -> dict[str, Any]:
@@ -240,10 +287,14 @@ _FAMILIES: Final[MappingProxyType[str, Callable[[_Config], dict[str, Any]]]] = M
     {
         "gpt2": _gpt2,
         "gpt_neox": _gpt_neox,
+        "deepseek_v3": _deepseek_v3,
+        "kimi_k2": _deepseek_v3,
         "llama": _llama,
         "mistral": _rotary,
         "mixtral": _mixtral,
         "mpt": _mpt,
         "qwen2": _qwen2,
+        "qwen3": _qwen3,
+        "qwen3_moe": _qwen3_moe,
     }
 )

@@ -7,12 +7,13 @@ recomputation in large transformer models", MLSys 2023: with dropout and scores 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.model.shape import Transformer
+from simulator.model.shape import LatentAttention, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Operation:
 
 
 def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """A layer's operations in the order of the forward pass."""
+    """A layer's operations in the order of the forward pass; of a model whose layers differ those of its last."""
     return (*_attention_block(model, batch), *_mlp_block(model, batch))
 
 
@@ -182,34 +183,78 @@ def _residual(name: str, model: Transformer, batch: Batch) -> Operation:
 
 
 def _attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    tokens, p, d, cut = batch.tokens, batch.itemsize, model.hidden_size, batch.cut
-    widths = model.attention_width + 2 * model.kv_width
-    operations = [
-        _norm("norm1", "input", model, batch),
-        _columns(
-            "qkv", widths, d, batch, Saved("norm1 output", batch.tokens_between * d * p, "norm1"),
-            bias=model.attention_bias, gathers=widths if cut.gathers_queries(model) else 0,
-        ),
-    ]  # fmt: skip
-    own = model.attention_width // cut.tensor
-    if model.positions == "rotary":
-        turned = tokens * (own + cut.kv_heads(model) * model.head_dim) * p
-        operations.append(
-            Operation(
-                "rotary",
-                (Elementwise("rotary", turned, turned, fusible=True),),
-                (Elementwise("rotary gradient", turned, turned, fusible=True),),
-                output=turned,
-            )
-        )
+    projected = _projected(model, batch) if model.latent is None else _latent_projected(model, model.latent, batch)
     core = _flash if batch.attention == "flash" else _standard
-    operations += core(model, batch, "rotary" if model.positions == "rotary" else "qkv")
-    attended = Saved("attention output", tokens * own * p, "attention")
-    operations.append(_rows("proj", d, model.attention_width, batch, attended, bias=model.output_bias))
-    return (*operations, _residual("residual1", model, batch))
+    attended = core(model, batch, "rotary" if model.positions == "rotary" else "qkv")
+    width = model.attention_width if model.latent is None else model.num_heads * model.latent.value_dim
+    output = Saved("attention output", batch.tokens * width // batch.cut.tensor * batch.itemsize, "attention")
+    return (
+        _norm("norm1", "input", model, batch),
+        *projected,
+        *attended,
+        _rows("proj", model.hidden_size, width, batch, output, bias=model.output_bias),
+        _residual("residual1", model, batch),
+    )
+
+
+def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
+    """Queries, keys and values of one matrix."""
+    d, cut = model.hidden_size, batch.cut
+    widths = model.attention_width + 2 * model.kv_width
+    normed = Saved("norm1 output", batch.tokens_between * d * batch.itemsize, "norm1")
+    gathers = widths if cut.gathers_queries(model) else 0
+    yield _columns("qkv", widths, d, batch, normed, bias=model.attention_bias, gathers=gathers)
+    turned = model.attention_width // cut.tensor + cut.kv_heads(model) * model.head_dim
+    if model.qk_norm:
+        heads = model.num_heads // cut.tensor + cut.kv_heads(model)
+        yield _norm_of("query and key norm", "qkv", batch.tokens * turned, batch.tokens * heads, batch)
+    if model.positions == "rotary":
+        yield _rotary(batch.tokens * turned * batch.itemsize)
+
+
+def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch) -> Iterator[Operation]:
+    """Queries from one short vector, keys and values from another; the keys' part with positions from the input."""
+    tokens, d, p = batch.tokens, model.hidden_size, batch.itemsize
+    normed = Saved("norm1 output", tokens * d * p, "norm1")
+    parts = (
+        ("query", latent.query_rank, 0, model.num_heads * latent.key_dim),
+        ("kv", latent.kv_rank, latent.rotary_dim, model.num_heads * (latent.plain_dim + latent.value_dim)),
+    )
+    for name, rank, beside, width in parts:
+        yield _linear(f"{name} down", tokens, rank + beside, d, batch, normed, bias=False)
+        yield _norm_of(f"{name} norm", f"{name} down", tokens * rank, tokens, batch)
+        short = Saved(f"{name} norm output", tokens * rank * p, f"{name} norm")
+        yield _linear(f"{name} up", tokens, width, rank, batch, short, bias=False)
+    yield _rotary(tokens * (model.num_heads + 1) * latent.rotary_dim * p)
+
+
+def _rotary(turned: int) -> Operation:
+    """So many bytes turned by their positions."""
+    return Operation(
+        "rotary",
+        (Elementwise("rotary", turned, turned, fusible=True),),
+        (Elementwise("rotary gradient", turned, turned, fusible=True),),
+        output=turned,
+    )
+
+
+def _norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:
+    """A norm over rows of so many elements in all, without means."""
+    size, statistics = elements * batch.itemsize, rows * batch.statistics_itemsize
+    return Operation(
+        name,
+        (Elementwise(name, size, size + statistics, fusible=True),),
+        (Elementwise(f"{name} gradient", 2 * size + statistics, size, fusible=True),),
+        (Saved(f"{name} input", size, source), Saved(f"{name} statistics", statistics, name)),
+        size,
+    )
 
 
 def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, Saved]:
+    if model.latent is not None:
+        each = batch.tokens * model.num_heads * batch.itemsize
+        wide, narrow = each * model.latent.key_dim, each * model.latent.value_dim
+        return Saved("queries", wide, source), Saved("keys", wide, source), Saved("values", narrow, "kv up")
     kv = batch.tokens * batch.cut.kv_heads(model) * model.head_dim * batch.itemsize
     q = batch.tokens * model.attention_width // batch.cut.tensor * batch.itemsize
     return Saved("queries", q, source), Saved("keys", kv, source), Saved("values", kv, "qkv")
@@ -218,7 +263,8 @@ def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, S
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     heads = model.num_heads // batch.cut.tensor
     sizes = (batch.sequences, heads, batch.cut.kv_heads(model), batch.seq_len, model.head_dim)
-    attended = batch.tokens * heads * model.head_dim * batch.itemsize
+    width = model.head_dim if model.latent is None else model.latent.value_dim
+    attended = batch.tokens * heads * width * batch.itemsize
     logsumexp = 4 * batch.sequences * heads * batch.seq_len
     return [
         Operation(
@@ -326,6 +372,7 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     normed, routed = batch.tokens * d * p, tokens * groups * d * p
     activation = _activation(model, tokens * groups, f, batch)
     return (
+        *_shared(model, batch),
         _router(model, batch),
         _shuffle("dispatch", normed, routed),
         _linear(
@@ -339,6 +386,20 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         ),
         _shuffle("combine", routed, normed, Saved("expert outputs", routed, "down")),
     )  # fmt: skip
+
+
+def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
+    """Experts that see every token, as one MLP that is as wide as all of them."""
+    if not model.shared_experts:
+        return
+    d, f, p = model.hidden_size, model.shared_experts * model.ffn_size, batch.itemsize
+    normed = Saved("norm2 output", batch.tokens * d * p, "norm2")
+    yield _linear("shared up", batch.tokens, 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias)
+    activation = _activation(model, batch.tokens, f, batch)
+    kept = Saved("shared activation input", activation.saved[0].nbytes, "shared up")
+    yield replace(activation, name="shared activation", saved=(kept,))
+    output = Saved("shared activation output", activation.output, "shared activation")
+    yield _linear("shared down", batch.tokens, d, f, batch, output, bias=model.mlp_bias)
 
 
 def _router(model: Transformer, batch: Batch) -> Operation:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from simulator.model.cut import WHOLE, Cut
-from simulator.model.shape import Transformer
+from simulator.model.shape import LatentAttention, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,10 @@ class Module:
 
 def modules(model: Transformer, cut: Cut = WHOLE) -> tuple[Module, ...]:
     """Embedding, layers, head, in the order of the forward pass."""
-    layer = layer_parameters(model, cut)
-    layers = tuple(Module(f"layer {i}", layer) for i in range(model.num_layers))
+    kinds = {
+        dense: layer_parameters(model.of_layer(0 if dense else model.dense_layers), cut) for dense in (True, False)
+    }
+    layers = tuple(Module(f"layer {i}", kinds[i < model.dense_layers]) for i in range(model.num_layers))
     ends = Module("embedding", embedding_parameters(model, cut)), Module("head", head_parameters(model, cut))
     return (ends[0], *layers, ends[1])
 
@@ -64,7 +66,7 @@ def active(model: Transformer) -> int:
     """Elements that work on each token: of the experts only the active ones."""
     idle = model.num_experts - model.active_experts
     expert = sum(p.elements for p in _mlp(model, "expert", WHOLE))
-    return total(model) - idle * expert * model.num_layers
+    return total(model) - idle * expert * (model.num_layers - model.dense_layers)
 
 
 def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
@@ -76,21 +78,45 @@ def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Paramete
 
 
 def layer_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
-    """One layer's tensors."""
+    """One layer's tensors; of a model whose layers differ those of its last."""
+    attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent)
+    return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
+
+
+def _attention(model: Transformer, cut: Cut) -> list[Parameter]:
     d = model.hidden_size
     qkv = (model.attention_width + 2 * model.kv_width) // cut.tensor
-    tensors = [*_norm(model, "norm1"), Parameter("qkv.weight", (qkv, d))]
+    tensors = [Parameter("qkv.weight", (qkv, d))]
     tensors += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
+    if model.qk_norm:
+        tensors += [Parameter(f"{name}.weight", (model.head_dim,)) for name in ("query norm", "key norm")]
     tensors += [Parameter("proj.weight", (d, model.attention_width // cut.tensor))]
-    tensors += [Parameter("proj.bias", (d,))] if model.output_bias else []
-    tensors += _norm(model, "norm2")
-    if model.num_experts:
-        tensors.append(Parameter("router.weight", (model.num_experts, d)))
-        for i in range(model.num_experts):
-            tensors += _mlp(model, f"expert {i}", WHOLE)
-    else:
-        tensors += _mlp(model, "mlp", cut)
-    return tuple(tensors)
+    return tensors + ([Parameter("proj.bias", (d,))] if model.output_bias else [])
+
+
+def _latent_attention(model: Transformer, latent: LatentAttention) -> list[Parameter]:
+    d, heads = model.hidden_size, model.num_heads
+    return [
+        Parameter("query down.weight", (latent.query_rank, d)),
+        Parameter("query norm.weight", (latent.query_rank,)),
+        Parameter("query up.weight", (heads * latent.key_dim, latent.query_rank)),
+        Parameter("kv down.weight", (latent.kv_rank + latent.rotary_dim, d)),
+        Parameter("kv norm.weight", (latent.kv_rank,)),
+        Parameter("kv up.weight", (heads * (latent.plain_dim + latent.value_dim), latent.kv_rank)),
+        Parameter("proj.weight", (d, heads * latent.value_dim)),
+    ]
+
+
+def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
+    if not model.num_experts:
+        return _mlp(model, "mlp", cut)
+    tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
+    tensors += [Parameter("router.bias", (model.num_experts,))] if model.router_bias else []
+    for i in range(model.num_experts):
+        tensors += _mlp(model, f"expert {i}", WHOLE)
+    for i in range(model.shared_experts):
+        tensors += _mlp(model, f"shared expert {i}", WHOLE)
+    return tensors
 
 
 def head_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:

@@ -68,8 +68,9 @@ def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
     refused = refusal(model, wanted.cut, shape.seq_len)
     if refused:
         yield _conflict("tp", refused, *involved)
-    if wanted.tp > 1 and model.num_experts:
-        message = f"got {wanted.tp}; {model.name} has experts, which are not cut yet; leave it at 1"
+    if wanted.tp > 1 and (model.num_experts or model.latent):
+        what = "experts, which are" if model.num_experts else "latent attention, which is"
+        message = f"got {wanted.tp}; {model.name} has {what} not cut yet; leave it at 1"
         yield _conflict("tp", message, *involved)
 
 

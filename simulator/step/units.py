@@ -122,31 +122,38 @@ def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
     step = timer.step
-    operations = layer_operations(step.model, batch)
     entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
-    passes = _passes(timer, operations)
-    # Layers are alike, and so are most of their recomputations: each is timed once.
-    costs: dict[tuple[str, ...], PassPieces] = {}
+    # Layers are alike but for the first of some models, and so are most of their recomputations: each is timed once.
+    kinds = {dense: layer_operations(step.model.of_layer(0) if dense else step.model, batch) for dense in (True, False)}
+    passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
+    costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
     for i, layer in enumerate(layers):
-        keeping = kept(step.checkpointing, i, step.model, operations, entry)
+        dense = i < step.model.dense_layers
+        keeping = kept(step.checkpointing, i, step.model, kinds[dense], entry)
         recompute = None
         if keeping.operations and keeping.segment:
-            recompute = _recompute(timer, keeping, costs)
+            recompute = _recompute(timer, keeping, costs, dense=dense)
             if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
                 recompute += PassPieces((Piece(timer.cost(second_maps(step.model, batch))),))
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
-        yield Unit(f"layer {i}", layer.elements, *passes, recompute, *memory)
+        yield Unit(f"layer {i}", layer.elements, *passes[dense], recompute, *memory)
 
 
-def _recompute(timer: KernelTimer, keeping: KeptActivations, costs: dict[tuple[str, ...], PassPieces]) -> PassPieces:
+def _recompute(
+    timer: KernelTimer,
+    keeping: KeptActivations,
+    costs: dict[tuple[bool, tuple[str, ...]], PassPieces],
+    *,
+    dense: bool,
+) -> PassPieces:
     """What is run again before a layer's backward pass: whole layers, the last of them as far as it is needed."""
 
     def cost(operations: tuple[Operation, ...]) -> PassPieces:
-        names = tuple(op.name for op in operations)
-        if names not in costs:
-            costs[names] = forward_pieces(timer, operations)
-        return costs[names]
+        key = dense, tuple(op.name for op in operations)
+        if key not in costs:
+            costs[key] = forward_pieces(timer, operations)
+        return costs[key]
 
     again = cost(until_needed(keeping.operations) if timer.step.framework.stops_early else keeping.operations)
     for _ in range(keeping.segment - 1):

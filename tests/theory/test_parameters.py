@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
+from simulator.basics import registry
 from simulator.model.load import load_model
-from simulator.model.parameters import active, total
+from simulator.model.parameters import active, layer_parameters, total
 
 # Hugging Face, "safetensors" metadata of openai-community/gpt2*, meta-llama/Llama-3.1-*, Qwen/Qwen2-*,
 # mistralai/Mixtral-8x7B-v0.1, as also listed by keras-hub's presets.
@@ -46,6 +48,44 @@ def test_the_count_is_the_hubs_but_for_rotary_frequencies(name: str) -> None:
     model = load_model(name)
     frequencies = model.num_layers * model.head_dim // 2
     assert total(model) == WITH_FREQUENCIES[name] - frequencies
+
+
+# What their authors and their names say, all and for each token [10^9]: Mixtral 8x22B 141 and 39, Qwen3 30.5 and 3.3,
+# 235 and 22 (arXiv:2505.09388, table 2), DeepSeek-V3 671 and 37, which leaves the input's table out (arXiv:2412.19437).
+# Here every active parameter counts.
+EXPERTS = {
+    "mixtral_8x7b": (46.703, 12.880),
+    "mixtral_8x22b": (140.621, 39.152),
+    "qwen3_30b_a3b": (30.532, 3.353),
+    "qwen3_235b_a22b": (235.094, 22.191),
+    "deepseek_v3": (671.026, 37.552),
+}
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_models_with_experts_have_the_parameters_of_their_names(name: str) -> None:
+    model = load_model(name)
+    assert (round(total(model) / 1e9, 3), round(active(model) / 1e9, 3)) == EXPERTS[name]
+
+
+def test_kimi_k2_is_deepseek_v3_with_other_sizes() -> None:
+    """Kimi K2: 1,026.4 B in all, 32.86 B for each token (Moonshot AI, config.json)."""
+    keys = json.loads(registry.find("model", "deepseek_v3").read_text()) | {
+        "model_type": "kimi_k2", "first_k_dense_replace": 1, "n_routed_experts": 384, "num_attention_heads": 64,
+        "num_key_value_heads": 64, "vocab_size": 163840,
+    }  # fmt: skip
+    model = load_model(keys)
+    assert (round(total(model) / 1e9, 1), round(active(model) / 1e9, 2)) == (1026.4, 32.86)
+
+
+def test_latent_attention_has_187_million_weights_a_layer() -> None:
+    """h q + q + q a (nope + rope) + h (kv + rope) + kv + kv a (nope + v) + a v h (arXiv:2412.19437, section 4.2)."""
+    named = {p.name: p.elements for p in layer_parameters(load_model("deepseek_v3"))}
+    attention = [n for name, n in named.items() if name.startswith(("query", "kv", "proj"))]
+    h, q, kv, a, nope, rope, v = 7168, 1536, 512, 128, 128, 64, 128
+    expected = h * q + q + q * a * (nope + rope) + h * (kv + rope) + kv + kv * a * (nope + v) + a * v * h
+    assert sum(attention) == expected
+    assert round(expected / 1e6, 1) == 187.1
 
 
 def test_gpt3_has_the_count_that_its_paper_sums_up_compute_with() -> None:

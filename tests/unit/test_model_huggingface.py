@@ -16,7 +16,7 @@ MPT: dict[str, Any] = {"model_type": "mpt", "d_model": 64, "n_layers": 2, "n_hea
                        "no_bias": False, "attn_config": {"alibi": False}}  # fmt: skip
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 128,
                         "vocab_size": 1000}  # fmt: skip
-FAMILIES = "gpt2, gpt_neox, llama, mistral, mixtral, mpt, qwen2"
+FAMILIES = "deepseek_v3, gpt2, gpt_neox, kimi_k2, llama, mistral, mixtral, mpt, qwen2, qwen3, qwen3_moe"
 
 
 def biases(keys: dict[str, Any]) -> set[str]:
