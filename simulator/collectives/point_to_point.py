@@ -1,4 +1,4 @@
-"""A send from one rank to another, as one transfer.
+"""A send from one rank to another, as one transfer; and all ranks of a ring sending to their next at once.
 
 Rule: the machine's caps are those of its measured sends, or, where nobody has measured any, of its other collectives.
 """
@@ -6,6 +6,7 @@ Rule: the machine's caps are those of its measured sends, or, where nobody has m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -32,13 +33,34 @@ def _schedule() -> Schedule:
 
 def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
     """So many elements from the first rank of a group to its second."""
+    op = _sent(cluster, elements, dtype, group, _schedule())
+    # A receiver is there early and waits; what a single transfer takes of the SMs is not modelled.
+    return replace(op, takes_sms=False, rendezvous=True)
+
+
+@cache
+def _shift(ranks: int) -> Schedule:
+    def parts() -> Iterator[Round]:
+        src = np.arange(ranks)
+        one, zero = np.ones(ranks, np.int64), np.zeros(ranks, np.int64)
+        yield Round(src, (src + 1) % ranks, src, one, zero.astype(np.bool_), src, -one[:, None])
+
+    return Schedule("ring_shift", "send", ranks, 0, ranks, ReductionOrder.IN_SEQUENCE, parts, rows=ranks)
+
+
+def ring_shift(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
+    """Each rank's part of so many elements to the next rank; the last one's to the first."""
+    return _sent(cluster, elements, dtype, group, _shift(len(group)))
+
+
+def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], schedule: Schedule) -> Collective:
     machine = next((cluster.collectives[name] for name in _LIKE if name in cluster.collectives), None)
     itemsize = find(dtype).itemsize
     factor = machine.factor(elements * itemsize) if machine else 1.0
     return Collective(
-        name="send",
+        name=schedule.operation,
         group=group,
-        schedule=_schedule(),
+        schedule=schedule,
         elements=elements,
         itemsize=itemsize,
         reduce_itemsize=itemsize,
@@ -46,8 +68,5 @@ def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int
         startup=machine.startup if machine else 0.0,
         rate_cap=machine.rate_cap * factor if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
-        why="one transfer",
-        # A receiver is there early and waits; what a single transfer takes of the SMs is not modelled.
-        takes_sms=False,
-        rendezvous=True,
+        why="every rank sends once",
     )

@@ -6,18 +6,60 @@ References
 ----------
 .. [1] Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019.
 .. [2] Korthikanti et al., "Reducing activation recomputation in large transformer models", MLSys 2023, section 4.2.
+.. [3] NVIDIA/Megatron-LM, core/transformer/transformer_config.py: cp_comm_type.
+.. [4] Jacobs et al., "DeepSpeed Ulysses", 2023, arXiv:2309.14509.
+.. [5] Liu, Zaharia & Abbeel, "Ring attention with blockwise transformers", 2023, arXiv:2310.01889.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from simulator.model.shape import Transformer
 
 # Megatron-LM's make-vocab-size-divisible-by.
 _ROWS_TOGETHER: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How ranks cut sequences among them, and how attention sees all of them [3]_.
+
+    Attributes
+    ----------
+    ulysses : int
+        Ranks that hand heads and tokens to each other, so that each has all tokens of some heads [4]_.
+    ring : int
+        Groups of these, among which keys and values go round [5]_, or are gathered.
+    gathers : bool
+        Whether they are gathered.
+    balanced : bool
+        Whether each of them has an early and a late piece of the sequence, so that all have as much to do under a
+        causal mask.
+    place : int
+        Of this rank's group among them, which matters where they are not balanced.
+    """
+
+    ulysses: int = 1
+    ring: int = 1
+    gathers: bool = False
+    balanced: bool = True
+    place: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """c, all of them."""
+        return self.ulysses * self.ring
+
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks at different places have different work."""
+        return self.ring > 1 and not self.balanced
+
+
+ONE_PIECE: Final = Context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +72,13 @@ class Cut:
         t, ranks among which matrices are cut: those in front by columns, those behind by rows.
     sequence : bool
         Whether what lies between them (norms, dropout, the residual stream) is cut along the sequence [2]_.
+    context : Context
+        How sequences are cut everywhere, and attention gets them together.
     """
 
     tensor: int = 1
     sequence: bool = False
+    context: Context = field(default_factory=lambda: ONE_PIECE)
 
     @property
     def along_sequence(self) -> int:
@@ -71,9 +116,10 @@ class Communication:
     Attributes
     ----------
     name : str
-    operation : {"all_reduce", "all_gather", "reduce_scatter"}
+    operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"}
+        A ring shift brings what each rank has to the next one.
     elements : int
-        Of the whole array.
+        Of the whole array; of an all_to_all what each rank has of its own.
     backward : bool
         Whether in the backward pass.
     before : int
@@ -83,15 +129,18 @@ class Communication:
         The kernel that waits for it, in the same way; beyond the list it is the first of the next operation.
     dtype : str or None
         None for the activations'.
+    group : {"tensor", "context", "context ring"}
+        Among whom: ranks that cut matrices; those that hand heads to each other; those that are in one ring.
     """
 
     name: str
-    operation: Literal["all_reduce", "all_gather", "reduce_scatter"]
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"]
     elements: int
     backward: bool
     before: int
     awaited: int
     dtype: str | None = None
+    group: Literal["tensor", "context", "context ring"] = "tensor"
 
 
 def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
@@ -130,11 +179,28 @@ def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
     t = cut.tensor
     sizes = {"heads": model.num_heads, "feed-forward width": model.ffn_size}
     if cut.sequence:
-        sizes["tokens of a sequence"] = seq_len
+        sizes["tokens of a sequence"] = seq_len // cut.context.ranks
     for name, size in sizes.items():
         if size % t:
-            fits = ", ".join(str(n) for n in range(1, 65) if size % n == 0 and size >= n)
-            return f"got {t}; must divide the {size} {name} of {model.name}: {fits}"
+            return f"got {t}; must divide the {size} {name} of {model.name}: {_divisors(size)}"
     if model.num_kv_heads % t and t % model.num_kv_heads:
         return f"got {t}; must divide the {model.num_kv_heads} heads of keys of {model.name}, or be a multiple of them"
     return ""
+
+
+def context_refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
+    """Why sequences cannot be cut so; empty where they can."""
+    context = cut.context
+    pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
+    if seq_len % pieces:
+        return f"got {context.ranks}; sequences of {seq_len} tokens cannot be cut into {pieces} pieces"
+    for name, heads in (("heads", model.num_heads), ("heads of keys", cut.kv_heads(model) * cut.tensor)):
+        if (heads // cut.tensor) % context.ulysses:
+            each = f" that each of {cut.tensor} tensor-parallel ranks has" if cut.tensor > 1 else ""
+            own = heads // cut.tensor
+            return f"got ulysses {context.ulysses}; must divide the {own} {name}{each}: {_divisors(own)}"
+    return ""
+
+
+def _divisors(size: int) -> str:
+    return ", ".join(str(n) for n in range(1, 65) if size % n == 0)

@@ -49,6 +49,8 @@ class Attention:
         Half of the scores are never computed.
     backward : bool
         Five matmuls of the forward's size instead of two, QK^T computed again among them.
+    keys : int or None
+        Tokens whose keys and values are attended to, of `seq_len` whose queries there are; None: as many.
     """
 
     name: str
@@ -59,6 +61,12 @@ class Attention:
     head_dim: int
     causal: bool
     backward: bool
+    keys: int | None = None
+
+    @property
+    def attended(self) -> int:
+        """Tokens whose keys there are."""
+        return self.seq_len if self.keys is None else self.keys
 
     @property
     def of_weights(self) -> bool:
@@ -69,13 +77,13 @@ class Attention:
     def flops(self) -> float:
         """What is really computed [FLOP]: 4 b h s^2 hd forward, 10 b h s^2 hd backward, half of it if causal."""
         matmuls = 5 if self.backward else 2
-        full = 2.0 * matmuls * self.batch * self.heads * self.seq_len**2 * self.head_dim
+        full = 2.0 * matmuls * self.batch * self.heads * self.seq_len * self.attended * self.head_dim
         return full / 2 if self.causal else full
 
     def nbytes(self, itemsize: float) -> float:
         """Q, K, V and the output once, gradients besides in the backward pass [B]."""
         q = self.batch * self.seq_len * self.heads * self.head_dim
-        kv = self.batch * self.seq_len * self.kv_heads * self.head_dim
+        kv = self.batch * self.attended * self.kv_heads * self.head_dim
         once = itemsize * (2 * q + 2 * kv) + 4.0 * self.batch * self.heads * self.seq_len
         return once if not self.backward else 2 * once + itemsize * q
 

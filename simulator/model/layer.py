@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator.model.context import attention_communications, attention_kernels
 from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.shape import LatentAttention, Transformer
@@ -23,7 +24,7 @@ class Batch:
     Attributes
     ----------
     sequences, seq_len : int
-        Of a micro-batch on one rank.
+        Of a micro-batch on one rank; sequences are whole here.
     itemsize : int
         Bytes of an activation [B].
     attention : {"flash", "standard"}
@@ -45,8 +46,8 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the micro-batch."""
-        return self.sequences * self.seq_len
+        """Tokens of the micro-batch that a rank has."""
+        return self.sequences * self.seq_len // self.cut.context.ranks
 
     @property
     def tokens_between(self) -> int:
@@ -261,22 +262,36 @@ def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, S
 
 
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    heads = model.num_heads // batch.cut.tensor
-    sizes = (batch.sequences, heads, batch.cut.kv_heads(model), batch.seq_len, model.head_dim)
+    cut = batch.cut
+    heads = model.num_heads // cut.tensor
     width = model.head_dim if model.latent is None else model.latent.value_dim
     attended = batch.tokens * heads * width * batch.itemsize
-    logsumexp = 4 * batch.sequences * heads * batch.seq_len
+    logsumexp = 4 * batch.tokens * heads
+    # A rank has all tokens of its Ulysses group, of some of the heads.
+    own = Attention(
+        "attention",
+        batch.sequences,
+        heads // cut.context.ulysses,
+        cut.kv_heads(model) // cut.context.ulysses,
+        batch.seq_len // cut.context.ring,
+        model.head_dim,
+        causal=True,
+        backward=False,
+    )
+    forward = attention_kernels(own, cut.context)
+    backward = tuple(replace(kernel, name="attention gradient", backward=True) for kernel in forward)
     return [
         Operation(
             "attention",
-            (Attention("attention", *sizes, causal=True, backward=False),),
-            (Attention("attention gradient", *sizes, causal=True, backward=True),),
+            forward,
+            backward,
             (
                 *_qkv(model, batch, source),
                 Saved("attention output", attended, "attention"),
                 Saved("log-sum-exp", logsumexp, "attention"),
             ),
             attended,
+            communications=attention_communications(model, batch.tokens, cut, len(forward)),
         )
     ]
 

@@ -175,6 +175,13 @@ def data_parallel(wanted: ParallelismSpec | ParallelismShape, world_size: int) -
     return world_size // (wanted.tp * wanted.pp)
 
 
+def ulysses_ranks(spec: ParallelismSpec | ParallelismShape) -> int:
+    """Of the ranks that cut a sequence, those that hand heads to each other."""
+    if isinstance(spec.context, Mapping):
+        return int(spec.context["ulysses"])
+    return spec.cp if spec.context == "ulysses" else 1
+
+
 def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
     """Make the record of how a model is cut."""
     stages: Any = spec.stages
@@ -182,6 +189,10 @@ def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
     return Parallelism(
         tp=spec.tp,
         pp=spec.pp,
+        cp=spec.cp,
+        ulysses=ulysses_ranks(spec),
+        gathers_keys=spec.context == "all_gather",
+        balanced=spec.balanced,
         sequence_parallel=spec.sequence_parallel,
         schedule=spec.schedule,
         virtual_stages=spec.virtual_stages,

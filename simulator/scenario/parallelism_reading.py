@@ -12,6 +12,7 @@ from simulator.step.rank_grid import ORDER
 
 _LESS: Final = ("first_less", "last_less")
 _MOST_LAYERS: Final = 10_000
+_WAYS: Final = ("ring", "all_gather", "ulysses")
 
 
 def layers_of_stages() -> reading.ValueReader:
@@ -41,6 +42,33 @@ def layers_of_stages() -> reading.ValueReader:
                     "properties": {key: less.schema() for key in _LESS},
                     "additionalProperties": False,
                     "minProperties": 1,
+                },
+            ]
+        },
+    )
+
+
+def ways_of_attention() -> reading.ValueReader:
+    """Read how attention sees sequences that are cut: one word, or how many ranks do so in each of two ways."""
+    ranks = reading.whole(1, _MOST_LAYERS)
+
+    def reader(value: Any) -> Any:
+        if isinstance(value, str) and value in _WAYS:
+            return value
+        if isinstance(value, dict) and set(value) == {"ulysses", "ring"}:
+            return {key: int(ranks.reader(one)) for key, one in value.items()}
+        raise ValueError(f"got {reading.shown(value)}; must be {', '.join(_WAYS)}, or {{ulysses: 4, ring: 2}}")
+
+    return reading.ValueReader(
+        reader,
+        lambda: {
+            "anyOf": [
+                {"enum": list(_WAYS)},
+                {
+                    "type": "object",
+                    "propertyNames": {"enum": ["ulysses", "ring"]},
+                    "additionalProperties": ranks.schema(),
+                    "minProperties": 2,
                 },
             ]
         },

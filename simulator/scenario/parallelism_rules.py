@@ -5,10 +5,10 @@ Rule: as in training_rules.py; every line says which number would fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from simulator.model.cut import refusal
+from simulator.model.cut import context_refusal, refusal
 from simulator.scenario.build_training import parallelism
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
@@ -30,10 +30,11 @@ def _conflict(name: str, message: str, *involved: str) -> Conflict:
 def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
     """The groups' sizes multiply out to the ranks of the cluster."""
     wanted = shape.parallelism
-    rest, whole = wanted.tp * wanted.pp, "dp x tp x pp x cp x ep must be world_size"
-    involved = ("training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
+    rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp x ep must be world_size"
+    involved = (*(f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp")), "cluster.world_size")
     if world_size % rest:
-        key = "tp" if world_size % wanted.tp else "pp"
+        bad = (("tp", wanted.tp), ("pp", wanted.tp * wanted.pp), ("cp", rest))
+        key = next(kind for kind, ranks in bad if world_size % ranks)
         size = getattr(wanted, key)
         others = rest // size
         fits = [n for n in range(1, world_size + 1) if world_size % (n * others) == 0] if world_size <= 10**6 else []
@@ -46,14 +47,22 @@ def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
 
 def conflicts(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
     """What does not go together; `model` is None where the model itself is at fault."""
+    ways = shape.parallelism.context
+    if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
+        product = ways["ulysses"] * ways["ring"]
+        message = f"got {ways['ulysses']} x {ways['ring']} = {product}; must be cp {shape.parallelism.cp}"
+        yield _conflict("context", message, "training.parallelism.cp")
+        return
     wanted = parallelism(shape.parallelism)
     if wanted.size == 1:
         return
     if model is not None:
         yield from _tensor(shape, model)
+        yield from _context(shape, model)
     if wanted.pp > 1:
         yield from _pipeline(shape, model)
-    key, size = ("tp", wanted.tp) if wanted.tp > 1 else ("pp", wanted.pp)
+    kinds = (("tp", wanted.tp), ("pp", wanted.pp), ("cp", wanted.cp))
+    key, size = next(kind for kind in kinds if kind[1] > 1)
     if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
         message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
         yield _conflict(key, message, "training.sharding.strategy")
@@ -65,13 +74,29 @@ def conflicts(shape: TrainingShape, model: Transformer | None) -> Iterator[Confl
 def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
     involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
-    refused = refusal(model, wanted.cut, shape.seq_len)
+    refused = refusal(model, wanted.cut(), shape.seq_len)
     if refused:
         yield _conflict("tp", refused, *involved)
     if wanted.tp > 1 and (model.num_experts or model.latent):
         what = "experts, which are" if model.num_experts else "latent attention, which is"
         message = f"got {wanted.tp}; {model.name} has {what} not cut yet; leave it at 1"
         yield _conflict("tp", message, *involved)
+
+
+def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
+    wanted = parallelism(shape.parallelism)
+    if wanted.cp == 1:
+        return
+    involved = ("training.model", "training.seq_len", "training.parallelism.context", "training.parallelism.tp")
+    refused = context_refusal(model, wanted.cut(), shape.seq_len)
+    if refused:
+        yield _conflict("cp", refused, *involved)
+    if shape.attention != "flash":
+        message = f"got {wanted.cp}, but {shape.attention} attention has all scores in one place; write flash"
+        yield _conflict("cp", message, "training.attention")
+    if model.latent:
+        message = f"got {wanted.cp}; {model.name} has latent attention, which is not cut yet; leave it at 1"
+        yield _conflict("cp", message, "training.model")
 
 
 def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:

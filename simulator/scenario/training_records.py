@@ -28,6 +28,9 @@ class ParallelismSpec:
     microbatch_group : int or None
     stages : "auto", tuple of int, or mapping
         Layers of each stage, or how many less the first and the last have.
+    context : str or mapping
+        How attention sees sequences that are cut.
+    balanced : bool
     order : tuple of str
     """
 
@@ -41,6 +44,8 @@ class ParallelismSpec:
     virtual_stages: int = 1
     microbatch_group: int | None = None
     stages: str | tuple[int, ...] | Mapping[str, int] = "auto"
+    context: str | Mapping[str, int] = "ring"
+    balanced: bool = True
     order: tuple[str, ...] = ORDER
 
 

@@ -24,7 +24,7 @@ from simulator.scenario.learning_shape import (
     LossScalingShape,
     yes_no_or_probability,
 )
-from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages
+from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.short_form import Short
 from simulator.step.pipelines import catalog as pipelines
 from simulator.step.rank_grid import ORDER
@@ -155,7 +155,7 @@ class ParallelismShape(Shape):
     dp: Count | None = Field(default=None, description="Data parallel; all that the others leave if left out.")
     tp: Count = Field(default=1, description="Tensor parallel: ranks that cut every matrix among them.")
     pp: Count = Field(default=1, description="Pipeline parallel: ranks that cut the layers among them.")
-    cp: Annotated[int, _alone("context parallelism")] = Field(default=1, description="Context parallel.")
+    cp: Count = Field(default=1, description="Context parallel: ranks that cut every sequence among them.")
     ep: Annotated[int, _alone("expert parallelism")] = Field(default=1, description="Expert parallel.")
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."
@@ -169,6 +169,12 @@ class ParallelismShape(Shape):
     )
     stages: Annotated[Any, layers_of_stages()] = Field(
         default="auto", description="pp: layers of each stage; or what the first and the last have less."
+    )
+    context: Annotated[Any, ways_of_attention()] = Field(
+        default="ring", description="cp: keys go round, are gathered, or heads are handed over for tokens; or both."
+    )
+    balanced: Annotated[bool, YES_NO] = Field(
+        default=True, description="cp: whether each rank has an early and a late piece of a sequence (zigzag)."
     )
     order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
         default=ORDER, description="Which kind varies fastest with a rank's number, and which next."

@@ -76,6 +76,7 @@ _WHOLE: Final = frozenset(
         ("cluster", "link_factors"),
         ("training", "model"),
         ("training", "parallelism", "stages"),
+        ("training", "parallelism", "context"),
         ("compare",),
         ("sweep",),
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.basics.document import Key
-from simulator.scenario.build_training import precision, scaling_rule
+from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks
 from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog as pipelines
@@ -126,8 +126,13 @@ def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, s
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
         yield (*key, "sequence_parallel"), "counts with tp above 1"
-    if wanted.tp == 1 and wanted.pp == 1:
-        yield (*key, "order"), "counts with tp or pp above 1"
+    if wanted.cp == 1:
+        for name in ("context", "balanced"):
+            yield (*key, name), "counts with cp above 1"
+    elif ulysses_ranks(wanted) == wanted.cp:
+        yield (*key, "balanced"), "every rank has all tokens of some heads, so that all have as much to do"
+    if wanted.tp == 1 and wanted.pp == 1 and wanted.cp == 1:
+        yield (*key, "order"), "counts with tp, pp or cp above 1"
     if wanted.pp == 1:
         for name in ("schedule", "virtual_stages", "microbatch_group", "stages"):
             yield (*key, name), "counts with pp above 1"

@@ -15,7 +15,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
-from simulator.collectives.point_to_point import point_to_point
+from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.rough import roughly
 from simulator.records.program import Collective
 from simulator.records.reduction_order import ReductionOrder
@@ -79,6 +79,8 @@ class Communicator:
         key = (operation, elements, dtype, group)
         if self.mode == "rough":
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
+        if operation == "ring_shift":
+            return self.cluster.remember((ring_shift, *key), partial(ring_shift, self.cluster, elements, dtype, group))
         if key not in self._planned:
             task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
             made = self.cluster.remember((plan, self.algorithm, *key), partial(plan, self.cluster, task))

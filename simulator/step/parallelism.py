@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.model.cut import Cut
+from simulator.model.cut import Context, Cut
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
@@ -20,8 +20,8 @@ class Parallelism:
 
     Attributes
     ----------
-    tp, pp : int
-        Ranks among which matrices are cut; among which layers are cut.
+    tp, pp, cp : int
+        Ranks among which matrices are cut; layers; sequences.
     sequence_parallel : bool
         Whether what lies between matrices is cut along the sequence; without effect where tp is 1.
     schedule : str
@@ -34,12 +34,22 @@ class Parallelism:
         Layers of each stage; empty where they are to be as equal as can be.
     first_less, last_less : int
         Layers that the first and the last stage have less than the others, where `stages` is empty.
+    ulysses : int
+        Of `cp`, ranks that hand heads to each other; between groups of these keys go round, or are gathered.
+    gathers_keys : bool
+        Whether they are gathered.
+    balanced : bool
+        Whether each rank has an early and a late piece of a sequence.
     order : tuple of kind
         Which kind varies fastest with the rank's number.
     """
 
     tp: int = 1
     pp: int = 1
+    cp: int = 1
+    ulysses: int = 1
+    gathers_keys: bool = False
+    balanced: bool = True
     sequence_parallel: bool = True
     schedule: str = "1f1b"
     virtual_stages: int = 1
@@ -49,15 +59,22 @@ class Parallelism:
     last_less: int = 0
     order: tuple[Kind, ...] = ORDER
 
-    @property
-    def cut(self) -> Cut:
-        """What one rank computes of a layer."""
-        return Cut(self.tp, self.sequence_parallel and self.tp > 1)
+    def cut(self, place: int = 0) -> Cut:
+        """What one rank computes of a layer; `place` is its own among those that cut sequences."""
+        context = Context(
+            self.ulysses, self.cp // self.ulysses, self.gathers_keys, self.balanced, place // self.ulysses
+        )
+        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context)
 
     @property
     def size(self) -> int:
-        """Ranks that hold one copy of the model together."""
-        return self.tp * self.pp
+        """Ranks that compute one micro-batch together."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def unlike_places(self) -> int:
+        """How many ranks of a context-parallel group have work of their own."""
+        return self.cp if self.cut().context.uneven else 1
 
     @property
     def apart(self) -> bool:
@@ -68,9 +85,11 @@ class Parallelism:
         """The ranks of a cluster; ValueError where they cannot be spread so."""
         if world_size % self.size:
             raise ValueError(
-                f"parallelism: got tp {self.tp} x pp {self.pp} = {self.size}; must divide the {world_size} ranks"
+                f"parallelism: got tp {self.tp} x pp {self.pp} x cp {self.cp} = {self.size}; must divide the "
+                f"{world_size} ranks"
             )
-        return RankGrid({"tp": self.tp, "pp": self.pp, "dp": world_size // self.size}, self.order)
+        sizes: dict[Kind, int] = {"tp": self.tp, "pp": self.pp, "cp": self.cp, "dp": world_size // self.size}
+        return RankGrid(sizes, self.order)
 
 
 ALONE: Final = Parallelism()

@@ -120,7 +120,8 @@ class Pipeline:
             return None
         what = "activations" if forward else "gradients"
         step = self.step
-        tokens = step.seq_len * step.micro_batch_size // step.parallelism.cut.along_sequence
+        cut = step.parallelism.cut()
+        tokens = step.seq_len * step.micro_batch_size // (cut.context.ranks * cut.along_sequence)
         elements = tokens * step.model.hidden_size
         name = f"{what} to stage {target} {micro}"
         return builder.send(name, elements, step.precision.params, ranks, after)

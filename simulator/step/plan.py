@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.cluster.cluster import Cluster
-from simulator.model.cut import refusal
+from simulator.model.cut import context_refusal, refusal
 from simulator.model.flops import model_flops_per_token
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
@@ -17,7 +17,7 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
 from simulator.step.pipeline import Pipeline
-from simulator.step.process_groups import Groups, StageList, for_every_rank
+from simulator.step.process_groups import Groups, NotedList, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
@@ -75,12 +75,12 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     groups = _groups(cluster, step)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
-    stages = _stages(cluster, step, communicator)
-    lists = [StageList(made.builder.ops, made.builder.scopes) for made in stages]
+    stages = _noted(cluster, step, communicator)
+    lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for made in stages for op in made.builder.collectives]
     closed_forms = sum(op.duration is not None for op in collectives)
-    tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.data_parallel
+    tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = model_flops_per_token(step.model, step.seq_len) * tokens
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
@@ -102,44 +102,58 @@ def ranks_alone(cluster: Cluster, step: TrainingStep) -> tuple[Program, ...]:
     Its collectives take about the time that they would take, without schedules, routes and other ranks.
     """
     communicator = Communicator(cluster, _groups(cluster, step), "rough", True)
-    return tuple(Program((tuple(made.builder.ops),)) for made in _stages(cluster, step, communicator))
+    return tuple(Program((tuple(made.builder.ops),)) for made in _noted(cluster, step, communicator))
 
 
 def _groups(cluster: Cluster, step: TrainingStep) -> Groups:
     grid = step.parallelism.grid(cluster.world_size)
-    return Groups(grid, step.sharding.shard_size or grid.size("dp", "cp"), step.sharding.mesh)
+    asked = step.parallelism
+    shard = step.sharding.shard_size or grid.size("dp", "cp")
+    return Groups(grid, shard, step.sharding.mesh, asked.ulysses, asked.unlike_places)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
-    """What a rank of one pipeline stage does and holds."""
+class _Noted:
+    """What the ranks of one list do and hold."""
 
     builder: ProgramBuilder
     passes: Passes
     states: States
 
 
-def _stages(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> list[_Stage]:
-    """Note the operations of the first rank of each stage."""
+def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> list[_Noted]:
+    """Note the operations of the first rank of each list."""
     strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
-    refused = refusal(step.model, step.parallelism.cut, step.seq_len)
-    if refused:
-        raise ValueError(f"parallelism.tp: {refused}")
-    made = units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters)
-    pipeline = Pipeline.of(step)
-    timer = KernelTimer(cluster.gpus[0], step, left)
-    stages = []
-    for place in range(step.parallelism.pp):
-        builder = ProgramBuilder(communicator, groups.stage_of.index(place), step.precision.params)
-        chunks = pipeline.chunks(place, made)
+    _refuse(step)
+    pipeline, timer = Pipeline.of(step), KernelTimer(cluster.gpus[0], step, left)
+    by_place = [
+        units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters, place=place)
+        for place in range(groups.unlike_places)
+    ]
+    noted = []
+    for number in range(groups.lists):
+        stage, place = divmod(number, groups.unlike_places)
+        builder = ProgramBuilder(communicator, groups.list_of.index(number), step.precision.params)
+        chunks = pipeline.chunks(stage, by_place[place])
         own = tuple(unit for chunk in chunks for unit in chunk.units)
         passes = Passes(builder, step, own, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
         elements, resident = sum(unit.elements for unit in own), sum(unit.resident for unit in own)
         rank_states = states(step, strategy, elements, groups.shard_size, resident)
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
-        pipeline.note(place, chunks, builder, strategy.plan(builder, passes))
+        pipeline.note(stage, chunks, builder, strategy.plan(builder, passes))
         update(builder, passes, timer, rank_states, strategy)
-        stages.append(_Stage(builder, passes, rank_states))
-    return stages
+        noted.append(_Noted(builder, passes, rank_states))
+    return noted
+
+
+def _refuse(step: TrainingStep) -> None:
+    """Raise ValueError where a model cannot be cut as asked."""
+    cut = step.parallelism.cut()
+    for key, refused in (
+        ("tp", refusal(step.model, cut, step.seq_len)),
+        ("cp", context_refusal(step.model, cut, step.seq_len)),
+    ):
+        if refused:
+            raise ValueError(f"parallelism.{key}: {refused}")

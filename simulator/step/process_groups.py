@@ -2,7 +2,8 @@
 
 Over all ranks that hold the same part of the model ("all"), and inside of these over a shard group, a replicate group,
 a smaller mesh; over the ranks that a layer's matrices are cut among ("tensor"), over all ranks that hold a copy of the
-model together ("model"), over the ends of a pipeline ("ends"), and between the ranks of two places in a pipeline (a
+model together ("model"), over those that cut sequences and hand heads to each other ("context") or keys round
+("context ring"), over the ends of a pipeline ("ends"), and between the ranks of two places in a pipeline (a
 pair of numbers). Two scopes are of one rank: "own" is a rank and its host, "worker" a rank and the parameter servers.
 
 Rule: a step is written once for the ranks of each place in a pipeline; here it becomes every rank's own, with the
@@ -30,7 +31,12 @@ from simulator.basics.arrays import Ints
 from simulator.records.program import Collective, Op, OperationLists, RanksByList
 from simulator.step.rank_grid import RankGrid
 
-Scope = Literal["all", "shard", "replicate", "mesh", "tensor", "model", "ends", "own", "worker"] | tuple[int, int]
+Scope = (
+    Literal[
+        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "model", "ends", "own", "worker"
+    ]
+    | tuple[int, int]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,19 @@ class Groups:
         Ranks that share one copy of the states; all data-parallel ones where there is one copy.
     mesh_size : int or None
         Ranks that share parameters between forward and backward; None where that is shard_size.
+    ulysses : int
+        Of the ranks that cut a sequence, those that hand heads to each other.
+    unlike_places : int
+        How many ranks of those that cut a sequence have a list of operations of their own.
     """
 
     grid: RankGrid
     shard_size: int
     mesh_size: int | None = None
+    ulysses: int = 1
+    unlike_places: int = 1
     _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
-    _in_stage: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
+    _of_list: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
     _numbers: dict[Scope, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -85,9 +97,19 @@ class Groups:
         return parted or self.hybrid or self.mesh_size not in (None, self.data_parallel)
 
     @cached_property
-    def stage_of(self) -> tuple[int, ...]:
-        """By rank its place in the pipeline."""
-        return tuple(self.grid.coordinate("pp").tolist())
+    def list_of(self) -> tuple[int, ...]:
+        """By rank the number of its list: its place in the pipeline and, where these differ, along the sequence."""
+        return tuple((self.grid.coordinate("pp") * self.unlike_places + self.place_of).tolist())
+
+    @cached_property
+    def place_of(self) -> Ints:
+        """By rank its place along the sequence, where places differ."""
+        return self.grid.coordinate("cp") % self.unlike_places
+
+    @property
+    def lists(self) -> int:
+        """Different lists of operations."""
+        return self.grid.size("pp") * self.unlike_places
 
     def table(self, scope: Scope) -> Ints:
         """Ranks of every group, shape (groups, ranks of a group)."""
@@ -105,6 +127,11 @@ class Groups:
             return np.arange(self.world_size).reshape(-1, 1)
         if scope == "tensor":
             return self.grid.groups("tp")
+        if scope == "context":
+            return self.grid.groups("cp").reshape(-1, self.ulysses)
+        if scope == "context ring":
+            rows = self.grid.groups("cp").reshape(-1, self.size(scope), self.ulysses)
+            return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
         if scope == "model":
             return self.grid.groups("tp", "pp")
         if scope == "ends":
@@ -121,6 +148,8 @@ class Groups:
             "replicate": self.data_parallel // self.shard_size,
             "mesh": self.mesh_size or self.shard_size,
             "tensor": self.grid.size("tp"),
+            "context": self.ulysses,
+            "context ring": self.grid.size("cp") // self.ulysses,
             "model": self.grid.size("tp", "pp"),
             "ends": 2 if self.grid.size("pp") > 1 else 1,
             "own": 1,
@@ -141,19 +170,19 @@ class Groups:
         """Ranks of a group."""
         return tuple(self.table(scope)[number].tolist())
 
-    def of_stage(self, scope: Scope, stage: int) -> Sequence[int]:
-        """Numbers of the groups in which ranks of a stage are."""
-        if self.grid.size("pp") == 1:
+    def of_list(self, scope: Scope, number: int) -> Sequence[int]:
+        """Numbers of the groups in which ranks with a list are."""
+        if self.lists == 1:
             return range(len(self.table(scope)))
-        if (scope, stage) not in self._in_stage:
-            there = np.array(self.stage_of)[self.table(scope)] == stage
-            self._in_stage[scope, stage] = np.flatnonzero(there.any(axis=1)).tolist()
-        return self._in_stage[scope, stage]
+        if (scope, number) not in self._of_list:
+            there = np.array(self.list_of)[self.table(scope)] == number
+            self._of_list[scope, number] = np.flatnonzero(there.any(axis=1)).tolist()
+        return self._of_list[scope, number]
 
 
 @dataclass(frozen=True, slots=True)
-class StageList:
-    """What the ranks of one pipeline stage do, as the first of them has it.
+class NotedList:
+    """What the ranks of one list do, as the first of them has it.
 
     Attributes
     ----------
@@ -168,12 +197,12 @@ class StageList:
 Among = Callable[[Collective, Scope, int, str], Collective]
 
 
-def for_every_rank(stages: Sequence[StageList], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
+def for_every_rank(stages: Sequence[NotedList], groups: Groups, among: Among) -> Sequence[tuple[Op, ...]]:
     """The stages' operations as every rank's, each collective among the rank's own group.
 
     Parameters
     ----------
-    stages : sequence of StageList
+    stages : sequence of NotedList
     groups : Groups
     among : callable (op, scope, number, name) -> Collective
         The collective as another group of that scope carries it out, under its name.
@@ -182,7 +211,7 @@ def for_every_rank(stages: Sequence[StageList], groups: Groups, among: Among) ->
     if len(stages) == 1 and all(groups.size(scope) == groups.world_size for scope in scopes):
         return (tuple(stages[0].ops),) * groups.world_size
     spread = _Spread(stages, groups, among)
-    lists = OperationLists(tuple(tuple(stage.ops) for stage in stages), groups.stage_of, spread.groups_at)
+    lists = OperationLists(tuple(tuple(stage.ops) for stage in stages), groups.list_of, spread.groups_at)
     return RanksByList(lists, spread.own)
 
 
@@ -192,19 +221,19 @@ class _Spread:
 
     Attributes
     ----------
-    stages : sequence of StageList
+    stages : sequence of NotedList
     groups : Groups
     among : callable
     """
 
-    stages: Sequence[StageList]
+    stages: Sequence[NotedList]
     groups: Groups
     among: Among
     _made: dict[tuple[str, int], Collective] = field(default_factory=dict)
 
     def own(self, place: int, rank: int) -> Op:
         """What a rank does at a place of its stage's list."""
-        stage = self.stages[self.groups.stage_of[rank]]
+        stage = self.stages[self.groups.list_of[rank]]
         op = stage.ops[place]
         after = tuple(self._named(name, rank, stage.scopes) for name in op.after)
         if isinstance(op, Collective):
@@ -218,7 +247,7 @@ class _Spread:
         if not isinstance(op, Collective):
             return ()
         scope = self.stages[stage].scopes[op.name]
-        return tuple(self._of_group(op, scope, number) for number in self.groups.of_stage(scope, stage))
+        return tuple(self._of_group(op, scope, number) for number in self.groups.of_list(scope, stage))
 
     def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
         key = op.name, number

@@ -18,7 +18,12 @@ from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
 
 # Groups whose collectives do not wait for those of others have a stream of their own.
-_STREAMS: Final[dict[Scope, str]] = {"replicate": "communication replicate", "tensor": "communication tensor"}
+_STREAMS: Final[dict[Scope, str]] = {
+    "replicate": "communication replicate",
+    "tensor": "communication tensor",
+    "context": "communication context",
+    "context ring": "communication context",
+}
 
 
 @dataclass(slots=True)
@@ -73,7 +78,7 @@ class ProgramBuilder:
         """What ranks that a layer is cut over exchange, when the kernels before have ended."""
         dtype = exchange.dtype or self.activations
         return self.communicate(
-            name, exchange.operation, exchange.elements, dtype, [*after, self._last_kernels], "tensor"
+            name, exchange.operation, exchange.elements, dtype, [*after, self._last_kernels], exchange.group
         )
 
     def send(self, name: str, elements: int, dtype: str, stages: tuple[int, int], after: Iterable[str | None]) -> str:

@@ -74,11 +74,12 @@ class Unit:
 
 
 def units(
-    step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0, *, sharded: bool = False
+    step: TrainingStep, gpu: Gpu, ranks: int = 1, hbm_left: float = 1.0, *, sharded: bool = False, place: int = 0
 ) -> tuple[Unit, ...]:
     """Embedding, layers and head with their work for one micro-batch; several ranks copy what they communicate.
 
-    Where parameters are `sharded` small ones may stay whole on every rank (`Sharding.keep_below`).
+    Where parameters are `sharded` small ones may stay whole on every rank (`Sharding.keep_below`). `place` is the
+    rank's own among those that cut sequences.
     """
     timer = KernelTimer(gpu, step, hbm_left)
     # The head and the embedding keep the activations' dtype where layers multiply with eight bits.
@@ -92,7 +93,7 @@ def units(
         find(step.precision.params).itemsize,
         step.attention,
         step.dropout,
-        cut=step.parallelism.cut,
+        cut=step.parallelism.cut(place),
     )
     first, *layers, last = modules(step.model, batch.cut)
     embedding = _plain("embedding", first.elements, timer_of_ends, embedding_operations(step.model, batch))

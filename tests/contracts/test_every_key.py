@@ -87,6 +87,7 @@ BASES: Final[Mapping[str, Data]] = {
         model=TINY | {"n_layer": 8},
         sharding="zero1",
     ),
+    "long": _training("dgx_h100", 16, parallelism={"cp": 2}, sharding="zero1", model=TINY | {"n_layer": 1}),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -127,7 +128,9 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.dp": (3,),
     "training.parallelism.tp": (2, 1),
     "training.parallelism.pp": (2, 1),
-    "training.parallelism.cp": (2,),
+    "training.parallelism.cp": (2, 1),
+    "training.parallelism.context": ("all_gather", "ulysses"),
+    "training.parallelism.balanced": (False,),
     "training.parallelism.ep": (2,),
     "training.parallelism.sequence_parallel": (False,),
     "training.parallelism.schedule": ("gpipe", "interleaved"),
@@ -196,9 +199,12 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
 # Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
 WORDS: Final = ("name", "question", "plots", "engine")
 # A policy by layers, and the layers of stages, are one value, and are told as one.
-TOLD_AS_ONE: Final = ("training.activation_checkpointing", "training.parallelism.stages")
+TOLD_AS_ONE: Final = (
+    "training.activation_checkpointing",
+    "training.parallelism.stages",
+)
 # One value alone is taken yet.
-NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "cp", "ep"))
+NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "ep"))
 # One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.placement": ("alone", "nodes"),

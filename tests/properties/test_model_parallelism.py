@@ -54,11 +54,16 @@ def drawn(seed: int) -> Cut | None:
     v = schedule.chunks or pick(1, 2)
     m = pick(1, p, 2 * p, 2 * p + 1)
     copies = pick(1, 2, 4)
-    ranks = t * p * copies
+    c = pick(1, 1, 1, 2, 4)
+    ways = pick(
+        {}, {"balanced": False}, {"gathers_keys": True}, {"gathers_keys": True, "balanced": False}, {"ulysses": 2}
+    )
+    ways = ways if c > 1 else {}
+    ranks = t * p * c * copies
     topologies = [name for name, most in TOPOLOGIES.items() if ranks <= most and (most != 8 or ranks == 8)]
     layers = p * v + pick(0, 1, 3)
     model = Transformer(
-        "drawn", layers, 32, 4, pick(1, 2, 4), 8, 64, 128, 32, tied=pick(True, False), gated=pick(True, False),
+        "drawn", layers, 32, 4, pick(1, 2, 4), 8, 64, 128, 64, tied=pick(True, False), gated=pick(True, False),
         norm=pick("layernorm", "rmsnorm"), positions=pick("learned", "rotary"),
     )  # fmt: skip
     strategy = pick(*WITHOUT_SERVERS)
@@ -66,13 +71,21 @@ def drawn(seed: int) -> Cut | None:
         "accumulation": m,
         "checkpointing": pick("none", "full", "selective_op", 2) if p > 1 else pick("none", "full", "sqrt"),
         "dropout": pick(True, False),
-        "attention": pick("flash", "standard"),
+        "attention": pick("flash", "standard") if c == 1 else "flash",
         "precision": pick(Precision(), Precision(grads="float32"), Precision("float16", "float16", "float16")),
         "loss_scaling": pick(None, LossScaling()),
         "algorithm": pick("auto", "ring"),
         "collectives": pick("auto", "played"),
         "parallelism": Parallelism(
-            t, p, pick(True, False), name, v, None, order=pick(*ORDERS), last_less=pick(0, 1) if layers > p * v else 0
+            tp=t,
+            pp=p,
+            cp=c,
+            **ways,
+            sequence_parallel=pick(True, False),
+            schedule=name,
+            virtual_stages=v,
+            order=pick(*ORDERS),
+            last_less=pick(0, 1) if layers > p * v else 0,
         ),
     }
     if strategy == "zero3":
@@ -82,7 +95,7 @@ def drawn(seed: int) -> Cut | None:
             "prefetch": pick(0, 1, 2),
             "layers_per_unit": pick(1, 2),
         }
-        facts |= {"shard_size": copies // 2} if copies > 1 and pick(True, False) else {}
+        facts |= {"shard_size": copies * c // 2} if copies * c > 1 and pick(True, False) else {}
     if strategy != "ddp" and pick(True, False, False):
         facts["offload"] = Offload()
     slow = {int(generator.integers(ranks)): 0.5} if pick(True, False, False) else None
@@ -95,6 +108,13 @@ def drawn(seed: int) -> Cut | None:
 
 
 TOPOLOGIES = {"star_100g": 64, "dgx_h100": 64, "dgx_a100": 8, "h100_ethernet_100g": 64, "leaf_spine_100g": 64}
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"balanced": False},
+    {"gathers_keys": True},
+    {"gathers_keys": True, "balanced": False},
+    {"ulysses": 2},
+]
 ORDERS: list[Any] = [
     ("tp", "cp", "ep", "dp", "pp"),
     ("tp", "cp", "ep", "pp", "dp"),
@@ -160,7 +180,9 @@ def test_sizes_of_one_are_todays_step_to_the_bit() -> None:
     for strategy in WITHOUT_SERVERS:
         cluster = build("dgx_h100", 8)
         plain = step(strategy, accumulation=2)
-        cut = replace(plain, parallelism=Parallelism(1, 1, False, "gpipe", 2, 3, order=ORDERS[2]))
+        cut = replace(
+            plain, parallelism=Parallelism(sequence_parallel=False, schedule="gpipe", virtual_stages=2, order=ORDERS[2])
+        )
         one, other = (plan_step(cluster, made).program.ranks[3] for made in (plain, cut))
         assert [replace(op, schedule=None) if isinstance(op, Collective) else op for op in one] == [
             replace(op, schedule=None) if isinstance(op, Collective) else op for op in other

@@ -13,7 +13,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
-from simulator.model.cut import Cut
+from simulator.model.cut import Context, Cut
 from simulator.model.layer import Batch, layer_operations, saved_bytes
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
@@ -230,3 +230,82 @@ def test_gradients_are_reduced_over_ranks_that_hold_the_same() -> None:
     }
     assert scattered[0] == {(0, 2, 4, 6)}
     assert set.union(*scattered.values()) == {(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)}
+
+
+def context_bytes(plan: StepPlan, rank: int, which: str) -> float:
+    """Bytes that a rank sends over its context-parallel group in one layer's forward or backward pass."""
+    total = 0.0
+    for op in collectives(plan, rank):
+        if op.name.startswith(f"layer 1 {which} 0: "):
+            n, operation = len(op.group), op.schedule.operation
+            # Of an all-to-all `nbytes` is what each rank has; a ring shift moves a rank's own part, once.
+            share = {"ring_shift": 1 / n, "all_to_all": (n - 1) / n, "all_gather": (n - 1) / n}
+            share["reduce_scatter"] = (n - 1) / n
+            total += share[operation] * op.nbytes
+    return total
+
+
+@pytest.mark.parametrize("model", [MODEL, replace(GROUPED, num_heads=16, head_dim=4, num_kv_heads=8)])
+@pytest.mark.parametrize("c", [2, 4, 8])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_attention_over_cut_sequences_sends_its_closed_forms(model: Transformer, c: int, balanced: bool) -> None:
+    """In units of b s k d_h w, keys' or values' of whole sequences.
+
+    Ring: 2 (c-1)/c forward, the same and 2 for their gradients, which come home, backward. Gathered: 2 (c-1)/c, and
+    gathered again and scattered. Ulysses: (c-1)/c^2 of queries, keys, values and the output, each way.
+    """
+    ranks, b, s = c, 2, 64
+    key = b * s * model.num_kv_heads * model.head_dim * 2
+    query = b * s * model.num_heads * model.head_dim * 2
+    ways = {
+        "ring": (Parallelism(cp=c, balanced=balanced), 2 * (c - 1) / c * key, (2 * (c - 1) / c + 2) * key),
+        "all_gather": (
+            Parallelism(cp=c, gathers_keys=True, balanced=balanced), 2 * (c - 1) / c * key, 4 * (c - 1) / c * key,
+        ),
+        "ulysses": (Parallelism(cp=c, ulysses=c), *[(c - 1) / c**2 * (2 * query + 2 * key)] * 2),
+    }  # fmt: skip
+    for parallelism, forward, backward in ways.values():
+        plan = planned(ranks, model, seq_len=s, parallelism=parallelism)
+        for rank in (0, ranks - 1):
+            assert context_bytes(plan, rank, "forward") == pytest.approx(forward, rel=1e-12)
+            assert context_bytes(plan, rank, "backward") == pytest.approx(backward, rel=1e-12)
+
+
+def test_heads_inside_a_box_and_keys_around_between_them() -> None:
+    """Ulysses over u neighbours, then a ring of c / u groups: each moves (c/u - 1)/(c/u) of its u-th of the keys."""
+    c, u, b, s = 8, 4, 2, 64
+    plan = planned(8, MODEL, seq_len=s, parallelism=Parallelism(cp=c, ulysses=u))
+    key = b * s * MODEL.num_kv_heads * MODEL.head_dim * 2
+    inside = (u - 1) / u * 4 * key / c
+    around = 2 * (c // u - 1) * key / c
+    assert context_bytes(plan, 0, "forward") == pytest.approx(inside + around, rel=1e-12)
+    groups = {op.schedule.operation: op.group for op in collectives(plan, 1) if "layer 1 forward" in op.name}
+    assert groups == {"all_to_all": (0, 1, 2, 3), "ring_shift": (1, 5)}
+
+
+@pytest.mark.parametrize("c", [2, 4, 8])
+def test_a_balanced_ring_computes_as_much_in_each_step_on_each_rank(c: int) -> None:
+    """Two blocks of (s / 2c)^2 scores in each of c steps; contiguous, rank r computes (2r + 1)/c of the mean."""
+    s, b, a, d = 64 * c, 2, MODEL.num_heads, MODEL.head_dim
+    whole = 4 * b * a * d * s * s / 2
+    shares = []
+    for place in range(c):
+        for balanced in (True, False):
+            batch = Batch(b, s, cut=Cut(context=Context(ring=c, balanced=balanced, place=place)))
+            (attention,) = (op for op in layer_operations(MODEL, batch) if op.name == "attention")
+            if balanced:
+                assert [kernel.flops for kernel in attention.forward] == [whole / c / c] * c
+            else:
+                shares.append(sum(kernel.flops for kernel in attention.forward) / (whole / c))
+    assert shares == [(2 * place + 1) / c for place in range(c)]
+
+
+def test_a_rank_keeps_its_part_of_the_sequence_and_gradients_are_summed_over_all_parts() -> None:
+    whole, cut = (
+        saved_bytes(layer_operations(MODEL, Batch(2, 64, cut=Cut(context=c)))) for c in (Context(), Context(ring=4))
+    )
+    assert cut == whole / 4
+    plan = planned(8, parallelism=Parallelism(cp=4), strategy="zero1")
+    scattered = {op.group for op in collectives(plan, 0) if op.name.startswith("scatter bucket")}
+    assert scattered == {tuple(range(8))}
+    assert plan.tokens == 2 * 2 * 32

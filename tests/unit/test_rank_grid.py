@@ -58,4 +58,4 @@ def test_sharding_groups_lie_inside_those_of_data_parallelism(shard: int, mesh: 
             assert any(set(row) <= own for own in every)
     assert groups.members("replicate", groups.number("replicate", 0)) == ((0,) if shard == 4 else (0, 4))
     assert groups.members((0, 1), groups.number((0, 1), 3)) == (3, 11)
-    assert groups.of_stage("tensor", 1) == [4, 5, 6, 7]
+    assert groups.of_list("tensor", 1) == [4, 5, 6, 7]

@@ -99,6 +99,31 @@ SIZES = "dp x tp x pp x cp x ep must be world_size 8"
             "parallelism.tp: got 2, but a parameter server's workers hold a whole model; write sharding: ddp or zero3",
         ),
         (
+            {"cp": 4},
+            {"seq_len": 500},
+            "parallelism.cp: got 4; sequences of 500 tokens cannot be cut into 8 pieces",
+        ),
+        (
+            {"cp": 8, "context": "ulysses"},
+            {},
+            "parallelism.cp: got ulysses 8; must divide the 12 heads: 1, 2, 3, 4, 6, 12",
+        ),
+        (
+            {"cp": 4, "context": {"ulysses": 4, "ring": 2}},
+            {},
+            "parallelism.context: got 4 x 2 = 8; must be cp 4",
+        ),
+        (
+            {"cp": 2, "context": "p2p"},
+            {},
+            "parallelism.context: got 'p2p'; must be ring, all_gather, ulysses, or {ulysses: 4, ring: 2}",
+        ),
+        (
+            {"cp": 2},
+            {"attention": "standard"},
+            "parallelism.cp: got 2, but standard attention has all scores in one place; write flash",
+        ),
+        (
             {"tp": 2},
             {"model": "mixtral_8x7b"},
             "parallelism.tp: got 2; mixtral_8x7b has experts, which are not cut yet; leave it at 1",

@@ -177,7 +177,7 @@ def test_everything_is_written_out() -> None:
         "gradient_accumulation_steps": 1,
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "schedule": "1f1b", "virtual_stages": 1,
-            "stages": "auto", "order": ["tp", "cp", "ep", "dp", "pp"],
+            "stages": "auto", "context": "ring", "balanced": True, "order": ["tp", "cp", "ep", "dp", "pp"],
         },
         "sharding": {
             "strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB",
@@ -335,7 +335,6 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"parallelism": {"dp": 4}},
             "parallelism.dp: got 4; dp x tp x pp x cp x ep must be world_size 8; leave dp out, or write 8",
         ),
-        ({"parallelism": {"cp": 2}}, "parallelism.cp: got 2; context parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; expert parallelism is not built yet; leave it at 1"),
         ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),
         ({"parallelism": 8}, "parallelism: got 8; must be a mapping, such as 'parallelism: {dp: 8}'"),

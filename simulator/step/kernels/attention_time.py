@@ -86,15 +86,15 @@ def attention_time(
 
 def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
     """Tiles of scores, BLOCK x BLOCK, that the busiest SM computes."""
-    strips = -(-kernel.seq_len // BLOCK)
+    strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
     # The diagonal's tiles are computed whole.
-    per_head = strips * (strips + 1) / 2 if kernel.causal else float(strips * strips)
+    per_head = strips * (columns + 1) / 2 if kernel.causal else float(strips * columns)
     if generation == 1:
         return -(-heads // free) * per_head
     if kernel.causal:
-        return max(heads * per_head / free, float(strips))
-    return -(-heads * strips // free) * float(strips)
+        return max(heads * per_head / free, float(columns))
+    return -(-heads * strips // free) * float(columns)
 
 
 def _flops_of_step(kernel: Attention) -> float:
@@ -126,10 +126,10 @@ def attention_bytes(kernel: Attention, itemsize: int, generation: Generation, on
     if generation != 1:
         return kernel.nbytes(itemsize)
     q = float(kernel.batch * kernel.seq_len * kernel.heads * kernel.head_dim * itemsize)
-    kv = q * kernel.kv_heads / kernel.heads
+    kv = q * kernel.kv_heads / kernel.heads * kernel.attended / kernel.seq_len
     statistics = 4.0 * kernel.batch * kernel.seq_len * kernel.heads
     columns = -(-int(on_chip / itemsize) // (4 * kernel.head_dim))
-    walks = float(-(-kernel.seq_len // columns))
+    walks = float(-(-kernel.attended // columns))
     if kernel.causal:
         walks = (walks + 1) / 2
     if kernel.backward:
