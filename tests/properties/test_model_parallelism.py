@@ -55,11 +55,10 @@ def drawn(seed: int) -> Cut | None:
     m = pick(1, p, 2 * p, 2 * p + 1)
     copies = pick(1, 2, 4)
     c = pick(1, 1, 1, 2, 4)
-    ways = pick(
-        {}, {"balanced": False}, {"gathers_keys": True}, {"gathers_keys": True, "balanced": False}, {"ulysses": 2}
-    )
-    ways = ways if c > 1 else {}
+    ways = pick(*WAYS) if c > 1 else {}
     ranks = t * p * c * copies
+    if ranks > 64:
+        return None
     topologies = [name for name, most in TOPOLOGIES.items() if ranks <= most and (most != 8 or ranks == 8)]
     layers = p * v + pick(0, 1, 3)
     model = Transformer(
