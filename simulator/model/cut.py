@@ -9,12 +9,15 @@ References
 .. [3] NVIDIA/Megatron-LM, core/transformer/transformer_config.py: cp_comm_type.
 .. [4] Jacobs et al., "DeepSpeed Ulysses", 2023, arXiv:2309.14509.
 .. [5] Liu, Zaharia & Abbeel, "Ring attention with blockwise transformers", 2023, arXiv:2310.01889.
+.. [6] NVIDIA/Megatron-LM, core/transformer/moe/token_dispatcher.py.
+.. [7] deepseek-ai/DeepEP.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.model.shape import Transformer
@@ -63,6 +66,66 @@ ONE_PIECE: Final = Context()
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertCut:
+    """How experts are spread over ranks, and how tokens get to them [6]_.
+
+    Attributes
+    ----------
+    ranks : int
+        e, among which experts are spread.
+    dispatch : {"all_to_all", "all_gather", "deduplicated"}
+        A copy of a token for each expert that it has chosen; all tokens to all ranks; one copy for each rank that has
+        some of its experts [7]_.
+    capacity : float or None
+        Tokens that an expert takes, over its even share: more are dropped, less are padded; None: all are taken.
+    imbalance : float
+        Tokens of the fullest rank over the mean, at least 1; all others wait for it.
+    dtype : str or None
+        Of tokens on their way to experts; None: that of activations. Their way back is in that.
+    """
+
+    ranks: int = 1
+    dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
+    capacity: float | None = None
+    imbalance: float = 1.0
+    dtype: str | None = None
+
+    def slots(self, model: Transformer, tokens: int) -> int:
+        """Places that a rank's tokens take at one expert, padded ones too; 0 where nothing is padded."""
+        if self.capacity is None:
+            return 0
+        return math.ceil(tokens * model.active_experts / model.num_experts * self.capacity)
+
+    def chosen(self, model: Transformer, tokens: int) -> int:
+        """Copies of a rank's tokens, one for each expert that takes it."""
+        return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
+
+    def at_each_expert(self, model: Transformer, tokens: int) -> int:
+        """Tokens that an expert of the fullest rank gets from all ranks that hand tokens to it."""
+        if self.capacity is not None:
+            return self.slots(model, tokens) * self.ranks
+        return math.ceil(tokens * model.active_experts * self.ranks / model.num_experts * self.imbalance)
+
+    def distinct_ranks(self, model: Transformer) -> float:
+        """How many ranks have experts of one token, where it chooses evenly.
+
+        e (1 - C(E - E/e, k) / C(E, k)) for k of E experts.
+
+        Examples
+        --------
+        >>> from simulator.model.load import load_model
+        >>> [round(ExpertCut(e).distinct_ranks(load_model("deepseek_v3")), 2) for e in (8, 32, 64)]
+        [5.29, 7.27, 7.68]
+        """
+        experts, chosen = model.num_experts, model.active_experts
+        elsewhere = math.comb(experts - experts // self.ranks, chosen) / math.comb(experts, chosen)
+        return self.ranks * (1 - elsewhere)
+
+
+ONE_PLACE: Final = ExpertCut()
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """How a model is cut.
 
@@ -74,11 +137,13 @@ class Cut:
         Whether what lies between them (norms, dropout, the residual stream) is cut along the sequence [2]_.
     context : Context
         How sequences are cut everywhere, and attention gets them together.
+    experts : ExpertCut
     """
 
     tensor: int = 1
     sequence: bool = False
-    context: Context = field(default_factory=lambda: ONE_PIECE)
+    context: Context = ONE_PIECE
+    experts: ExpertCut = ONE_PLACE
 
     @property
     def along_sequence(self) -> int:
@@ -129,8 +194,9 @@ class Communication:
         The kernel that waits for it, in the same way; beyond the list it is the first of the next operation.
     dtype : str or None
         None for the activations'.
-    group : {"tensor", "context", "context ring"}
-        Among whom: ranks that cut matrices; those that hand heads to each other; those that are in one ring.
+    group : {"tensor", "context", "context ring", "experts"}
+        Among whom: ranks that cut matrices; those that hand heads to each other; those that are in one ring; those that
+        hand tokens to each other's experts.
     """
 
     name: str
@@ -140,7 +206,7 @@ class Communication:
     before: int
     awaited: int
     dtype: str | None = None
-    group: Literal["tensor", "context", "context ring"] = "tensor"
+    group: Literal["tensor", "context", "context ring", "experts"] = "tensor"
 
 
 def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
@@ -199,6 +265,16 @@ def context_refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
             each = f" that each of {cut.tensor} tensor-parallel ranks has" if cut.tensor > 1 else ""
             own = heads // cut.tensor
             return f"got ulysses {context.ulysses}; must divide the {own} {name}{each}: {_divisors(own)}"
+    return ""
+
+
+def experts_refusal(model: Transformer, cut: Cut) -> str:
+    """Why experts cannot be spread so; empty where they can."""
+    e = cut.experts.ranks
+    if e > 1 and not model.num_experts:
+        return f"got {e}; {model.name} has no experts; leave it at 1"
+    if model.num_experts % e:
+        return f"got {e}; must divide the {model.num_experts} experts of {model.name}: {_divisors(model.num_experts)}"
     return ""
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.context import attention_communications, attention_kernels
-from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
+from simulator.model.cut import ONE_PLACE, WHOLE, Communication, Cut, around_columns, around_rows
+from simulator.model.experts import expert_communications
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.shape import LatentAttention, Transformer
 
@@ -381,15 +382,21 @@ def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Op
 
 
 def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Each expert gets its even share of the tokens' choices."""
-    d, f, p, groups = model.hidden_size, model.ffn_size, batch.itemsize, model.num_experts
-    tokens = batch.tokens * model.active_experts // groups
-    normed, routed = batch.tokens * d * p, tokens * groups * d * p
+    """Each expert gets its even share of the tokens' choices, or as many as the fullest rank's do."""
+    d, f, p, cut = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts
+    groups = model.num_experts // cut.ranks
+    if cut == ONE_PLACE:
+        sent = batch.tokens * model.active_experts // groups * groups
+        tokens = sent // groups
+    else:
+        sent, tokens = cut.chosen(model, batch.tokens), cut.at_each_expert(model, batch.tokens)
+    normed, handed, routed = batch.tokens * d * p, sent * d * p, tokens * groups * d * p
+    there, back = expert_communications(model, batch.tokens, cut)
     activation = _activation(model, tokens * groups, f, batch)
     return (
         *_shared(model, batch),
         _router(model, batch),
-        _shuffle("dispatch", normed, routed),
+        replace(_shuffle("dispatch", normed, handed), communications=there),
         _linear(
             "up", tokens, 2 * f if model.gated else f, d, batch, Saved("dispatched tokens", routed, "dispatch"),
             bias=model.mlp_bias, groups=groups,
@@ -399,7 +406,7 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
             "down", tokens, d, f, batch, Saved("activation output", activation.output, "activation"),
             bias=model.mlp_bias, groups=groups,
         ),
-        _shuffle("combine", routed, normed, Saved("expert outputs", routed, "down")),
+        replace(_shuffle("combine", handed, normed, Saved("expert outputs", handed, "down")), communications=back),
     )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
         return _mlp(model, "mlp", cut)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
     tensors += [Parameter("router.bias", (model.num_experts,))] if model.router_bias else []
-    for i in range(model.num_experts):
+    for i in range(model.num_experts // cut.experts.ranks):
         tensors += _mlp(model, f"expert {i}", WHOLE)
     for i in range(model.shared_experts):
         tensors += _mlp(model, f"shared expert {i}", WHOLE)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
+from simulator.model.cut import ONE_PLACE, ExpertCut
 from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
 from simulator.scenario.training_records import (
+    ExpertsSpec,
     LearningSpec,
     LossScalingSpec,
     OffloadSpec,
@@ -37,7 +39,7 @@ def training(shape: TrainingShape) -> TrainingSpec:
         seq_len=shape.seq_len,
         micro_batch_size=shape.micro_batch_size,
         gradient_accumulation_steps=shape.gradient_accumulation_steps,
-        parallelism=ParallelismSpec(**shape.parallelism.model_dump()),
+        parallelism=_parallelism_spec(shape.parallelism),
         sharding=Sharding(**shape.sharding.model_dump()),
         offload=OffloadSpec(**shape.offload.model_dump()),
         loss_scaling=LossScalingSpec(**shape.loss_scaling.model_dump()),
@@ -58,6 +60,11 @@ def training(shape: TrainingShape) -> TrainingSpec:
         framework=shape.framework,
         allocator=shape.allocator,  # type: ignore[arg-type]
     )
+
+
+def _parallelism_spec(shape: ParallelismShape) -> ParallelismSpec:
+    keys = shape.model_dump()
+    return ParallelismSpec(**keys | {"experts": ExpertsSpec(**keys["experts"])})
 
 
 def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
@@ -166,7 +173,7 @@ def scaling_rule(scaling: LossScalingSpec | LossScalingShape, dtypes: PrecisionS
 
 def ranks(wanted: ParallelismSpec, world_size: int) -> int:
     """Ranks that the parallel groups make up together."""
-    rest = wanted.tp * wanted.pp * wanted.cp * wanted.ep
+    rest = wanted.tp * wanted.pp * wanted.cp
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
 
@@ -200,6 +207,15 @@ def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
         stages=stages if isinstance(stages, tuple) else (),
         first_less=less.get("first_less", 0),
         last_less=less.get("last_less", 0),
+        experts=ExpertCut(
+            spec.ep,
+            cast(Any, spec.experts.dispatch),
+            spec.experts.capacity,
+            spec.experts.imbalance,
+            None if spec.experts.dtype == "auto" else spec.experts.dtype,
+        )
+        if spec.ep > 1
+        else ONE_PLACE,
         order=cast(Any, spec.order),
     )
 

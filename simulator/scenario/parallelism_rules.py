@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from simulator.model.cut import context_refusal, refusal
-from simulator.scenario.build_training import parallelism
+from simulator.model.cut import context_refusal, experts_refusal, refusal
+from simulator.scenario.build_training import data_parallel, parallelism
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog
@@ -30,7 +30,7 @@ def _conflict(name: str, message: str, *involved: str) -> Conflict:
 def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
     """The groups' sizes multiply out to the ranks of the cluster."""
     wanted = shape.parallelism
-    rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp x ep must be world_size"
+    rest, whole = wanted.tp * wanted.pp * wanted.cp, "dp x tp x pp x cp must be world_size"
     involved = (*(f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp")), "cluster.world_size")
     if world_size % rest:
         bad = (("tp", wanted.tp), ("pp", wanted.tp * wanted.pp), ("cp", rest))
@@ -45,7 +45,7 @@ def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         yield _conflict("dp", message, *involved)
 
 
-def conflicts(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int) -> Iterator[Conflict]:
     """What does not go together; `model` is None where the model itself is at fault."""
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
@@ -53,6 +53,8 @@ def conflicts(shape: TrainingShape, model: Transformer | None) -> Iterator[Confl
         message = f"got {ways['ulysses']} x {ways['ring']} = {product}; must be cp {shape.parallelism.cp}"
         yield _conflict("context", message, "training.parallelism.cp")
         return
+    if model is not None:
+        yield from _experts(shape, model, world_size)
     wanted = parallelism(shape.parallelism)
     if wanted.size == 1:
         return
@@ -81,6 +83,30 @@ def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
         what = "experts, which are" if model.num_experts else "latent attention, which is"
         message = f"got {wanted.tp}; {model.name} has {what} not cut yet; leave it at 1"
         yield _conflict("tp", message, *involved)
+
+
+def _experts(shape: TrainingShape, model: Transformer, world_size: int) -> Iterator[Conflict]:
+    wanted = parallelism(shape.parallelism)
+    e, same = wanted.experts.ranks, data_parallel(shape.parallelism, world_size)
+    if e == 1:
+        return
+    involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
+    refused = experts_refusal(model, wanted.cut())
+    if refused:
+        yield _conflict("ep", refused, *involved)
+    elif same % e:
+        fits = ", ".join(
+            str(n) for n in range(1, min(same, model.num_experts) + 1) if same % n == model.num_experts % n == 0
+        )
+        message = f"got {e}; must divide the {same} ranks that hold the same part of the model (dp x cp): {fits}"
+        yield _conflict("ep", message, *involved)
+    sharding = shape.sharding
+    if sharding.shard_size is not None or not isinstance(sharding.reshard_after_forward, bool):
+        message = f"got {e}, but with sharding groups of their own experts are not built yet; leave these out"
+        yield _conflict("ep", message, "training.sharding.shard_size", "training.sharding.reshard_after_forward")
+    if strategies.find(sharding.strategy).updater is Updater.SERVERS:
+        message = f"got {e}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
+        yield _conflict("ep", message, "training.sharding.strategy")
 
 
 def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:

@@ -147,6 +147,8 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     for key in ("dp", "microbatch_group"):
         if data["parallelism"][key] is None:
             del data["parallelism"][key]
+    if data["parallelism"]["experts"]["capacity"] is None:
+        data["parallelism"]["experts"]["capacity"] = "none"
     for key in ("order", "stages"):
         if isinstance(data["parallelism"][key], tuple):
             data["parallelism"][key] = list(data["parallelism"][key])

@@ -20,6 +20,7 @@ from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_d
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
 from simulator.scenario.training_shape import (
+    ExpertsShape,
     OffloadShape,
     ParallelismShape,
     PrecisionShape,
@@ -193,6 +194,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("collective", "fusion"): FusionShape,
     ("training",): TrainingShape,
     ("training", "parallelism"): ParallelismShape,
+    ("training", "parallelism", "experts"): ExpertsShape,
     ("training", "sharding"): ShardingShape,
     ("training", "precision"): PrecisionShape,
     ("training", "offload"): OffloadShape,

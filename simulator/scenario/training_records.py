@@ -14,6 +14,25 @@ from simulator.step.spec import Checkpointing, InjectedFault, Lesson, LossScalin
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """How tokens get to experts; see `simulator.model.cut.ExpertCut`.
+
+    Attributes
+    ----------
+    dispatch : str
+    capacity : float or None
+    imbalance : float
+    dtype : str
+        "auto" for that of activations.
+    """
+
+    dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
+    capacity: float | None = None
+    imbalance: float = 1.0
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class ParallelismSpec:
     """Ranks of each kind of parallelism, and how they work together; see `simulator.step.parallelism.Parallelism`.
 
@@ -28,6 +47,7 @@ class ParallelismSpec:
     microbatch_group : int or None
     stages : "auto", tuple of int, or mapping
         Layers of each stage, or how many less the first and the last have.
+    experts : ExpertsSpec
     context : str or mapping
         How attention sees sequences that are cut.
     balanced : bool
@@ -44,6 +64,7 @@ class ParallelismSpec:
     virtual_stages: int = 1
     microbatch_group: int | None = None
     stages: str | tuple[int, ...] | Mapping[str, int] = "auto"
+    experts: ExpertsSpec = ExpertsSpec()
     context: str | Mapping[str, int] = "ring"
     balanced: bool = True
     order: tuple[str, ...] = ORDER

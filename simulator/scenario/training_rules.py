@@ -78,7 +78,7 @@ def conflicts(
     except ScenarioError as error:
         yield from _model_conflicts(error, shape)
     if not sizes:
-        yield from parallelism_rules.conflicts(shape, model)
+        yield from parallelism_rules.conflicts(shape, model, cluster.world_size)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)

@@ -123,18 +123,6 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
 YES_NO: Final = reading.choice((True, False))
 
 
-def _alone(what: str) -> reading.ValueReader:
-    """Read the size of a group that cannot have more than one rank yet."""
-    count = reading.whole(1)
-
-    def reader(value: Any) -> int:
-        if count.reader(value) != 1:
-            raise ValueError(f"got {reading.shown(value)}; {what} is not built yet; leave it at 1")
-        return 1
-
-    return reading.ValueReader(reader, lambda: {"const": 1})
-
-
 def _reshard() -> reading.ValueReader:
     """Read yes, no, or a number of ranks."""
     ranks = reading.whole(2, 1_000_000)
@@ -149,6 +137,46 @@ def _reshard() -> reading.ValueReader:
     return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, ranks.schema()]})
 
 
+def _capacity() -> reading.ValueReader:
+    """Read a factor, or none."""
+    factor = reading.number(positive=True, most=1e6)
+
+    def reader(value: Any) -> float | None:
+        return None if value is None or value == "none" else float(factor.reader(value))
+
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"const": "none"}, factor.schema()]})
+
+
+def _imbalance() -> reading.ValueReader:
+    """Read a factor of at least 1."""
+    factor = reading.number(positive=True, most=1e6)
+
+    def reader(value: Any) -> float:
+        if factor.reader(value) < 1:
+            raise ValueError(f"got {reading.shown(value)}; must be at least 1: the fullest rank has at least the mean")
+        return float(value)
+
+    return reading.ValueReader(reader, lambda: {"type": "number", "minimum": 1, "maximum": 1e6})
+
+
+class ExpertsShape(Shape):
+    """How tokens get to experts that are spread over ranks."""
+
+    dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
+        default="all_to_all",
+        description="A copy of a token for each expert it has chosen; all tokens to all ranks; a copy for each rank.",
+    )
+    capacity: Annotated[float | None, _capacity()] = Field(
+        default=None, description="Tokens that an expert takes, over its even share, padded; none: all that come."
+    )
+    imbalance: Annotated[float, _imbalance()] = Field(
+        default=1.0, description="Tokens of the fullest rank over the mean."
+    )
+    dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
+        default="auto", description="Of tokens on their way to experts; auto: that of activations."
+    )
+
+
 class ParallelismShape(Shape):
     """Over how many ranks each kind of parallelism spreads the step; the product is world_size."""
 
@@ -156,7 +184,10 @@ class ParallelismShape(Shape):
     tp: Count = Field(default=1, description="Tensor parallel: ranks that cut every matrix among them.")
     pp: Count = Field(default=1, description="Pipeline parallel: ranks that cut the layers among them.")
     cp: Count = Field(default=1, description="Context parallel: ranks that cut every sequence among them.")
-    ep: Annotated[int, _alone("expert parallelism")] = Field(default=1, description="Expert parallel.")
+    ep: Count = Field(
+        default=1, description="Expert parallel: of the ranks that hold the same part, those that spread experts."
+    )
+    experts: ExpertsShape = Field(default=ExpertsShape(), description="ep: how tokens get to their experts.")
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."
     )

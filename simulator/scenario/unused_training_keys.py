@@ -126,6 +126,11 @@ def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, s
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
         yield (*key, "sequence_parallel"), "counts with tp above 1"
+    if wanted.ep == 1:
+        for name in ("dispatch", "capacity", "imbalance", "dtype"):
+            yield (*key, "experts", name), "counts with ep above 1"
+    elif wanted.experts.capacity is not None:
+        yield (*key, "experts", "imbalance"), "with a capacity all experts take as many"
     if wanted.cp == 1:
         for name in ("context", "balanced"):
             yield (*key, name), "counts with cp above 1"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.model.cut import Context, Cut
+from simulator.model.cut import ONE_PLACE, Context, Cut, ExpertCut
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
@@ -40,6 +40,8 @@ class Parallelism:
         Whether they are gathered.
     balanced : bool
         Whether each rank has an early and a late piece of a sequence.
+    experts : ExpertCut
+        How experts are spread over data-parallel ranks.
     order : tuple of kind
         Which kind varies fastest with the rank's number.
     """
@@ -57,6 +59,7 @@ class Parallelism:
     stages: tuple[int, ...] = ()
     first_less: int = 0
     last_less: int = 0
+    experts: ExpertCut = ONE_PLACE
     order: tuple[Kind, ...] = ORDER
 
     def cut(self, place: int = 0) -> Cut:
@@ -64,7 +67,7 @@ class Parallelism:
         context = Context(
             self.ulysses, self.cp // self.ulysses, self.gathers_keys, self.balanced, place // self.ulysses
         )
-        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context)
+        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts)
 
     @property
     def size(self) -> int:
@@ -87,6 +90,11 @@ class Parallelism:
             raise ValueError(
                 f"parallelism: got tp {self.tp} x pp {self.pp} x cp {self.cp} = {self.size}; must divide the "
                 f"{world_size} ranks"
+            )
+        each = world_size // self.tp // self.pp
+        if each % self.experts.ranks:
+            raise ValueError(
+                f"parallelism.ep: got {self.experts.ranks}; must divide the {each} ranks that hold the same part"
             )
         sizes: dict[Kind, int] = {"tp": self.tp, "pp": self.pp, "cp": self.cp, "dp": world_size // self.size}
         return RankGrid(sizes, self.order)

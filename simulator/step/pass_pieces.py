@@ -77,6 +77,7 @@ class PassPieces:
 
 
 NOTHING = KernelCost(0.0, 0.0, 0.0, 0.0)
+NO_PASS = PassPieces(())
 
 
 def forward_pieces(timer: KernelTimer, operations: Sequence[Operation]) -> PassPieces:

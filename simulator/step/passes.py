@@ -28,8 +28,8 @@ class Passes:
     step : TrainingStep
     units : tuple of Unit
         The rank's: embedding, layers, head, or those of its stages.
-    ranks : int
-        Over which gradients are sharded.
+    ranks, expert_ranks : int
+        Over which gradients are sharded, and those of experts that are spread over ranks.
     gradients : list of str
         Allocations that live until the optimizer has stepped.
     last_offload : str or None
@@ -44,6 +44,7 @@ class Passes:
     step: TrainingStep
     units: tuple[Unit, ...]
     ranks: int
+    expert_ranks: int
     keeps_whole_gradients: bool
     gradients: list[str] = field(default_factory=list)
     last_offload: str | None = None
@@ -53,6 +54,15 @@ class Passes:
     def gradient_itemsize(self) -> int:
         """Bytes of a gradient as it is accumulated [B]."""
         return find(self.step.precision.grads).itemsize
+
+    def ranks_of(self, unit: Unit) -> int:
+        """Over how many ranks a unit's gradients are sharded."""
+        return self.expert_ranks if unit.spread else self.ranks
+
+    def elements_by_ranks(self) -> list[tuple[int, int]]:
+        """The rank's parameters, and over how many ranks they may be sharded."""
+        dense, spread = (sum(u.elements for u in self.units if u.spread == spread) for spread in (False, True))
+        return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 
     def unit(self, name: str) -> Unit:
         """The unit of a name."""
@@ -173,7 +183,7 @@ class Passes:
             The buffer's allocation, for whoever has sent it to free; None where there is none.
         """
         computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
-        if self.ranks == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
+        if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
         buffer = self._buffer(name, units)
         self.drop_gradients(units, micro, "compute", [])
@@ -185,7 +195,9 @@ class Passes:
         Returns its allocation, for whoever has sent it to free.
         """
         same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
-        return None if same or self.builder.communicator.groups.data_parallel == 1 else self._buffer(name, units)
+        groups = self.builder.communicator.groups
+        ranks = self.expert_ranks if units[0].spread else groups.data_parallel
+        return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit]) -> str:
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
@@ -214,7 +226,7 @@ class Passes:
 
     def keep_gradient_shard(self, unit: Unit, micro: int, after: str, summed: str | None) -> None:
         """This rank's part of a unit's gradients, from the first micro-batch to the optimizer; or on its way out."""
-        nbytes = shard(unit.elements, self.ranks) * self.gradient_itemsize
+        nbytes = shard(unit.elements, self.ranks_of(unit)) * self.gradient_itemsize
         # The host cannot sum over copies: what waits for that is added up here, and goes when it is done.
         goes_at_once = self.step.offload is not None and not self._sums_copies_once
         name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"

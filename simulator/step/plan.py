@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.cluster.cluster import Cluster
-from simulator.model.cut import context_refusal, refusal
+from simulator.model.cut import context_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
@@ -109,7 +109,7 @@ def _groups(cluster: Cluster, step: TrainingStep) -> Groups:
     grid = step.parallelism.grid(cluster.world_size)
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.size("dp", "cp")
-    return Groups(grid, shard, step.sharding.mesh, asked.ulysses, asked.unlike_places)
+    return Groups(grid, shard, step.sharding.mesh, asked.ulysses, asked.experts.ranks, asked.unlike_places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> 
         builder = ProgramBuilder(communicator, groups.list_of.index(number), step.precision.params)
         chunks = pipeline.chunks(stage, by_place[place])
         own = tuple(unit for chunk in chunks for unit in chunk.units)
-        passes = Passes(builder, step, own, groups.shard_size, strategy.keeps_whole_gradients(step.sharding))
-        elements, resident = sum(unit.elements for unit in own), sum(unit.resident for unit in own)
-        rank_states = states(step, strategy, elements, groups.shard_size, resident)
+        whole = strategy.keeps_whole_gradients(step.sharding)
+        passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole)
+        rank_states = states(step, strategy, passes.elements_by_ranks(), sum(unit.resident for unit in own))
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         pipeline.note(stage, chunks, builder, strategy.plan(builder, passes))
@@ -154,6 +154,7 @@ def _refuse(step: TrainingStep) -> None:
     for key, refused in (
         ("tp", refusal(step.model, cut, step.seq_len)),
         ("cp", context_refusal(step.model, cut, step.seq_len)),
+        ("ep", experts_refusal(step.model, cut)),
     ):
         if refused:
             raise ValueError(f"parallelism.{key}: {refused}")

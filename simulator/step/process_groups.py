@@ -3,7 +3,8 @@
 Over all ranks that hold the same part of the model ("all"), and inside of these over a shard group, a replicate group,
 a smaller mesh; over the ranks that a layer's matrices are cut among ("tensor"), over all ranks that hold a copy of the
 model together ("model"), over those that cut sequences and hand heads to each other ("context") or keys round
-("context ring"), over the ends of a pipeline ("ends"), and between the ranks of two places in a pipeline (a
+("context ring"), over those that experts are spread over ("experts") and those that have the same experts ("expert
+data"), over the ends of a pipeline ("ends"), and between the ranks of two places in a pipeline (a
 pair of numbers). Two scopes are of one rank: "own" is a rank and its host, "worker" a rank and the parameter servers.
 
 Rule: a step is written once for the ranks of each place in a pipeline; here it becomes every rank's own, with the
@@ -33,7 +34,8 @@ from simulator.step.rank_grid import RankGrid
 
 Scope = (
     Literal[
-        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "model", "ends", "own", "worker"
+        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "experts", "expert data", "model",
+        "ends", "own", "worker",
     ]
     | tuple[int, int]
 )  # fmt: skip
@@ -52,6 +54,8 @@ class Groups:
         Ranks that share parameters between forward and backward; None where that is shard_size.
     ulysses : int
         Of the ranks that cut a sequence, those that hand heads to each other.
+    expert_ranks : int
+        Ranks that experts are spread over.
     unlike_places : int
         How many ranks of those that cut a sequence have a list of operations of their own.
     """
@@ -60,6 +64,7 @@ class Groups:
     shard_size: int
     mesh_size: int | None = None
     ulysses: int = 1
+    expert_ranks: int = 1
     unlike_places: int = 1
     _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
     _of_list: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -132,6 +137,11 @@ class Groups:
         if scope == "context ring":
             rows = self.grid.groups("cp").reshape(-1, self.size(scope), self.ulysses)
             return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
+        if scope == "experts":
+            return data.reshape(-1, self.expert_ranks)
+        if scope == "expert data":
+            rows = data.reshape(len(data), -1, self.expert_ranks)
+            return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
         if scope == "model":
             return self.grid.groups("tp", "pp")
         if scope == "ends":
@@ -150,6 +160,8 @@ class Groups:
             "tensor": self.grid.size("tp"),
             "context": self.ulysses,
             "context ring": self.grid.size("cp") // self.ulysses,
+            "experts": self.expert_ranks,
+            "expert data": self.data_parallel // self.expert_ranks,
             "model": self.grid.size("tp", "pp"),
             "ends": 2 if self.grid.size("pp") > 1 else 1,
             "own": 1,
@@ -229,7 +241,7 @@ class _Spread:
     stages: Sequence[NotedList]
     groups: Groups
     among: Among
-    _made: dict[tuple[str, int], Collective] = field(default_factory=dict)
+    _made: dict[tuple[str, Scope, int], Collective] = field(default_factory=dict)
 
     def own(self, place: int, rank: int) -> Op:
         """What a rank does at a place of its stage's list."""
@@ -250,7 +262,7 @@ class _Spread:
         return tuple(self._of_group(op, scope, number) for number in self.groups.of_list(scope, stage))
 
     def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
-        key = op.name, number
+        key = op.name, scope, number
         if key not in self._made:
             self._made[key] = self.among(op, scope, number, self._name(op.name, scope, number))
         return self._made[key]

@@ -23,6 +23,7 @@ _STREAMS: Final[dict[Scope, str]] = {
     "tensor": "communication tensor",
     "context": "communication context",
     "context ring": "communication context",
+    "experts": "communication experts",
 }
 
 

@@ -10,6 +10,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.basics.dtypes import find
@@ -54,13 +55,14 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def states(step: TrainingStep, strategy: Strategy, elements: int, ranks: int, resident: int = 0) -> States:
-    """States of a rank of a model with so many parameters [1]_, of which `resident` stay whole on every rank.
+def states(step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int = 0) -> States:
+    """States of a rank that computes with so many parameters [1]_, of which `resident` stay whole on every rank.
 
-    With offloading [2]_ the GPU keeps working parameters only. A parameter server's workers keep these too.
+    `parts` are parameters and the ranks over which they may be sharded: experts have ranks of their own. With
+    offloading [2]_ the GPU keeps working parameters only. A parameter server's workers keep these too.
     """
     precision, sharded = step.precision, State.PARAMETERS in strategy.shards
-    own = shard(elements, ranks)
+    elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
     on_gpu = own if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[strategy.updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize

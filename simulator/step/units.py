@@ -13,11 +13,11 @@ from simulator.cluster.cluster import Gpu
 from simulator.model.cut import Cut
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
-from simulator.model.parameters import Module, modules
+from simulator.model.parameters import Module, Parameter, layer_parameters, modules
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
 from simulator.step.kernels.framework_operations import fused_loss, loss_buffers, second_maps, until_needed
-from simulator.step.pass_pieces import PassPieces, Piece, backward_pieces, forward_pieces
+from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
 
 
@@ -49,6 +49,9 @@ class Unit:
         Elements that all ranks of a tensor-parallel group hold, and whose gradients each has a part of.
     shared : int
         Elements of a table that both ends of a pipeline have a copy of.
+    spread : bool
+        Whether these are the experts of a layer, which have process groups of their own; what they compute stands with
+        the layer.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Unit:
     resident: int = 0
     partial: int = 0
     shared: int = 0
+    spread: bool = False
 
     @property
     def is_layer(self) -> bool:
@@ -111,7 +115,31 @@ def units(
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
         made[-1] = _with_gradients(timer, replace(made[-1], elements=copied.elements), copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], shared=table)
+    if step.parallelism.experts.ranks > 1:
+        made = [part for unit in made for part in _apart(timer, unit, step, ranks)]
     return tuple(made)
+
+
+def _apart(timer: KernelTimer, unit: Unit, step: TrainingStep, ranks: int) -> Iterator[Unit]:
+    """A layer's experts, and the rest of it: each has its gradients reduced over other ranks."""
+    experts = _expert_elements(step, unit)
+    if experts:
+        module = Module(f"{unit.name} experts", (Parameter("experts", (experts,)),))
+        passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
+        alone = Unit(module.name, experts, *passes, None, 0, 0, spread=True)
+        yield _with_gradients(timer, alone, module, ranks // step.parallelism.experts.ranks, sharded=False)
+        rest = Module(unit.name, (Parameter("rest", (unit.elements - experts,)),))
+        unit = _with_gradients(timer, replace(unit, elements=rest.elements), rest, ranks, sharded=False)
+    yield unit
+
+
+def _expert_elements(step: TrainingStep, unit: Unit) -> int:
+    """Of a layer the parameters of the experts that this rank has."""
+    model = step.model
+    if not unit.is_layer or int(unit.name.split()[1]) < model.dense_layers:
+        return 0
+    parameters = layer_parameters(model, step.parallelism.cut())
+    return sum(parameter.elements for parameter in parameters if parameter.name.startswith("expert "))
 
 
 def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:

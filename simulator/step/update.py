@@ -10,6 +10,7 @@ from simulator.basics.dtypes import find
 from simulator.records.program import Act, Computation, Exchange
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.passes import Passes
+from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import LossScaling, Offload
 from simulator.step.states import States, shard
@@ -76,7 +77,7 @@ def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, states: 
     traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
-        own = shard(unit.elements, passes.ranks)
+        own = shard(unit.elements, passes.ranks_of(unit))
         # Numbers are all updated by the last of them: how they are cut up is not by units.
         act = Act(Computation.UPDATE) if unit is passes.units[-1] else None
         new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
@@ -100,6 +101,10 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
         else:
             act = Act(Exchange.SUM_NORM)
             done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
+    elif passes.step.parallelism.experts.ranks > 1:
+        # Others' experts have gradients that this rank has not seen.
+        over = "sum gradient norm over experts"
+        done = builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts") or norm
     # Each rank of a copy of the model has gradients of its own part.
     over_model = "sum gradient norm over the model"
     return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model") or done
@@ -117,10 +122,16 @@ def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
-        # Every bucket was padded when it was cut up.
-        elements = passes.ranks * sum(shard(sum(unit.elements for unit in part), passes.ranks) for part in passes.parts)
-        act = Act(Exchange.GATHER_UPDATED)
-        builder.communicate("gather parameters", "all_gather", elements, step.precision.params, [done], act=act)
+        kinds: tuple[tuple[str, Scope, int, bool], ...] = (
+            ("gather parameters", "all", passes.ranks, False),
+            ("gather experts", "expert data", passes.expert_ranks, True),
+        )
+        for name, scope, ranks, spread in kinds:
+            # Every bucket was padded when it was cut up.
+            parts = [sum(unit.elements for unit in part) for part in passes.parts if part[0].spread == spread]
+            if parts:
+                elements, act = ranks * sum(shard(part, ranks) for part in parts), Act(Exchange.GATHER_UPDATED)
+                builder.communicate(name, "all_gather", elements, step.precision.params, [done], scope, act)
     resident = sum(unit.resident for unit in passes.units)
     if resident:
         dtype = step.precision.params

@@ -26,6 +26,10 @@ from simulator.scenario.shape import KINDS
 Data = dict[str, Any]
 
 TINY: Final = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+EXPERTS: Final = {
+    "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "vocab_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
 FAULT: Final = {"step": 0, "what": "bit_flip", "bit": 30}
 LOST: Final = {"step": 0, "what": "dropped"}
 # Memory so slow that adding up is what a collective waits for.
@@ -87,6 +91,7 @@ BASES: Final[Mapping[str, Data]] = {
         model=TINY | {"n_layer": 8},
         sharding="zero1",
     ),
+    "experts": _training("dgx_h100", 16, parallelism={"ep": 2}, sharding="zero1", model=EXPERTS),
     "long": _training("dgx_h100", 16, parallelism={"cp": 2}, sharding="zero1", model=TINY | {"n_layer": 1}),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
@@ -131,7 +136,11 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.cp": (2, 1),
     "training.parallelism.context": ("all_gather", "ulysses"),
     "training.parallelism.balanced": (False,),
-    "training.parallelism.ep": (2,),
+    "training.parallelism.ep": (2, 1),
+    "training.parallelism.experts.dispatch": ("all_gather",),
+    "training.parallelism.experts.capacity": (1.5,),
+    "training.parallelism.experts.imbalance": (2.0,),
+    "training.parallelism.experts.dtype": ("float8_e4m3fn",),
     "training.parallelism.sequence_parallel": (False,),
     "training.parallelism.schedule": ("gpipe", "interleaved"),
     "training.parallelism.virtual_stages": (2, 1),
@@ -204,7 +213,7 @@ TOLD_AS_ONE: Final = (
     "training.parallelism.stages",
 )
 # One value alone is taken yet.
-NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp", "ep"))
+NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp",))
 # One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.placement": ("alone", "nodes"),

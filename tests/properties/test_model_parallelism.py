@@ -17,6 +17,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
+from simulator.model.cut import ExpertCut
 from simulator.model.shape import Transformer
 from simulator.records.program import Allocate, Collective, Free
 from simulator.step.parallelism import Parallelism
@@ -65,6 +66,11 @@ def drawn(seed: int) -> Cut | None:
         "drawn", layers, 32, 4, pick(1, 2, 4), 8, 64, 128, 64, tied=pick(True, False), gated=pick(True, False),
         norm=pick("layernorm", "rmsnorm"), positions=pick("learned", "rotary"),
     )  # fmt: skip
+    if t == 1 and pick(True, False):
+        model = replace(model, num_experts=8, active_experts=2, shared_experts=pick(0, 1), dense_layers=pick(0, 1))
+        model = replace(model, dense_ffn_size=96)
+        spread = pick(1, 2, 4, 8)
+        ways = ways | {"experts": ExpertCut(spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5))}
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {
         "accumulation": m,
@@ -107,6 +113,7 @@ def drawn(seed: int) -> Cut | None:
 
 
 TOPOLOGIES = {"star_100g": 64, "dgx_h100": 64, "dgx_a100": 8, "h100_ethernet_100g": 64, "leaf_spine_100g": 64}
+DISPATCHES: tuple[Any, ...] = ("all_to_all", "all_gather", "deduplicated")
 WAYS: list[dict[str, Any]] = [
     {},
     {"balanced": False},

@@ -13,7 +13,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
-from simulator.model.cut import Context, Cut
+from simulator.model.cut import Context, Cut, ExpertCut
 from simulator.model.layer import Batch, layer_operations, saved_bytes
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
@@ -309,3 +309,78 @@ def test_a_rank_keeps_its_part_of_the_sequence_and_gradients_are_summed_over_all
     scattered = {op.group for op in collectives(plan, 0) if op.name.startswith("scatter bucket")}
     assert scattered == {tuple(range(8))}
     assert plan.tokens == 2 * 2 * 32
+
+
+EXPERTS = replace(
+    GROUPED, num_kv_heads=8, num_experts=16, active_experts=2, shared_experts=1, dense_layers=1, dense_ffn_size=512
+)
+
+
+def expert_bytes(plan: StepPlan, layer: int) -> dict[str, float]:
+    """Bytes that a rank sends over its expert-parallel group for a layer, by operation, both passes together."""
+    found: Counter[str] = Counter()
+    for op in collectives(plan, 0):
+        if op.stream == "communication experts" and op.name.startswith(f"layer {layer} "):
+            n = len(op.group)
+            found[op.schedule.operation] += (n - 1) / n * op.nbytes
+    return dict(found)
+
+
+@pytest.mark.parametrize("e", [2, 4, 8])
+def test_tokens_go_to_their_experts_and_back_in_both_passes(e: int) -> None:
+    """4 (e-1)/e T k h w a layer; all tokens to all 4 (e-1) T h w; one copy a rank, for as many as a token needs."""
+    t, h, w = 2 * 32, EXPERTS.hidden_size, 2
+    for cut, expected in (
+        (ExpertCut(e), {"all_to_all": 4 * (e - 1) / e * t * 2 * h * w}),
+        (ExpertCut(e, capacity=1.25), {"all_to_all": 4 * (e - 1) / e * 16 * 10 * h * w}),
+        (ExpertCut(e, dtype="float8_e4m3fn"), {"all_to_all": 3 * (e - 1) / e * t * 2 * h * w}),
+        (ExpertCut(e, "all_gather"), dict.fromkeys(("all_gather", "reduce_scatter"), 2 * (e - 1) * t * h * w)),
+    ):
+        plan = planned(8, EXPERTS, parallelism=Parallelism(experts=cut))
+        assert expert_bytes(plan, 1) == pytest.approx(expected, rel=1e-12)
+        assert expert_bytes(plan, 0) == {}
+    # Of 16 experts, 2 chosen: the second is on another rank than the first with (16 - 16/e) / 15.
+    copies = round(t * (1 + (16 - 16 / e) / 15))
+    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertCut(e, "deduplicated")))
+    assert expert_bytes(plan, 1) == pytest.approx({"all_to_all": 4 * (e - 1) / e * copies * h * w}, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("e", [2, 4])
+def test_experts_are_reduced_over_ranks_that_have_the_same_and_all_else_over_all(strategy: str, e: int) -> None:
+    """8 data-parallel ranks: experts over 8 / e, the rest over 8; elements are those of the model, each once."""
+    plan = planned(8, EXPERTS, strategy=strategy, parallelism=Parallelism(experts=ExpertCut(e)))
+    reduced: Counter[tuple[int, ...]] = Counter()
+    for op in collectives(plan, 1):
+        if "bucket" in op.name or op.name.startswith("scatter"):
+            reduced[op.group] += op.elements
+    whole = sum(module.elements for module in modules(EXPERTS))
+    cut = Cut(experts=ExpertCut(e))
+    own = sum(module.elements for module in modules(EXPERTS, cut))
+    experts = (whole - own) // (e - 1)
+    assert reduced == {tuple(range(8)): own - experts, tuple(range(1, 8, e)): experts}
+
+
+def test_what_ranks_hold_of_experts_sums_to_the_model() -> None:
+    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertCut(8)))
+    held = [next(op.nbytes for op in ops if op.name == "parameters") for ops in plan.program.ranks]  # type: ignore[union-attr]
+    whole, own = (sum(m.elements for m in modules(EXPERTS, Cut(experts=ExpertCut(n)))) for n in (1, 8))
+    dense = (8 * own - whole) // 7
+    assert sum(held) == 2 * (8 * dense + (whole - dense))
+
+
+def test_all_wait_for_the_fullest_rank() -> None:
+    even, full = (
+        planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertCut(4, imbalance=factor))) for factor in (1.0, 1.5)
+    )
+    flops = [
+        sum(
+            op.flops
+            for op in plan.program.ranks[0]
+            if isinstance(op, Compute) and op.name.startswith("layer 1 forward")
+        )
+        for plan in (even, full)
+    ]
+    t, h, f = 2 * 32, EXPERTS.hidden_size, EXPERTS.ffn_size
+    # Two of sixteen experts for a token, three matrices of h x f each (gated), two FLOP a number.
+    assert flops[1] - flops[0] == 0.5 * 2 * t * 2 * 3 * h * f

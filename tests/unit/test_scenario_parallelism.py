@@ -27,7 +27,7 @@ def told(data: Data) -> str:
 
 
 SMALL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
-SIZES = "dp x tp x pp x cp x ep must be world_size 8"
+SIZES = "dp x tp x pp x cp must be world_size 8"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,21 @@ SIZES = "dp x tp x pp x cp x ep must be world_size 8"
             {"cp": 2},
             {"attention": "standard"},
             "parallelism.cp: got 2, but standard attention has all scores in one place; write flash",
+        ),
+        (
+            {"ep": 16},
+            {"model": "mixtral_8x7b"},
+            "parallelism.ep: got 16; must divide the 8 experts of mixtral_8x7b: 1, 2, 4, 8",
+        ),
+        (
+            {"ep": 8, "pp": 2},
+            {"model": "mixtral_8x7b"},
+            "parallelism.ep: got 8; must divide the 4 ranks that hold the same part of the model (dp x cp): 1, 2, 4",
+        ),
+        (
+            {"ep": 2, "experts": {"imbalance": 0.5}},
+            {"model": "mixtral_8x7b"},
+            "parallelism.experts.imbalance: got 0.5; must be at least 1: the fullest rank has at least the mean",
         ),
         (
             {"tp": 2},

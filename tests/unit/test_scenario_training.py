@@ -177,7 +177,9 @@ def test_everything_is_written_out() -> None:
         "gradient_accumulation_steps": 1,
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "schedule": "1f1b", "virtual_stages": 1,
-            "stages": "auto", "context": "ring", "balanced": True, "order": ["tp", "cp", "ep", "dp", "pp"],
+            "stages": "auto", "context": "ring", "balanced": True,
+            "experts": {"dispatch": "all_to_all", "capacity": "none", "imbalance": 1.0, "dtype": "auto"},
+            "order": ["tp", "cp", "ep", "dp", "pp"],
         },
         "sharding": {
             "strategy": "zero3", "reshard_after_forward": True, "prefetch": 1, "bucket_size": "25 MiB",
@@ -333,9 +335,9 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"micro_batch_size": 0}, "micro_batch_size: got 0; must be at least 1"),
         (
             {"parallelism": {"dp": 4}},
-            "parallelism.dp: got 4; dp x tp x pp x cp x ep must be world_size 8; leave dp out, or write 8",
+            "parallelism.dp: got 4; dp x tp x pp x cp must be world_size 8; leave dp out, or write 8",
         ),
-        ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; expert parallelism is not built yet; leave it at 1"),
+        ({"parallelism": {"ep": 2}}, "parallelism.ep: got 2; gpt2 has no experts; leave it at 1"),
         ({"parallelism": {"tp": 0}}, "parallelism.tp: got 0; must be at least 1"),
         ({"parallelism": 8}, "parallelism: got 8; must be a mapping, such as 'parallelism: {dp: 8}'"),
         (
@@ -458,7 +460,7 @@ def test_a_gpu_that_cannot_compute_in_the_dtype_is_told() -> None:
 def test_a_broken_rule_of_a_point_is_told_at_its_axis() -> None:
     assert told(with_keys({"parallelism": {"dp": 8}}, sweep={"cluster.world_size": [8, 4]})) == [
         "sweep.cluster.world_size: with cluster.world_size 4: training.parallelism.dp: got 8; "
-        "dp x tp x pp x cp x ep must be world_size 4; leave dp out, or write 4"
+        "dp x tp x pp x cp must be world_size 4; leave dp out, or write 4"
     ]
     assert told(with_keys(compare={"training.activation_checkpointing": ["none", [12]]}))[0].startswith(
         "compare.training.activation_checkpointing: with training.activation_checkpointing [12]: "

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from simulator.records.program import Act, Exchange
 from simulator.step.passes import Passes
+from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
 from simulator.step.stages import Chunk
@@ -47,6 +48,11 @@ class Bucket:
         return f"bucket {self.number} {self.micro}"
 
     @property
+    def scope(self) -> Scope:
+        """Who sums it: experts that are spread over ranks have groups of their own."""
+        return "expert data" if self.units[0].spread else "all"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Of its units."""
         return tuple(unit.name for unit in self.units)
@@ -63,7 +69,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     def summed(bucket: Bucket) -> str | None:
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = Act(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
-        return builder.communicate(name, "all_reduce", bucket.elements, dtype, after=[bucket.done], act=act)
+        return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)
 
     return Bucketing(passes, summed)
 
@@ -128,16 +134,18 @@ class Bucketing:
 
     def _filling(self, micro: int, chunk: Chunk, gradients: Callable[[Unit], str], *, sends: bool) -> str:
         """Make each unit's gradients, the last unit's first, and send what fills a bucket."""
-        filled: list[Unit] = []
+        filling: dict[bool, list[Unit]] = {False: [], True: []}
+        last = {unit.spread: unit for unit in reversed(chunk.units)}
         done = ""
         for unit in reversed(chunk.units):
             done = gradients(unit)
-            bucket = Bucket(self._numbers[micro], micro, (*filled, unit), done)
+            filled = filling[unit.spread]
             filled.append(unit)
+            bucket = Bucket(self._numbers[micro], micro, tuple(filled), done)
             full = bucket.elements * self.passes.gradient_itemsize >= self.passes.step.sharding.bucket_size
-            if sends and (full or unit is chunk.units[0]):
+            if sends and (full or unit is last[unit.spread]):
                 self._sent(bucket)
-                filled = []
+                filled.clear()
                 # Counted on through a rank's chunks.
                 self._numbers[micro] += 1
         return done

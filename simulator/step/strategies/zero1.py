@@ -19,7 +19,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     def scattered(bucket: Bucket) -> str:
         reduced = scatter(builder, passes, bucket)
         if passes.step.offload is not None:
-            nbytes = shard(bucket.elements, passes.ranks) * passes.gradient_itemsize
+            nbytes = shard(bucket.elements, passes.ranks_of(bucket.units[0])) * passes.gradient_itemsize
             copied = passes.offload_copy(bucket.name, nbytes, reduced, add=False)
             passes.drop_gradients(bucket.units, bucket.micro, "copy to host", [copied])
         return reduced
@@ -33,7 +33,8 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str:
     if bucket.units not in passes.parts:
         passes.parts.append(bucket.units)
     act = Act(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
-    return builder.communicate(name, "reduce_scatter", bucket.elements, dtype, [bucket.done], act=act) or bucket.done
+    elements, scope = bucket.elements, bucket.scope
+    return builder.communicate(name, "reduce_scatter", elements, dtype, [bucket.done], scope, act) or bucket.done
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:

@@ -195,7 +195,7 @@ class _Micro:
         self.builder.allocate(
             name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
         )
-        scope: Scope = "mesh" if phase == "backward" and self.sharding.mesh else "shard"
+        scope: Scope = "mesh" if phase == "backward" and self.sharding.mesh else _shard(block)
         gather = f"gather {_name(block)} {phase} {self.micro}"
         self.ready[f"{phase} {i}"] = self._all_gather(gather, block, scope) or name
 
@@ -223,11 +223,12 @@ class _Micro:
 
         Returns the operation after which that is done; None where a later micro-batch does it.
         """
-        if not self.builder.communicator.groups.hybrid:
+        # Experts that are spread over ranks have one copy over all that have the same.
+        if not self.builder.communicator.groups.hybrid or units[0].spread:
             return scattered
         if self.sharding.gradient_sync == "shard" and not self.last:
             return None
-        part = shard(_all(units), self.passes.ranks)
+        part = shard(_all(units), self.passes.ranks_of(units[0]))
         name = f"sum {_name(units)} over copies {self.micro}"
         reduce = self.passes.step.precision.reduce
         act = self._act(Exchange.SUM_COPIES, units)
@@ -240,7 +241,8 @@ class _Micro:
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         buffer = self.passes.pack(name, units, self.micro, copies=True)
         act = self._act(Exchange.REDUCE_SCATTER, units)
-        reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope="shard", act=act)
+        scope = _shard(units)
+        reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope, act)
         summed = self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
 
@@ -248,7 +250,15 @@ class _Micro:
 def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
     """Layers that are gathered and freed together; the last block may be smaller."""
     layers, size = tuple(unit for unit in units if unit.is_layer), sharding.layers_per_unit
+    if any(unit.spread for unit in layers):
+        # A layer's experts are gathered among other ranks than the rest of it.
+        return [(unit,) for unit in layers]
     return [layers[i : i + size] for i in range(0, len(layers), size)]
+
+
+def _shard(units: Sequence[Unit]) -> Scope:
+    """Among whom units are sharded."""
+    return "expert data" if units[0].spread else "shard"
 
 
 def _name(units: Sequence[Unit]) -> str:
