@@ -22,7 +22,7 @@ from tests.engines import farthest
 
 NAMES = registry.names("scenario")
 _MOST_STEPS = 8
-_MOST_LAYERS = 12
+_MOST_LAYERS = 16
 
 
 def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
