@@ -116,7 +116,7 @@ class Communicator:
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
             return replace(op, name=name, group=group)
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
-        return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act)
+        return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act, rendezvous=op.rendezvous)
 
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
         """Each rank's node, by its number, or by the first of the group that is in it."""

@@ -100,7 +100,10 @@ class ProgramBuilder:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
         template = self.communicator.plan(operation, elements, dtype, scope, self.rank)
         stream = _STREAMS.get(scope, "communication")
-        return self._named(template and replace(template, stream=stream, act=act), name, after, scope)
+        # Ranks of other stages come when their last micro-batch is through: until then nobody communicates.
+        idle = scope in ("model", "ends")
+        made = template and replace(template, stream=stream, act=act, rendezvous=idle)
+        return self._named(made, name, after, scope)
 
     def serve(
         self,
