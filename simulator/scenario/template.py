@@ -90,7 +90,7 @@ sweep:                          # gone through; all axes are multiplied out
   cluster.world_size: [2, 4, 8]
   training.micro_batch_size: [1, 4]
 
-plots: [bandwidth_utilization, breakdown, loss, memory, scaling, timeline]
+plots: [bandwidth_utilization, breakdown, loss, memory, pipeline, scaling, timeline]
 """
 
 

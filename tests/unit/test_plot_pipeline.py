@@ -1,0 +1,62 @@
+"""The picture of a pipeline: its passes are those of the order, and its idle time is what the timeline has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from simulator.cluster.build import build
+from simulator.engine.events import execute
+from simulator.records.timeline import Timeline, by_rank
+from simulator.report.plots import pipeline
+from simulator.report.plots.plot import CloseUp
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import PipelineShape, Work
+from simulator.step.plan import plan_step
+from tests.training import TINY, step
+
+KINDS = {
+    "forward": {Work.FORWARD},
+    "backward": {Work.BACKWARD, Work.INPUT_GRADIENT},
+    "weight gradient": {Work.WEIGHT_GRADIENT},
+}
+
+
+def played(parallelism: Parallelism, micros: int, layers: int = 8, **facts: object) -> Timeline:
+    cluster = build("dgx_h100", parallelism.size)
+    made = step("ddp", replace(TINY, num_layers=layers), accumulation=micros, parallelism=parallelism, **facts)
+    return execute(plan_step(cluster, made).program, cluster, limit_memory=False)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 2), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2)])
+def test_a_bar_is_a_pass_of_the_order(name: str, v: int, checkpointing: str) -> None:
+    """As many of each kind and micro-batch as the order has; a V's two chunks in a row at its turn are one run."""
+    timeline = played(Parallelism(pp=4, schedule=name, virtual_stages=v), 8, checkpointing=checkpointing)
+    order = catalog.find(name).order(PipelineShape(4, 8, v, 4))
+    for rank, spans in by_rank(timeline.spans).items():
+        drawn = [one for one in pipeline.passes(sorted(spans, key=lambda span: span.start)) if one.kind != "optimizer"]
+        slots = [one for slot in order[rank] for one in slot]
+        for kind, works in KINDS.items():
+            wanted = Counter(one.micro for one in slots if one.work in works)
+            found = Counter(one.micro for one in drawn if one.kind == kind)
+            if rank < 3 or v == 1 or name == "interleaved":
+                assert found == wanted, (rank, kind)
+            assert set(found) == set(wanted), (rank, kind)
+
+
+def test_a_step_of_one_stage_has_no_such_picture() -> None:
+    timeline = played(Parallelism(tp=2), 2)
+    assert pipeline.figure(CloseUp(timeline, 80e9)) is None
+
+
+def test_the_title_says_how_long_stages_are_idle() -> None:
+    timeline = played(Parallelism(pp=4), 4)
+    fig = pipeline.figure(CloseUp(timeline, 80e9))
+    assert fig is not None
+    title = fig.get_suptitle().replace("\n", " ")
+    assert title.startswith("4 stages are idle for ")
+    assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == [f"stage {r} (rank {r})" for r in range(4)]
