@@ -29,7 +29,7 @@ from tests.engines import farthest
 from tests.training import WITHOUT_SERVERS, step
 
 NEVER = 2**62
-DRAWN, BLOCKS = 12, 8
+DRAWN, BLOCKS = 12, 6
 SCHEDULES = [name for name in catalog.names() if catalog.find(name).placement is not Placement.BOTH_WAYS]
 
 
