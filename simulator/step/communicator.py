@@ -12,7 +12,7 @@ from typing import Literal
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
-from simulator.collectives import parameter_server
+from simulator.collectives import catalog, parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
@@ -82,8 +82,11 @@ class Communicator:
         if operation == "ring_shift":
             return self.cluster.remember((ring_shift, *key), partial(ring_shift, self.cluster, elements, dtype, group))
         if key not in self._planned:
-            task = Task(Request(operation, len(group), elements), self.algorithm, group, dtype)
-            made = self.cluster.remember((plan, self.algorithm, *key), partial(plan, self.cluster, task))
+            # What a strategy needs an algorithm has, or it was refused; a cut model exchanges in other ways too.
+            able = self.algorithm == "auto" or operation in catalog.operations(self.algorithm)
+            algorithm = self.algorithm if able else "auto"
+            task = Task(Request(operation, len(group), elements), algorithm, group, dtype)
+            made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task))
             op = made.ops[0]
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op

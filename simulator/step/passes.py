@@ -5,6 +5,7 @@ Rule: a strategy says what is communicated and when; what a pass computes and ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -127,10 +128,14 @@ class Passes:
         # A part of the backward pass may have nothing to do.
         if not kernels:
             return self.builder.compute(name, NOTHING, kind, [*after, *self.builder.awaited()], act)
-        done, named = name, {}
+        done, named, times = name, {}, Counter[str]()
         for place, piece in enumerate(pieces.pieces):
             if piece.exchange is not None:
-                exchanged = self.builder.exchange(f"{name}: {piece.exchange.name}", piece.exchange, after)
+                what = piece.exchange.name
+                # Several layers may be run again together.
+                times[what] += 1
+                again = f", {times[what]}" if times[what] > 1 else ""
+                exchanged = self.builder.exchange(f"{name}: {what}{again}", piece.exchange, after)
                 named[place] = exchanged
                 done = exchanged or done
             elif piece.cost is not None:

@@ -53,6 +53,8 @@ class Pipeline:
     def layers(self) -> tuple[int, ...]:
         """Layers of each stage of one copy of the model."""
         asked, layers = self.step.parallelism, self.step.model.num_layers
+        if asked.pp == 1:
+            return (layers,)
         if asked.stages:
             if len(asked.stages) != self.model_stages or sum(asked.stages) != layers:
                 raise ValueError(

@@ -108,8 +108,11 @@ def drawn(seed: int) -> Cut | None:
     jitter = Jitter(0.1, 0.1, seed) if pick(True, False, False, False) else None
     try:
         return Cut(plan_step(cluster, step(strategy, model, **facts), steady=jitter is None), cluster, jitter)
-    except ValueError:
-        return None
+    except ValueError as error:
+        # Only what says which size does not fit: all else would be a defect.
+        if str(error).startswith(("parallelism", "shard_size:")):
+            return None
+        raise
 
 
 TOPOLOGIES = {"star_100g": 64, "dgx_h100": 64, "dgx_a100": 8, "h100_ethernet_100g": 64, "leaf_spine_100g": 64}
