@@ -1,7 +1,8 @@
 """Whether a training step fits into memory, known before it is played; and, where it does not, what would.
 
-Rule: one rank is followed, for all ranks hold the same, and its collectives take roughly their time: what is held
-depends little on when exactly they end. Whoever must know it to the byte plays the step.
+Rule: one rank of each list of operations is followed (of each stage of a pipeline), for ranks that do the same hold the
+same, and its collectives take roughly their time: what is held depends little on when exactly they end. Whoever must
+know it to the byte plays the step.
 """
 
 from __future__ import annotations
