@@ -22,6 +22,7 @@ from simulator.engine.collective_routing import RoutedCollective, capacities, ro
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.operation_lists import Lists
 from simulator.engine.compiled.playable import PlayableMaker
+from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.jitter import Jitter
 from simulator.records.program import Collective
@@ -57,8 +58,9 @@ def times(made: Routed, *, followed: bool = False) -> Times:
     if followed:
         playable = replace(playable, in_order=False)
     ranks = np.arange(len(op.group))
-    lists = Lists([(op,)], [[(op,)]], 0 * ranks, lambda _: (0 * ranks, ranks), lambda _: op.group, np.ones(len(ranks)))
-    return run(problem_of(lists, {op.name: op}, {op.name: playable}, np.array(routed.capacity), Jitter()))
+    lists = Lists([(op,)], [(0,)], [0], 0 * ranks, np.ones(len(ranks)))
+    kind = PlayedKind([op], [op.group], [playable], 0 * ranks, ranks)
+    return run(problem_of(lists, [kind], np.array(routed.capacity), Jitter()))
 
 
 def play(made: Routed, *, followed: bool = False) -> float:

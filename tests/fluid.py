@@ -17,6 +17,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.compiled.core import run
 from simulator.engine.compiled.operation_lists import Lists
 from simulator.engine.compiled.playable import Playable
+from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.fabric import Fabric, Flow
@@ -117,7 +118,8 @@ def in_core(flows: list[Sent], capacity: list[float]) -> list[float]:
     zero, none, no = np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(1, np.bool_)
     times, one = np.ones(1, np.int64), np.ones(1, np.int64)
     rows = Rows(2, 2, times, zero, no, zero, one, zero, one, zero - 1, no, no, (none,) * 3, (none,) * 4)
-    collectives, playables, lists, groups = {}, {}, [], []
+    ranks, kinds, lists = 2 * len(flows), [], []
+    place = np.arange(ranks) % 2
     for number, flow in enumerate(flows):
         op = replace(send, name=f"flow {number}", group=(2 * number, 2 * number + 1), after=("wait",), startup=0.0)
         path, legs = path_of(flow, capacity), np.array(flow.links, np.int64)
@@ -129,17 +131,12 @@ def in_core(flows: list[Sent], capacity: list[float]) -> list[float]:
             np.array([path.rate]),
             np.ones(len(legs), np.bool_),
         )
-        collectives[op.name] = op
-        playables[op.name] = Playable(rows, zero, np.array([flow.nbytes]), True, routes, False, -1)
+        playable = Playable(rows, zero, np.array([flow.nbytes]), True, routes, False, -1)
+        kinds.append(PlayedKind([op], [op.group], [playable], 0 * place, place))
         lists.append((Compute("wait", flow.start, stream="host"), op))
-        groups.append([(), (op,)])
-    ranks = 2 * len(flows)
-
-    def members(own: Sequence[object]) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(ranks, np.int64), np.arange(ranks) % 2
-
-    own = Lists(lists, groups, np.arange(ranks) // 2, members, lambda op: op.group, np.ones(ranks))
-    problem = problem_of(own, collectives, playables, np.array(capacity), Jitter(), logged=collectives)
+    numbers = range(len(flows))
+    own = Lists(lists, [(-1, number) for number in numbers], numbers, np.arange(ranks) // 2, np.ones(ranks))
+    problem = problem_of(own, kinds, np.array(capacity), Jitter(), logged=numbers)
     return run(problem).through.tolist()
 
 

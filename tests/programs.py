@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective, Compute, Op, OperationLists, Program, RanksByList
+from simulator.records.program import Collective, Compute, Family, Op, OperationLists, Program, RanksByList, content
 from simulator.step.plan import plan_step
 from simulator.step.spec import LossScaling, Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
@@ -174,11 +174,12 @@ def same_for_all(ranks: int, places: Sequence[Op | tuple[Collective, ...]]) -> P
     def own(place: int, rank: int) -> Op:
         return member[place].get(rank, ops[place])
 
-    def groups(_: int, place: int) -> tuple[Collective, ...]:
-        of_place = places[place]
-        return of_place if isinstance(of_place, tuple) else ()
+    def family(_: int, place: int) -> tuple[Hashable, Callable[[], Family]]:
+        groups = places[place]
+        assert isinstance(groups, tuple)
+        return place, lambda: Family(tuple(map(content, groups)), len(groups), groups.__getitem__)
 
-    return Program(RanksByList(OperationLists((ops,), (0,) * ranks, groups), own))
+    return Program(RanksByList(OperationLists.made((ops,), (0,) * ranks, family), own))
 
 
 FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {

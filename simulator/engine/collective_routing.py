@@ -108,7 +108,12 @@ def capacities(cluster: Cluster) -> list[float]:
 
 
 def route_collectives(
-    cluster: Cluster, collectives: Sequence[Collective], capacity: Sequence[float], *, watch_all: bool = False
+    cluster: Cluster,
+    collectives: Sequence[Collective],
+    capacity: Sequence[float],
+    *,
+    times: Sequence[int] | None = None,
+    watch_all: bool = False,
 ) -> list[RoutedCollective]:
     """Find the routes of every collective of a program.
 
@@ -118,10 +123,13 @@ def route_collectives(
     collectives : sequence of Collective
     capacity : sequence of float
         Of the fabric's links [B/s].
+    times : sequence of int, optional
+        How many collectives of the program each stands for; one where it is left out.
     watch_all : bool
         Whether flows meet on every link that they take; otherwise only where `prune_links` says that they can.
     """
-    return _CollectiveRouter(cluster, capacity).route_collectives(collectives, watch_all=watch_all)
+    each = [1] * len(collectives) if times is None else times
+    return _CollectiveRouter(cluster, capacity).route_collectives(collectives, each, watch_all=watch_all)
 
 
 @dataclass(slots=True)
@@ -133,52 +141,56 @@ class _CollectiveRouter:
     _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
     _contending: dict[bytes, bool] = field(default_factory=dict)
 
-    def route_collectives(self, collectives: Sequence[Collective], *, watch_all: bool) -> list[RoutedCollective]:
-        bandwidth = np.array(self.capacity)
-        times = Counter(map(_kind, collectives))
-        potential: dict[_Kind, PotentialFlows] = {}
-        for op in collectives:
-            if _kind(op) not in potential:
-                potential[_kind(op)] = self._route(op, times[_kind(op)], bandwidth)
-        every = list(potential.values())
+    def route_collectives(
+        self, collectives: Sequence[Collective], each: Sequence[int], *, watch_all: bool
+    ) -> list[RoutedCollective]:
+        bandwidth, kinds = np.array(self.capacity), [_kind(op) for op in collectives]
+        times: Counter[_Kind] = Counter()
+        for kind, count in zip(kinds, each, strict=True):
+            times[kind] += count
+        batches = _batches(dict(zip(kinds, collectives, strict=True)), times)
+        every = [self._route(batch, bandwidth) for batch in batches]
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
-        routes = {
-            kind: one.routes.kept(matters) for (kind, one), matters in zip(potential.items(), watched, strict=True)
-        }
+        potential: dict[_Kind, PotentialFlows] = {}
+        for batch, together, matters in zip(batches, every, watched, strict=True):
+            apart = replace(together, routes=together.routes.kept(matters)).apart(len(batch.ops))
+            potential |= zip(batch.kinds, apart, strict=True)
         contends = {
             # Where there is no other, the whole program's answer is that for itself.
-            kind: (len(every) == one.times == 1 and not watch_all) or self._contend([one], bandwidth)
+            kind: (len(potential) == one.times == 1 and not watch_all) or self._contend([one], bandwidth)
             for kind, one in potential.items()
-            if routes[kind].can_contend
+            if one.routes.can_contend
         }
-        lanes = self._lanes(potential, contends, bandwidth)
+        lanes = self._lanes(batches, every, potential, contends, bandwidth)
         made: dict[tuple[_Kind, int], RoutedCollective] = {}
         routed = []
-        for op in collectives:
-            key = _kind(op), id(self._traffic(op))
+        for op, kind in zip(collectives, kinds, strict=True):
+            key = kind, id(self._traffic(op))
             if key not in made:
                 hbm = len(self.capacity) - self.cluster.world_size
                 made[key] = RoutedCollective(
                     self._traffic(op),
-                    routes[key[0]],
+                    potential[kind].routes,
                     _vertices(self.cluster, op),
                     self.capacity,
                     hbm,
-                    contends.get(key[0], False),
-                    *lanes.get(key[0], (0, True)),
+                    contends.get(kind, False),
+                    *lanes.get(kind, (0, True)),
                 )
             routed.append(made[key])
         return routed
 
-    def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats) -> bool:
+    def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
         """Whether flows can hold each other back where there are no other collectives, and one of each kind.
 
         Groups of a thousand nodes that are alike have routes that differ in the numbers of links alone.
         """
         links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
-        if len(kinds) > 1:
+        if several or len(kinds) > 1:
             return self._meet(kinds, links, place, bandwidth)
         (one,) = kinds
+        if int(one.flows.sum()) == 1:
+            return False
         # Of links and ranks it only matters which of them are the same, and which are no ranks.
         ends = np.concatenate([one.src, one.dst])
         who, own = np.unique(ends, return_inverse=True)[1], one.routes
@@ -213,7 +225,12 @@ class _CollectiveRouter:
         return any(bool(matters.any()) for matters in prune_links(alone, bandwidth[links]))
 
     def _lanes(
-        self, potential: Mapping[_Kind, PotentialFlows], contends: Mapping[_Kind, bool], bandwidth: Floats
+        self,
+        batches: Sequence[_Batch],
+        every: Sequence[PotentialFlows],
+        potential: Mapping[_Kind, PotentialFlows],
+        contends: Mapping[_Kind, bool],
+        bandwidth: Floats,
     ) -> dict[_Kind, tuple[int, bool]]:
         """Numbers of lanes, and whether each is of all kinds of its stream: kinds that never contend with each other.
 
@@ -222,13 +239,17 @@ class _CollectiveRouter:
         """
         lanes: dict[_Kind, tuple[int, bool]] = {}
         streams: dict[str, list[_Kind]] = {}
-        for kind in contends:
-            if kind.auxiliaries or contends[kind]:
-                lanes[kind] = -1, False
-            else:
-                streams.setdefault(kind.stream, []).append(kind)
-        for kinds in streams.values():
-            if not self._contend([potential[kind] for kind in kinds], bandwidth):
+        flows: dict[str, list[PotentialFlows]] = {}
+        for batch, together in zip(batches, every, strict=True):
+            there = [kind for kind in batch.kinds if kind in contends]
+            own = [kind for kind in there if not kind.auxiliaries and not contends[kind]]
+            lanes |= {kind: (-1, False) for kind in there if kind.auxiliaries or contends[kind]}
+            if own:
+                streams.setdefault(own[0].stream, []).extend(own)
+                whole = len(own) == len(batch.kinds)
+                flows.setdefault(own[0].stream, []).extend([together] if whole else [potential[kind] for kind in own])
+        for stream, kinds in streams.items():
+            if len(kinds) == 1 or not self._contend(flows[stream], bandwidth, several=True):
                 lanes |= dict.fromkeys(kinds, (len(lanes), True))
                 continue
             groups: dict[tuple[int, ...], list[_Kind]] = {}
@@ -248,34 +269,85 @@ class _CollectiveRouter:
             self._traffics[key] = self.cluster.remember((Traffic, *key), lambda: Traffic(op.schedule, *sizes))
         return self._traffics[key]
 
-    def _route(self, op: Collective, times: int, bandwidth: Floats) -> PotentialFlows:
+    def _route(self, batch: _Batch, bandwidth: Floats) -> PotentialFlows:
         # What is kept has the schedule too, whose id is in the key.
         _, flows = self.cluster.remember(
-            (PotentialFlows, _kind(op)), lambda: (op.schedule, self._potential_flows(op, bandwidth))
+            (PotentialFlows, *batch.kinds), lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth))
         )
-        return replace(flows, times=times)
+        return replace(flows, times=batch.times)
 
-    def _potential_flows(self, op: Collective, bandwidth: Floats) -> PotentialFlows:
-        traffic, ranks = self._traffic(op), len(op.group)
+    def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats) -> PotentialFlows:
+        """Of collectives that differ in their groups alone, those of one behind those of the other."""
+        first, count = ops[0], len(ops)
+        traffic, ranks = self._traffic(first), len(first.group)
         src, dst, reduce = traffic.route_keys.T
-        table = self._links_of(_vertices(self.cluster, op), np.stack([src, dst]))
-        adding = np.flatnonzero((reduce == 1) & (dst < ranks))
-        group = np.array(op.group, np.int64)
-        hbm = len(bandwidth) - self.cluster.world_size + group[dst[adding]]
+        routes = len(src)
+        table = self._links_of([_vertices(self.cluster, op) for op in ops], np.stack([src, dst]))
+        groups = np.array([op.group for op in ops], np.int64)
+        here = np.flatnonzero((reduce == 1) & (dst < ranks))
+        adding = (np.arange(count)[:, None] * routes + here).ravel()
+        hbm = (len(bandwidth) - self.cluster.world_size + groups[:, dst[here]]).ravel()
         order = np.argsort(np.concatenate([table.route, adding]), kind="stable")
         route, link = np.concatenate([table.route, adding])[order], np.concatenate([table.link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
-        nodes = nodes_of(self.cluster.node_of(), op.group, ranks + len(op.auxiliaries))
-        rate = rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap)
+        node_of, participants = self.cluster.node_of(), ranks + len(first.auxiliaries)
+        rate = np.concatenate(
+            [
+                rate_caps(nodes_of(node_of, op.group, participants), src, dst, op.rate_cap, op.cross_rate_cap)
+                for op in ops
+            ]
+        )
         np.minimum.at(rate, route, bandwidth[link] / weight)
-        routes = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
-        ends = np.concatenate([group, -1 - np.arange(len(op.auxiliaries))])
-        return PotentialFlows(routes, *traffic.channels, ends[src], ends[dst], op.stream, 1)
+        made = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
+        ends = np.tile(-1 - np.arange(participants) + ranks, (count, 1))
+        ends[:, :ranks] = groups
+        low, high, flows = traffic.channels
+        # Channels of one collective are none of another's.
+        channel = (int(high.max(initial=-1)) + 1) * np.repeat(np.arange(count), routes)
+        low, high, flows = np.tile(low, count) + channel, np.tile(high, count) + channel, np.tile(flows, count)
+        return PotentialFlows(made, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1)
 
-    def _links_of(self, vertices: tuple[str, ...], pairs: Ints) -> RouteTable:
+    def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints) -> RouteTable:
+        """Routes of these pairs of participants, for each of so many groups."""
         router = self.cluster.router
-        numbers = np.array([router.index[vertex] for vertex in vertices], np.int64)[pairs]
+        every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
+        numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
         return self.cluster.remember((RouteTable, numbers.tobytes()), lambda: router.routes(*numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Collectives that differ in their groups alone, no two of which have a rank in common; or a single one.
+
+    Attributes
+    ----------
+    kinds : sequence of _Kind
+    ops : sequence of Collective
+    times : int
+        How many there are of the single one; of several it does not matter.
+    """
+
+    kinds: Sequence[_Kind]
+    ops: Sequence[Collective]
+    times: int
+
+
+def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> list[_Batch]:
+    """Put together what can be routed at once; a server or a switch may be in several collectives, so they stay apart.
+
+    How often there is a collective matters for servers and switches alone.
+    """
+    batches: dict[object, list[_Kind]] = {}
+    depth: dict[tuple[object, int], int] = {}
+    for kind in ops:
+        alike: tuple[object, ...] = (kind,)
+        if not kind.auxiliaries:
+            alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap
+            level = 1 + max(depth.get((alike, rank), 0) for rank in kind.group)
+            depth |= dict.fromkeys([(alike, rank) for rank in kind.group], level)
+            alike = *alike, level
+        batches.setdefault(alike, []).append(kind)
+    return [_Batch(kinds, [ops[kind] for kind in kinds], times[kinds[0]]) for kinds in batches.values()]
 
 
 def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:

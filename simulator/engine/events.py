@@ -7,7 +7,7 @@ that says how long a Program takes.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from simulator.engine.recording import in_order, memory_events, memory_over_time
 from simulator.engine.timed_collective import TimedCollective
 from simulator.errors import DeadlockError
 from simulator.records.program import Collective, Compute, Op, Program
-from simulator.records.timeline import Span, Timeline
+from simulator.records.timeline import Sent, Span, Timeline
 
 NAME: Final = "events"
 
@@ -246,11 +246,14 @@ class _Play:
         with np.errstate(invalid="ignore"):
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
-        routed_collectives = [(name, self.routed_collectives[name]) for name in ended]
+        routed = {name: self.routed_collectives[name] for name in ended}
+        sent = tuple(Sent(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
         spans = in_order(self.spans)
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
-        return timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routed_collectives)
+        routes = {id(own.routes): own.routes for own in routed.values()}.values()
+        timeline = timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routes)
+        return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent))
 
 
 def _who(place: _Place) -> str:

@@ -22,6 +22,9 @@ from simulator.engine.routes import Routes
 class PotentialFlows:
     """The flows that can be under way at once, of collectives that are alike in everything but their sizes.
 
+    Or, one behind the other, of several that differ in their groups too, no two of which have a rank, a server or a
+    switch in common.
+
     Attributes
     ----------
     routes : Routes
@@ -43,6 +46,21 @@ class PotentialFlows:
     dst: Ints
     stream: str
     times: int
+
+    def apart(self, count: int) -> list[PotentialFlows]:
+        """Those of each of so many collectives."""
+        if count == 1:
+            return [self]
+        own, routes = len(self.routes) // count, self.routes
+        rows = np.searchsorted(routes.route, own * np.arange(count + 1)).tolist()
+        pieces = []
+        for number in range(count):
+            here, there = slice(own * number, own * (number + 1)), slice(rows[number], rows[number + 1])
+            columns = routes.link[there], routes.weight[there], routes.latency[here], routes.rate[here]
+            mine = Routes(routes.route[there] - own * number, *columns, routes.matters[there])
+            facts = self.flows[here], self.src[here], self.dst[here]
+            pieces.append(PotentialFlows(mine, self.low[here], self.high[here], *facts, self.stream, self.times))
+        return pieces
 
 
 def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools]:

@@ -118,7 +118,11 @@ def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> Non
 
 def _followed(program: Program) -> int:
     """Transfers that the events engine would have to follow."""
-    return sum(op.schedule.length() for op in program.collectives().values() if op.duration is None)
+    lists = program.lists
+    return sum(
+        times * sum(op.schedule.length() for op in members if op.duration is None)
+        for times, members in zip(lists.times, lists.kinds, strict=True)
+    )
 
 
 def _effort(transfers: int) -> str:

@@ -13,10 +13,11 @@ def check_program(program: Program, cluster: Cluster) -> None:
     ranks = len(program.ranks)
     if ranks > cluster.world_size:
         raise ValueError(f"the program has {ranks} ranks, the cluster {cluster.world_size}")
-    for op in program.collectives().values():
-        if min(op.group) < 0 or max(op.group) >= ranks:
-            raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {ranks - 1}")
-    lists = program.lists()
+    lists = program.lists
+    for members in lists.kinds:
+        for op in members:
+            if min(op.group) < 0 or max(op.group) >= ranks:
+                raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {ranks - 1}")
     for number, ops in enumerate(lists.lists):
         _check_list(lists.list_of.index(number), ops)
 

@@ -15,12 +15,12 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
-from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.memory import Hbm
+from simulator.engine.routes import Routes
 from simulator.errors import OutOfMemoryError
 from simulator.records.later import AllRanks, LaterByRank
 from simulator.records.program import Allocate, Free, Op, Program
-from simulator.records.timeline import AllocatorEvent, MemorySample, Sent, Span, Timeline, TransferLog
+from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def memory_over_time(
         If `limit`, where a rank needs more than it has: that of the first of them.
     """
     # Ranks of one list have one list of operations on memory.
-    list_of = program.lists().list_of
+    list_of = program.lists.list_of
     followed: dict[_Kind, Hbm] = {}
     hbm_of: dict[int, Hbm] = {}
     lacking: dict[_Kind, int] = {}
@@ -143,7 +143,7 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
     """
     first: dict[tuple[int, int], int] = {}
     lists = program.ranks
-    for rank, number in enumerate(program.lists().list_of):
+    for rank, number in enumerate(program.lists.list_of):
         first.setdefault((number, cluster.gpus[rank].hbm_bytes), rank)
     for rank in first.values():
         places = np.array(_at_start(lists[rank]), np.int64)
@@ -165,7 +165,8 @@ def _at_start(ops: Sequence[Op]) -> list[int]:
 
 
 def _follow(hbm: Hbm, program: Program, places: Sequence[int], times: Sequence[float]) -> None:
-    ops = program.ranks[hbm.rank]
+    # Operations on memory are the same for all ranks of a list.
+    ops = program.lists.lists[program.lists.list_of[hbm.rank]]
     for place, time in zip(places, times, strict=True):
         op = ops[place]
         if isinstance(op, Allocate):
@@ -181,11 +182,10 @@ def timeline_of(
     last: tuple[float, int | None],
     logs: Sequence[TransferLog],
     memory: MemoryPlayed,
-    routed_collectives: Sequence[tuple[str, RoutedCollective]],
+    routes: Iterable[Routes],
 ) -> Timeline:
-    """Put everything together; `last` is when operations end, and on which rank; collectives are those of the logs."""
-    routes = {id(routed.routes): routed.routes.link for _, routed in routed_collectives}.values()
-    used = np.unique(np.concatenate([np.zeros(0, np.int64), *routes]))
+    """Put everything together but what was sent; `last` is when operations end, and on which rank."""
+    used = np.unique(np.concatenate([np.zeros(0, np.int64), *(own.link for own in routes)]))
     used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
     return Timeline(
@@ -193,7 +193,6 @@ def timeline_of(
         end=last[0],
         spans=spans,
         logs=logs,
-        sent=tuple(Sent(name, len(routed.traffic), routed.traffic.total_bytes) for name, routed in routed_collectives),
         link_names={link: router.link_name(link) for link in used},
         link_bandwidths={link: router.bandwidth[link] for link in used},
         last_rank=last[1],

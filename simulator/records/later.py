@@ -12,16 +12,17 @@ T = TypeVar("T")
 
 
 class Later(Sequence[T]):
-    """Records, one from each maker, made when it is asked for."""
+    """So many records, each made from its number when it is asked for."""
 
-    __slots__ = ("_made", "_makers")
+    __slots__ = ("_made", "_make", "_total")
 
-    def __init__(self, makers: Sequence[Callable[[], T]]) -> None:
-        self._makers = makers
+    def __init__(self, total: int, make: Callable[[int], T]) -> None:
+        self._total = total
+        self._make = make
         self._made: dict[int, T] = {}
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return self._total
 
     @overload
     def __getitem__(self, number: int) -> T: ...
@@ -32,7 +33,7 @@ class Later(Sequence[T]):
             return tuple(self[n] for n in range(len(self))[number])
         place = range(len(self))[number]
         if place not in self._made:
-            self._made[place] = self._makers[place]()
+            self._made[place] = self._make(place)
         return self._made[place]
 
 

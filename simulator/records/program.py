@@ -6,9 +6,11 @@ the points where players meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property, partial
 from typing import Final, Generic, TypeVar, overload
 
 from simulator.records.schedule import Schedule
@@ -174,6 +176,17 @@ class Collective:
         """Bytes of the whole array [B]."""
         return self.elements * self.itemsize
 
+    def named(self, name: str, after: tuple[str, ...], group: tuple[int, ...]) -> Collective:
+        """The same under another name, behind other operations, of another group.
+
+        Written out, for there may be a million: `dataclasses.replace` takes three times as long.
+        """
+        return Collective(
+            name, group, self.schedule, self.elements, self.itemsize, self.reduce_itemsize, self.dtype, self.reduction,
+            self.accumulate, self.auxiliaries, self.startup, self.rate_cap, self.cross_rate_cap, self.duration,
+            self.together, self.stream, after, self.why, self.takes_sms, self.rendezvous, self.act,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
@@ -213,6 +226,48 @@ class Free:
 Op = Compute | Collective | Allocate | Free
 
 
+def content(op: Collective) -> Hashable:
+    """All of a collective but its name, what it waits for and what it does with numbers."""
+    return (
+        id(op.schedule), op.group, op.auxiliaries, op.elements, op.itemsize, op.reduce_itemsize, op.dtype, op.stream,
+        op.startup, op.rate_cap, op.cross_rate_cap, op.duration, op.together,
+    )  # fmt: skip
+
+
+class Family(Sequence[Collective]):
+    """One collective of a step as each process group carries it out; members are made when asked for.
+
+    Parameters
+    ----------
+    key : hashable
+        Equal for families whose members differ in names, in what they wait for and in their acts alone.
+    size : int
+        How many groups there are.
+    member : callable (int) -> Collective
+        That of a group.
+    """
+
+    __slots__ = ("_member", "_size", "key")
+
+    def __init__(self, key: Hashable, size: int, member: Callable[[int], Collective]) -> None:
+        self.key = key
+        self._size = size
+        self._member = member
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, number: int) -> Collective: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Collective, ...]: ...
+    def __getitem__(self, number: int | slice) -> Collective | tuple[Collective, ...]:
+        if isinstance(number, slice):
+            return tuple(self._member(n) for n in range(self._size)[number])
+        return self._member(range(self._size)[number])
+
+
+@dataclass(frozen=True, eq=False)
 class OperationLists:
     """The different lists of operations of a program, each once, and which rank plays which.
 
@@ -222,32 +277,71 @@ class OperationLists:
         As the first rank of each has it.
     list_of : tuple of int
         By rank the number of its list.
-    groups : callable (list, place) -> sequence of Collective
-        The operation of each group that carries out the collective at a place of a list.
+    families : tuple of Family
+        Every collective of a step once, in order of first appearance; also those that several lists have.
+    family_at : tuple of tuple of int
+        For each operation of each list the number of its family; -1 for what is no collective.
     """
 
-    __slots__ = ("_by_name", "groups", "list_of", "lists")
+    lists: tuple[tuple[Op, ...], ...]
+    list_of: tuple[int, ...]
+    families: tuple[Family, ...]
+    family_at: tuple[tuple[int, ...], ...]
 
-    def __init__(
-        self,
+    @cached_property
+    def collectives(self) -> dict[str, Collective]:
+        """Every group's collectives once, by name, in order of first appearance."""
+        return {op.name: op for family in self.families for op in family}
+
+    @cached_property
+    def kind_of(self) -> tuple[int, ...]:
+        """By family the number of its kind: families of one kind have the same key."""
+        known: dict[Hashable, int] = {}
+        return tuple(known.setdefault(family.key, len(known)) for family in self.families)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Collective, ...], ...]:
+        """By kind the members of its first family."""
+        first: dict[int, Family] = {}
+        for family, kind in zip(self.families, self.kind_of, strict=True):
+            first.setdefault(kind, family)
+        return tuple(tuple(family) for family in first.values())
+
+    @cached_property
+    def times(self) -> tuple[int, ...]:
+        """By kind how many families it has."""
+        count = Counter(self.kind_of)
+        return tuple(count[kind] for kind in range(len(count)))
+
+    @classmethod
+    def made(
+        cls,
         lists: tuple[tuple[Op, ...], ...],
         list_of: tuple[int, ...],
-        groups: Callable[[int, int], Sequence[Collective]],
-    ) -> None:
-        self.lists = lists
-        self.list_of = list_of
-        self.groups = groups
-        self._by_name: dict[str, Collective] = {}
+        family: Callable[[int, int], tuple[Hashable, Callable[[], Family]]],
+    ) -> OperationLists:
+        """Gather the families.
 
-    def collectives(self) -> dict[str, Collective]:
-        """Every collective once, by name, in order of first appearance."""
-        if not self._by_name:
-            for number, ops in enumerate(self.lists):
-                for place, op in enumerate(ops):
-                    if isinstance(op, Collective):
-                        for of_group in self.groups(number, place):
-                            self._by_name.setdefault(of_group.name, of_group)
-        return self._by_name
+        Parameters
+        ----------
+        lists, list_of
+        family : callable (list, place) -> (hashable, callable)
+            What tells the family of a collective from others, and who makes it where it is the first time.
+        """
+        numbers: dict[Hashable, int] = {}
+        families: list[Family] = []
+        family_at = []
+        for number, ops in enumerate(lists):
+            of_list = [-1] * len(ops)
+            for place, op in enumerate(ops):
+                if isinstance(op, Collective):
+                    identity, make = family(number, place)
+                    if identity not in numbers:
+                        numbers[identity] = len(families)
+                        families.append(make())
+                    of_list[place] = numbers[identity]
+            family_at.append(tuple(of_list))
+        return cls(lists, list_of, tuple(families), tuple(family_at))
 
     @classmethod
     def by_identity(cls, ranks: Sequence[tuple[Op, ...]]) -> OperationLists:
@@ -256,11 +350,16 @@ class OperationLists:
         list_of = tuple(number.setdefault(id(ops), len(number)) for ops in ranks)
         lists = tuple({id(ops): ops for ops in ranks}.values())
 
-        def groups(listed: int, place: int) -> tuple[Collective, ...]:
+        def family(listed: int, place: int) -> tuple[Hashable, Callable[[], Family]]:
             op = lists[listed][place]
-            return (op,) if isinstance(op, Collective) else ()
+            assert isinstance(op, Collective)
+            return op.name, lambda: Family(content(op), 1, partial(_only, op))
 
-        return cls(lists, list_of, groups)
+        return cls.made(lists, list_of, family)
+
+
+def _only(op: Collective, _: int) -> Collective:
+    return op
 
 
 class RanksByList(Sequence[tuple[Op, ...]]):
@@ -299,7 +398,7 @@ class RanksByList(Sequence[tuple[Op, ...]]):
         return self._made[number]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """What each rank does.
 
@@ -314,10 +413,11 @@ class Program:
     ranks: Sequence[tuple[Op, ...]]
     idle: frozenset[int] = field(default=frozenset())
 
+    @cached_property
     def lists(self) -> OperationLists:
         """The different lists, each once."""
         return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
 
     def collectives(self) -> dict[str, Collective]:
         """Every collective once, by name, in order of first appearance."""
-        return self.lists().collectives()
+        return self.lists.collectives

@@ -234,8 +234,10 @@ class Timeline:
         Most that each rank's allocator held from the device [B].
     short_of_memory : tuple of int
         Ranks that would have run out of memory, where the step was played on all the same.
-    sent : tuple of Sent
+    sent : sequence of Sent
         The collectives of the logs, counted.
+    transfers : int
+        Of all of them together.
     """
 
     engine: str
@@ -249,7 +251,8 @@ class Timeline:
     allocations: Mapping[int, tuple[AllocatorEvent, ...]] = field(default_factory=dict)
     reserved: dict[int, int] = field(default_factory=dict)
     short_of_memory: tuple[int, ...] = ()
-    sent: tuple[Sent, ...] = ()
+    sent: Sequence[Sent] = ()
+    transfers: int = 0
     peak: MemorySample | None = None
     last_rank: int | None = None
 

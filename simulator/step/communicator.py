@@ -115,9 +115,9 @@ class Communicator:
         if scope == "own":
             return replace(op, name=name, group=group, auxiliaries=(self.cluster.hosts[number],))
         if scope == "worker" or isinstance(scope, tuple):
-            return replace(op, name=name, group=group)
+            return op.named(name, op.after, group)
         if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
-            return replace(op, name=name, group=group)
+            return op.named(name, op.after, group)
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
         return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act, rendezvous=op.rendezvous)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.cut import context_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
@@ -57,6 +58,7 @@ class StepPlan:
     host_bytes: int = 0
 
 
+@collected_later()
 def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> StepPlan:
     """Plan one step on all ranks of a cluster.
 

@@ -21,15 +21,15 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.records.program import Collective, Op, OperationLists, RanksByList
+from simulator.records.program import Collective, Family, Op, OperationLists, RanksByList, content
 from simulator.step.rank_grid import RankGrid
 
 Scope = (
@@ -85,7 +85,7 @@ class Groups:
         """All ranks."""
         return self.grid.world_size
 
-    @property
+    @cached_property
     def data_parallel(self) -> int:
         """Ranks that hold the same part of the model."""
         return self.grid.size("dp", "cp")
@@ -111,7 +111,7 @@ class Groups:
         """By rank its place along the sequence, where places differ."""
         return self.grid.coordinate("cp") % self.unlike_places
 
-    @property
+    @cached_property
     def lists(self) -> int:
         """Different lists of operations."""
         return self.grid.size("pp") * self.unlike_places
@@ -150,9 +150,11 @@ class Groups:
 
     def size(self, scope: Scope) -> int:
         """Ranks of a group."""
-        if isinstance(scope, tuple):
-            return 2
-        sizes: dict[Scope, int] = {
+        return 2 if isinstance(scope, tuple) else self._sizes[scope]
+
+    @cached_property
+    def _sizes(self) -> Mapping[Scope, int]:
+        return {
             "all": self.data_parallel,
             "shard": self.shard_size,
             "replicate": self.data_parallel // self.shard_size,
@@ -167,7 +169,6 @@ class Groups:
             "own": 1,
             "worker": 1,
         }
-        return sizes[scope]
 
     def number(self, scope: Scope, rank: int) -> int:
         """Which of its kind a rank's group is; -1 where it is in none."""
@@ -223,7 +224,7 @@ def for_every_rank(stages: Sequence[NotedList], groups: Groups, among: Among) ->
     if len(stages) == 1 and all(groups.size(scope) == groups.world_size for scope in scopes):
         return (tuple(stages[0].ops),) * groups.world_size
     spread = _Spread(stages, groups, among)
-    lists = OperationLists(tuple(tuple(stage.ops) for stage in stages), groups.list_of, spread.groups_at)
+    lists = OperationLists.made(tuple(tuple(stage.ops) for stage in stages), groups.list_of, spread.family_at)
     return RanksByList(lists, spread.own)
 
 
@@ -250,16 +251,27 @@ class _Spread:
         after = tuple(self._named(name, rank, stage.scopes) for name in op.after)
         if isinstance(op, Collective):
             op = self._of_group(op, stage.scopes[op.name], self.groups.number(stage.scopes[op.name], rank))
+            return op if after == op.after else op.named(op.name, after, op.group)
         # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
         return op if after == op.after else replace(op, after=after)
 
-    def groups_at(self, stage: int, place: int) -> Sequence[Collective]:
-        """The collective at a place of a stage's list, of every group that has ranks there."""
+    def family_at(self, stage: int, place: int) -> tuple[Hashable, Callable[[], Family]]:
+        """The collective at a place of a stage's list, of every group that has ranks there.
+
+        Of one scope the groups of two lists are the same or all different, so the first tells them.
+        """
         op = self.stages[stage].ops[place]
-        if not isinstance(op, Collective):
-            return ()
+        assert isinstance(op, Collective)
         scope = self.stages[stage].scopes[op.name]
-        return tuple(self._of_group(op, scope, number) for number in self.groups.of_list(scope, stage))
+        numbers = self.groups.of_list(scope, stage)
+
+        def make() -> Family:
+            return Family((content(op), scope, numbers[0]), len(numbers), partial(self._numbered, op, scope, numbers))
+
+        return (op.name, scope, numbers[0]), make
+
+    def _numbered(self, op: Collective, scope: Scope, numbers: Sequence[int], number: int) -> Collective:
+        return self._of_group(op, scope, numbers[number])
 
     def _of_group(self, op: Collective, scope: Scope, number: int) -> Collective:
         key = op.name, scope, number

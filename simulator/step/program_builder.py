@@ -27,6 +27,10 @@ _STREAMS: Final[dict[Scope, str]] = {
 }
 
 
+# Operation, elements, dtype, scope, stream and act: collectives for which these are equal differ in names alone.
+_Asked = tuple[str, int, str, Scope, str, Act[Exchange] | None]
+
+
 @dataclass(slots=True)
 class ProgramBuilder:
     """Operations noted so far.
@@ -51,6 +55,7 @@ class ProgramBuilder:
     _names: set[str] = field(default_factory=set)
     _last_kernels: str | None = None
     _awaited: list[str] = field(default_factory=list)
+    _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
 
     def compute(
         self,
@@ -84,8 +89,12 @@ class ProgramBuilder:
 
     def send(self, name: str, elements: int, dtype: str, stages: tuple[int, int], after: Iterable[str | None]) -> str:
         """From a rank of one stage to that of another; in the lists of both."""
-        template = self.communicator.send(elements, dtype, stages, self.rank)
-        return self._named(replace(template, stream=f"{name.rsplit(' ', 1)[0]}"), name, after, stages) or name
+        stream = name.rsplit(" ", 1)[0]
+        key = ("send", elements, dtype, stages, stream, None)
+        if key not in self._templates:
+            template = self.communicator.send(elements, dtype, stages, self.rank)
+            self._templates[key] = replace(template, stream=stream)
+        return self._named(self._templates[key], name, after, stages) or name
 
     def communicate(
         self,
@@ -98,12 +107,14 @@ class ProgramBuilder:
         act: Act[Exchange] | None = None,
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
-        template = self.communicator.plan(operation, elements, dtype, scope, self.rank)
         stream = _STREAMS.get(scope, "communication")
-        # Ranks of other stages come when their last micro-batch is through: until then nobody communicates.
-        idle = scope in ("model", "ends")
-        made = template and replace(template, stream=stream, act=act, rendezvous=idle)
-        return self._named(made, name, after, scope)
+        key = (operation, elements, dtype, scope, stream, act)
+        if key not in self._templates:
+            template = self.communicator.plan(operation, elements, dtype, scope, self.rank)
+            # Ranks of other stages come when their last micro-batch is through: until then nobody communicates.
+            idle = scope in ("model", "ends")
+            self._templates[key] = template and replace(template, stream=stream, act=act, rendezvous=idle)
+        return self._named(self._templates[key], name, after, scope)
 
     def serve(
         self,
@@ -164,7 +175,7 @@ class ProgramBuilder:
     def _named(self, template: Collective | None, name: str, after: Iterable[str | None], scope: Scope) -> str | None:
         if template is None:
             return None
-        self._note(replace(template, name=name, after=_given(after)))
+        self._note(template.named(name, _given(after), template.group))
         self.scopes[name] = scope
         return name
 

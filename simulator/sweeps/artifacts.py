@@ -94,7 +94,7 @@ def spans_text(run: Run) -> str:
 
 def transfers_text(run: Run, most: int | None) -> str:
     """Transfers as CSV, in the order of their numbers; where there are more than `most`, a line that says so."""
-    total = sum(sent.transfers for sent in run.timeline.sent)
+    total = run.timeline.transfers
     if most is not None and total > most:
         return f"# {total} transfers left out; `simulator run --transfers` keeps them\n"
     lines = ["collective,number,src,dst,first_chunk,chunks,reduce,bytes,enter_s,end_s"]

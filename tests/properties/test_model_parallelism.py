@@ -154,7 +154,7 @@ def played(seeds: range) -> Counter[str]:
 
 def memory_comes_back(plan: StepPlan, seed: int) -> None:
     """What a rank takes it gives back, once, but for its states."""
-    for ops in plan.program.lists().lists:
+    for ops in plan.program.lists.lists:
         taken = Counter(op.name for op in ops if isinstance(op, Allocate))
         given = Counter(op.allocation for op in ops if isinstance(op, Free))
         assert set(taken.values()) == {1}, seed

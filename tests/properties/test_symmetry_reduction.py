@@ -57,7 +57,7 @@ def test_ranks_that_fare_alike_are_played_once() -> None:
     # 2 x 63 rounds of a ring of 64, 2 x 7 of one of 8, and 8 different hops in each at most.
     assert prepared.quotient is not None
     assert len(prepared.quotient.first_rank) <= 8
-    assert sum(own.rows.transfers for own in prepared.playables.values()) <= 8 * (2 * 63 + 2 * 7)
+    assert sum(own.rows.transfers for kind in prepared.kinds for own in kind.playables if own) <= 8 * (2 * 63 + 2 * 7)
     in_both_ways(program, cluster)
     logs = compiled(program, cluster, reduced_from=0).logs
     assert sum(len(log) for log in logs) == 64 * 2 * 63 + 64 * 2 * 7

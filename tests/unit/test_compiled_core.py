@@ -116,7 +116,7 @@ def test_closed_recurrences_stand_for_rounds(operation: Any, elements: int, fact
     program = Program(tuple((*own, *ops) for own, ops in zip(late, program.ranks, strict=True)))
     prepared = prepare(program, cluster, Jitter(), reduced_from=NEVER)
     by_formula = run(prepared.problem()).end
-    by_rounds = run(prepared.problem(logged=prepared.playables)).end
+    by_rounds = run(prepared.problem(logged=prepared.instances)).end
     np.testing.assert_allclose(by_formula, by_rounds, rtol=1e-12)
 
 

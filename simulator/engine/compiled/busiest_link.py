@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.basics.intervals import added
+from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.prepared import Prepared
 from simulator.records.timeline import LinkUse
 
@@ -19,8 +20,14 @@ def busiest_link(prepared: Prepared) -> tuple[int, float] | None:
     """The link whose bytes take longest at its bandwidth, the first of several, and these bytes; None without."""
     bandwidth = np.array(prepared.cluster.router.bandwidth)
     nbytes = np.zeros(len(bandwidth))
-    times = Counter(id(own) for own in prepared.routed.values())
-    for number, own in {id(own): own for own in prepared.routed.values()}.items():
+    times: Counter[int] = Counter()
+    every: dict[int, RoutedCollective] = {}
+    for count, kind in zip(prepared.program.lists.times, prepared.routed, strict=True):
+        for own in kind:
+            if own is not None:
+                every[id(own)] = own
+                times[id(own)] += count
+    for number, own in every.items():
         carried = times[number] * own.traffic.bytes_by_route[own.routes.route]
         on_fabric = own.routes.link < len(nbytes)
         np.add.at(nbytes, own.routes.link[on_fabric], carried[on_fabric])
@@ -28,21 +35,23 @@ def busiest_link(prepared: Prepared) -> tuple[int, float] | None:
     return (link, float(nbytes[link])) if len(nbytes) and nbytes[link] > 0 else None
 
 
-def routes_over(prepared: Prepared, link: int) -> dict[str, Ints]:
-    """By playable its routes whose flows are those of the link, for the core to note."""
-    over: dict[str, list[Ints]] = {}
-    known: dict[tuple[str, int], None] = {}
-    for name, own in prepared.routed.items():
-        played = prepared.played_name(name)
-        if (played, id(own)) in known:
-            continue
-        known[played, id(own)] = None
-        routes = np.unique(own.routes.route[own.routes.link == link])
-        if len(routes):
+def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
+    """By kind and played member its routes whose flows are those of the link, for the core to note."""
+    over: dict[tuple[int, int], list[Ints]] = {}
+    for kind, members in enumerate(prepared.routed):
+        for member, own in enumerate(members):
+            if own is None:
+                continue
+            routes = np.unique(own.routes.route[own.routes.link == link])
+            if not len(routes):
+                continue
+            played = prepared.played_member(kind, member)
+            playable = prepared.kinds[kind].playables[played]
+            assert playable is not None
             wanted = np.isin(np.concatenate([part.route_of for part in own.traffic.parts]), routes)
-            rows = np.unique(prepared.played_rows(name)[wanted])
-            over.setdefault(played, []).append(prepared.playables[played].route_of[rows])
-    return {name: np.unique(np.concatenate(routes)) for name, routes in over.items()}
+            rows = np.unique(prepared.played_rows(kind, member)[wanted])
+            over.setdefault((kind, played), []).append(playable.route_of[rows])
+    return {played: np.unique(np.concatenate(routes)) for played, routes in over.items()}
 
 
 def link_use(prepared: Prepared, link: int, nbytes: float, flows: Floats) -> LinkUse:

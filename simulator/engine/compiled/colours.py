@@ -31,7 +31,14 @@ def summed(where: Ints, colours: Colours, size: int) -> Colours:
 def mixed(one: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
     """Mix two colours into one, by the finalizer of splitmix64 (Steele, Lea & Flood, OOPSLA 2014)."""
     state = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    state += np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+    state = state + (np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019))
+    # In place: there may be ten million.
+    shifted = state >> np.uint64(30)
+    state ^= shifted
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(state, np.uint64(27), out=shifted)
+    state ^= shifted
+    state *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(state, np.uint64(31), out=shifted)
+    state ^= shifted
+    return state

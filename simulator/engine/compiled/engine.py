@@ -5,13 +5,15 @@ Rule: the events engine's answer, to 1e-9; to the bit where no flows share links
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
+from simulator.basics.garbage import collected_later
 from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest_link import busiest_link, link_use, routes_over
 from simulator.engine.compiled.core import run
+from simulator.engine.compiled.playable import Playable
 from simulator.engine.compiled.prepared import REDUCED_FROM, Prepared, prepare
 from simulator.engine.compiled.stuck import deadlock
 from simulator.engine.compiled.timeline import TimelineWriter
@@ -31,6 +33,7 @@ _BYTES_A_TRANSFER: Final = 12
 _SECONDS_A_SHARED_FLOW: Final = 0.5e-6
 
 
+@collected_later()
 def execute(
     program: Program,
     cluster: Cluster,
@@ -61,11 +64,11 @@ def execute(
     _refuse_larger_than_memory(prepared)
     if not patient:
         _refuse_endless(prepared)
-    booked = sum(len(own.traffic) for own in prepared.routed.values()) <= _MAX_BOOKED_TRANSFERS
+    booked = prepared.transfers <= _MAX_BOOKED_TRANSFERS
     busiest = None if booked else busiest_link(prepared)
     stage("writing down")
     problem = prepared.problem(
-        logged=prepared.playables if booked else (),
+        logged=prepared.instances if booked else (),
         tapped=routes_over(prepared, busiest[0]) if busiest is not None else None,
     )
     times = run(problem)
@@ -79,7 +82,7 @@ def execute(
 
 def _refuse_larger_than_memory(prepared: Prepared) -> None:
     """Raise SimulationError where one collective alone would take more memory than there is."""
-    largest = max((own.rows.transfers for own in prepared.playables.values() if not own.in_order), default=0)
+    largest = max((own.rows.transfers for own, _ in _followed(prepared)), default=0)
     short = lacking(largest * _BYTES_A_TRANSFER)
     if short:
         raise SimulationError(
@@ -90,10 +93,18 @@ def _refuse_larger_than_memory(prepared: Prepared) -> None:
 
 def _refuse_endless(prepared: Prepared) -> None:
     """Raise SimulationError where following flows that share links would take more than an hour."""
-    transfers = sum(own.rows.transfers for own in prepared.playables.values() if not own.in_order)
+    transfers = sum(times * own.rows.transfers for own, times in _followed(prepared))
     hours = transfers * _SECONDS_A_SHARED_FLOW / 3600
     if hours > 1:
         raise SimulationError(
             f"engine: {transfers:.3g} transfers whose flows share links would have to be followed, about {hours:.2g} "
             "hours; write engine: compiled to let it, or collectives: closed_form"
         )
+
+
+def _followed(prepared: Prepared) -> Iterator[tuple[Playable, int]]:
+    """What may have to be followed by the clock, and how often it is played."""
+    for times, kind in zip(prepared.program.lists.times, prepared.kinds, strict=True):
+        for own in kind.playables:
+            if own is not None and not own.in_order:
+                yield own, times

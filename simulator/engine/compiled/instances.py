@@ -5,60 +5,79 @@ Rule: collectives that are alike in schedule, sizes, routes or ranks share these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import FIELDS, IN_ORDER, TOGETHER
-from simulator.engine.compiled.playable import Playable
+from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.compiled.shape import shape_columns
 from simulator.engine.routes import Routes
-from simulator.records.program import Collective
 
 
 def instances(
-    collectives: Mapping[str, Collective],
-    playables: Mapping[str, Playable],
-    group_of: Callable[[Collective], tuple[int, ...]],
-    logged: set[str],
-    tapped: Mapping[str, Ints],
+    kinds: Sequence[PlayedKind],
+    kind_of: Sequence[int],
+    logged: Collection[int],
+    tapped: Mapping[tuple[int, int], Ints],
     capacity: Floats,
 ) -> dict[str, Any]:
-    """Every collective, with what it shares with others: shape, sizes, routes, group."""
+    """Every collective, with what it shares with others: shape, sizes, routes, group.
+
+    Parameters
+    ----------
+    kinds : sequence of PlayedKind
+    kind_of : sequence of int
+        By family the number of its kind.
+    logged : collection of int
+        Numbers of instances whose transfers' times are kept.
+    tapped : mapping of (kind, member) to int array
+        Routes whose flows are noted.
+    capacity : float array
+        Of the fabric's links [B/s].
+    """
     shapes, sizes, routings, groups = Known(), Known(), Known(), Known()
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("shape", "sizes", "routing", "group", "flags", "noise_number", "lane", "log_begin")
+    by_kind: list[dict[str, npt.NDArray[Any]]] = []
+    for number, kind in enumerate(kinds):
+        rows = []
+        for place, (op, own, group) in enumerate(zip(kind.members, kind.playables, kind.groups, strict=True)):
+            row = {"shape": -1, "sizes": -1, "routing": -1, "flags": TOGETHER if op.together else 0, "lane": 0}
+            row |= {"group": groups.number(group, partial(_same, group)), "transfers": 0}
+            row |= {"played": op.duration is None}
+            if own is not None:
+                taps = tapped.get((number, place), _NO_TAPS)
+                row["shape"] = shapes.number((id(own.rows), id(own.route_of)), partial(_same, (own.rows, own.route_of)))
+                row["sizes"] = sizes.number(id(own.nbytes), partial(_same, (own.nbytes, own.steady)))
+                row["routing"] = routings.number((id(own.routes), taps.tobytes()), partial(_same, (own.routes, taps)))
+                row["flags"] |= IN_ORDER if own.in_order else 0
+                row |= {"lane": own.lane, "transfers": own.rows.transfers}
+            rows.append(row)
+        columns = {name: np.array([row[name] for row in rows], np.int64) for name in _INSTANCE_COLUMNS}
+        columns["startup"] = np.array([op.startup for op in kind.members])
+        columns["duration"] = np.array([op.duration or 0.0 for op in kind.members])
+        by_kind.append(columns)
+    names = (*_INSTANCE_COLUMNS, "startup", "duration")
+    values: dict[str, Any] = {
+        name: np.concatenate([np.zeros(0, np.int64), *(by_kind[kind][name] for kind in kind_of)]) for name in names
     }
-    kept = played = 0
-    for name, op in collectives.items():
-        own, group = playables.get(name), group_of(op)
-        row = {"shape": -1, "sizes": -1, "routing": -1, "flags": TOGETHER if op.together else 0, "noise_number": played}
-        row |= {"group": groups.number(group, partial(_same, group)), "lane": 0, "log_begin": -1}
-        played += op.duration is None
-        if own is not None:
-            taps = tapped.get(name, _NO_TAPS)
-            row["shape"] = shapes.number((id(own.rows), id(own.route_of)), partial(_same, (own.rows, own.route_of)))
-            row["sizes"] = sizes.number(id(own.nbytes), partial(_same, (own.nbytes, own.steady)))
-            row["routing"] = routings.number((id(own.routes), taps.tobytes()), partial(_same, (own.routes, taps)))
-            row["flags"] |= IN_ORDER if own.in_order else 0
-            row["lane"] = own.lane
-            if name in logged:
-                row["log_begin"] = kept
-                kept += own.rows.transfers
-        for column, value in row.items():
-            columns[column].append(value)
+    transfers, played = values.pop("transfers"), values.pop("played")
+    kept = np.zeros(len(transfers), np.bool_)
+    kept[list(logged)] = True
+    kept &= values["shape"] >= 0
+    before = begins(np.where(kept, transfers, 0))
     return (
-        columns
+        values
         | {
-            "logged": kept,
-            "instances": len(collectives),
-            "startup": [op.startup for op in collectives.values()],
-            "duration": [op.duration or 0.0 for op in collectives.values()],
+            "log_begin": np.where(kept, before[:-1], -1),
+            "logged": int(before[-1]),
+            "noise_number": np.cumsum(played) - played,
+            "instances": len(transfers),
             "group_begin": begins(map(len, groups.things)),
             "group_rank": [rank for ranks in groups.things for rank in ranks],
         }
@@ -68,6 +87,7 @@ def instances(
     )
 
 
+_INSTANCE_COLUMNS: Final = ("shape", "sizes", "routing", "group", "flags", "lane", "transfers", "played")
 _NO_TAPS: Final[Ints] = np.zeros(0, np.int64)
 
 

@@ -5,7 +5,7 @@ Rule: ranks that share a list share its arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import COLLECTIVE, KERNEL, MEMORY, ON_GPU, TAKES_SMS
+from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.records.program import Collective, Compute, Op
 
 _OP_COLUMNS: Final = (
@@ -29,31 +30,35 @@ class Lists:
     ----------
     ops : sequence of sequence of Op
         Lists of operations, each once.
-    groups : sequence of sequence of tuple of Collective
-        For each operation of each list the collective of every process group; empty for what is no collective.
+    family_at : sequence of sequence of int
+        For each operation of each list the number of its family; -1 for what is no collective.
+    kind_of : sequence of int
+        By family the number of its kind.
     list_of : int array, shape (ranks,)
-    members : callable (tuple of Collective) -> (int array, int array)
-        By rank, which of the groups' collectives it takes part in, and its place there.
-    group_of : callable (Collective) -> tuple of int
-        Ranks that take part in a collective.
     speeds : float array, shape (ranks,)
     """
 
     ops: Sequence[Sequence[Op]]
-    groups: Sequence[Sequence[Sequence[Collective]]]
+    family_at: Sequence[Sequence[int]]
+    kind_of: Sequence[int]
     list_of: Ints
-    members: Callable[[Sequence[Collective]], tuple[Ints, Ints]]
-    group_of: Callable[[Collective], tuple[int, ...]]
     speeds: Floats
 
 
-def operation_lists(lists: Lists, number: Mapping[str, int]) -> dict[str, Any]:
+def first_instances(lists: Lists, kinds: Sequence[PlayedKind]) -> Ints:
+    """By family the number of its first instance, and at last how many there are: a family's stand side by side."""
+    return begins(len(kinds[kind].members) for kind in lists.kind_of)
+
+
+def operation_lists(lists: Lists, kinds: Sequence[PlayedKind]) -> dict[str, Any]:
     """Lists of operations, and which rank takes part where in what."""
     columns, tables = Columns(), Known()
+    table_of = [_table(tables, kind) for kind in kinds]
+    first = first_instances(lists, kinds).tolist()
     streams: list[int] = []
     queues: list[int] = []
     columns.add(**dict.fromkeys(_OP_COLUMNS, ()), after_begin=0)
-    for ops, groups in zip(lists.ops, lists.groups, strict=True):
+    for ops, families in zip(lists.ops, lists.family_at, strict=True):
         place_of = {op.name: place for place, op in enumerate(ops)}
         if len(place_of) != len(ops):
             raise ValueError("a rank has two operations of one name")
@@ -62,15 +67,15 @@ def operation_lists(lists: Lists, number: Mapping[str, int]) -> dict[str, Any]:
             by_stream.setdefault(op.stream, []).append(place)
         numbers = {stream: at for at, stream in enumerate(by_stream)}
         kernels = [op if isinstance(op, Compute) else None for op in ops]
-        own = [_operation(op, of_groups) for op, of_groups in zip(ops, groups, strict=True)]
+        own = [_operation(op) for op in ops]
         columns.add(
             op_kind=[kind for kind, _ in own],
             op_flags=[flags for _, flags in own],
             op_stream=[numbers[op.stream] for op in ops],
             op_alone=[kernel.duration if kernel else 0.0 for kernel in kernels],
             op_contended=[_contended(kernel) if kernel else 0.0 for kernel in kernels],
-            op_instance=[number[of_groups[0].name] if of_groups else 0 for of_groups in groups],
-            op_member=[_table(tables, lists, of_groups) if of_groups else 0 for of_groups in groups],
+            op_instance=[first[family] if family >= 0 else 0 for family in families],
+            op_member=[table_of[lists.kind_of[family]] if family >= 0 else 0 for family in families],
             after=[place_of[name] for op in ops for name in op.after],
             after_begin=[len(op.after) for op in ops],
         )
@@ -90,17 +95,17 @@ def operation_lists(lists: Lists, number: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _table(tables: Known, lists: Lists, own: Sequence[Collective]) -> int:
-    """Row of the membership tables for the collectives of these groups."""
-    return tables.number(tuple(op.group for op in own), lambda: lists.members(own))
+def _table(tables: Known, kind: PlayedKind) -> int:
+    """Row of the membership tables for a kind's groups."""
+    return tables.number((kind.which.tobytes(), kind.place.tobytes()), lambda: (kind.which, kind.place))
 
 
-def _operation(op: Op, groups: Sequence[Collective]) -> tuple[int, int]:
+def _operation(op: Op) -> tuple[int, int]:
     """Kind and flags."""
     if isinstance(op, Compute):
         return KERNEL, ON_GPU if op.on_gpu else 0
-    if groups:
-        return COLLECTIVE, TAKES_SMS if groups[0].takes_sms else 0
+    if isinstance(op, Collective):
+        return COLLECTIVE, TAKES_SMS if op.takes_sms else 0
     return MEMORY, 0
 
 

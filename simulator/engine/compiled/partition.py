@@ -17,9 +17,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -42,15 +42,15 @@ class Placed:
 
     Attributes
     ----------
-    site : int
-        Equal for collectives of groups that carry out the same operation of one list.
+    kind : int
+        Equal for collectives of groups that carry out the same operation.
     op : Collective
     rows : Rows or None
         None where the duration is given; then there are no routes either.
     routed : RoutedCollective or None
     """
 
-    site: int
+    kind: int
     op: Collective
     rows: Rows | None
     routed: RoutedCollective | None
@@ -137,8 +137,8 @@ class _Graph:
     @classmethod
     def of(cls, collectives: Sequence[Placed], ranks: Ints, capacity: Floats) -> _Graph:
         pieces = _Pieces(len(ranks))
-        for placed in collectives:
-            pieces.add(placed)
+        for together in _alike(collectives):
+            pieces.add(together)
         row, member, crossing = (pieces.columns(name) for name in ("row", "member", "crossing"))
         of_row, src, dst, facts = row
         number, weight = np.arange(len(src)), bits(crossing[2].astype(np.float64))
@@ -224,51 +224,80 @@ class _Pieces:
             self._pieces[name] = [tuple(np.zeros(0, np.int64) for _ in range(width))]
         self._pieces["row"][0] = (*self._pieces["row"][0][:3], np.zeros(0, np.uint64))
 
-    def add(self, placed: Placed) -> None:
-        """Add a collective; one whose duration is given has no rows."""
-        op, number = placed.op, len(self.facts)
-        traffic = None if placed.routed is None else placed.routed.traffic
-        own = placed.site, id(traffic), op.startup, op.together, op.duration, len(op.group), len(op.auxiliaries)
-        self.facts.append(self._known.setdefault(own, len(self._known)))
+    def add(self, together: Sequence[Placed]) -> None:
+        """Add collectives that differ in their groups and routes alone; those whose duration is given have no rows."""
+        first, count, number = together[0], len(together), len(self.facts)
+        op, servers = first.op, len(first.op.auxiliaries)
+        traffic = None if first.routed is None else first.routed.traffic
+        own = first.kind, id(traffic), op.startup, op.together, op.duration, len(op.group), servers
+        self.facts += [self._known.setdefault(own, len(self._known))] * count
         participant, row = self.cuts["participant"][-1], self.cuts["row"][-1]
-        members = np.concatenate([np.array(op.group, np.int64), participant + np.arange(len(op.auxiliaries))])
-        self._pieces["member"].append((members, np.full(len(members), number)))
-        if placed.rows is not None and placed.routed is not None:
-            self._rows(placed.rows, placed.routed, members, row, number)
-            row += len(placed.rows)
-        self.cuts["participant"].append(participant + len(op.auxiliaries))
-        self.cuts["row"].append(row)
+        groups = np.array([placed.op.group for placed in together], np.int64)
+        behind = participant + np.arange(count * servers).reshape(count, servers)
+        members = np.concatenate([groups, behind], axis=1)
+        self._pieces["member"].append((members.ravel(), np.repeat(np.arange(number, number + count), members.shape[1])))
+        rows = 0
+        if first.rows is not None:
+            rows = len(first.rows)
+            self._rows(first.rows, [placed.routed for placed in together if placed.routed], members, row, number)
+        self.cuts["participant"] += (participant + servers * np.arange(1, count + 1)).tolist()
+        self.cuts["row"] += (row + rows * np.arange(1, count + 1)).tolist()
 
-    def _rows(self, rows: Rows, routed: RoutedCollective, members: Ints, base: int, number: int) -> None:
-        route = route_of_rows(rows, routed)
-        real = ~rows.is_gate
-        facts = mixed(rows.round_of, 8)
-        carried = np.concatenate([np.zeros(0), *(part.nbytes for part in routed.traffic.parts)])
-        for column in (carried, routed.routes.latency[route[real]], routed.routes.rate[route[real]]):
-            facts[real] = mixed(facts[real], bits(column))
-        facts[~real] = mixed(facts[~real], 9)
-        src, dst = (np.where(real, members[column], -1) for column in (rows.src, rows.dst))
-        self._pieces["row"].append((np.full(len(rows), number), src, dst, facts))
-        taken_route, link, weight = routed.routes.watched
-        which, place = rows_with_keys(taken_route, route[real])
-        self._pieces["crossing"].append((np.flatnonzero(real)[which] + base, link[place], weight[place]))
-        follows = [(np.flatnonzero(real), rows.next[real], 10 + rows.next_shift[real])]
+    def _rows(self, rows: Rows, routed: Sequence[RoutedCollective], members: Ints, base: int, number: int) -> None:
+        """Rows of collectives of one schedule, those of one behind those of the other."""
+        count, real = len(routed), ~rows.is_gate
+        each, at_real = np.arange(count), np.flatnonzero(real)
+        bases = base + each * len(rows)
+        traffic, routes = routed[0].traffic, route_of_rows(rows, routed[0])[real]
+        facts = np.tile(mixed(rows.round_of, 8), (count, 1))
+        carried = bits(np.concatenate([np.zeros(0), *(part.nbytes for part in traffic.parts)]))
+        latency = bits(np.array([own.routes.latency for own in routed])[:, routes])
+        rate = bits(np.array([own.routes.rate for own in routed])[:, routes])
+        for column in (carried, latency, rate):
+            facts[:, real] = mixed(facts[:, real], column)
+        facts[:, ~real] = mixed(facts[:, ~real], 9)
+        src, dst = (np.where(real, members[:, column], -1) for column in (rows.src, rows.dst))
+        numbers = np.repeat(number + each, len(rows))
+        self._pieces["row"].append((numbers, src.ravel(), dst.ravel(), facts.ravel()))
+        for own, first in zip(routed, bases.tolist(), strict=True):
+            if own.routes.can_contend:
+                taken_route, link, weight = own.routes.watched
+                which, place = rows_with_keys(taken_route, routes)
+                self._pieces["crossing"].append((at_real[which] + first, link[place], weight[place]))
+        follows = [(at_real, rows.next[real], 10 + rows.next_shift[real])]
         leaves = np.flatnonzero(rows.exit >= 0)
         follows.append((leaves, rows.exit[leaves], np.full(len(leaves), 12)))
         for before, after, label in follows:
             # Along a channel colours go both ways, so that classes of rows make chains as rows do.
-            self._pieces["follow"].append((before + base, after + base, label, label + 10))
+            self._repeat("follow", bases, before, after, label, label + 10)
         none = np.zeros
         awaited, waiter, shift = rows.inner
-        self._pieces["wait"].append((awaited + base, waiter + base, mixed(shift, 30), none(len(shift), np.int64)))
+        self._repeat("wait", bases, awaited, waiter, mixed(shift, 30), none(len(shift), np.int64))
         awaited, at, waiter, times = rows.outer
-        self._pieces["wait"].append(
-            (awaited + base, waiter + base, mixed(mixed(at, times), 31), none(len(at), np.int64))
-        )
+        self._repeat("wait", bases, awaited, waiter, mixed(mixed(at, times), 31), none(len(at), np.int64))
+
+    def _repeat(
+        self, name: str, bases: Ints, one: Ints, other: Ints, label: npt.NDArray[Any], back: npt.NDArray[Any]
+    ) -> None:
+        """Pairs of rows of one collective, for each of those that begin at these rows."""
+        count = len(bases)
+        columns = (bases[:, None] + one).ravel(), (bases[:, None] + other).ravel()
+        self._pieces[name].append((*columns, np.tile(label, count), np.tile(back, count)))
 
     def columns(self, name: str) -> tuple[npt.NDArray[Any], ...]:
         """A table's columns."""
         return tuple(np.concatenate(column) for column in zip(*self._pieces[name], strict=True))
+
+
+def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
+    """Neighbours that differ in their groups and routes alone."""
+
+    def facts(placed: Placed) -> tuple[object, ...]:
+        op, traffic = placed.op, None if placed.routed is None else id(placed.routed.traffic)
+        sizes = len(op.group), len(op.auxiliaries)
+        return placed.kind, id(placed.rows), traffic, op.startup, op.together, op.duration, *sizes
+
+    return (list(own) for _, own in groupby(collectives, facts))
 
 
 def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:

@@ -6,8 +6,8 @@ Rule: decides what is played in place of what; plays nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,10 +16,11 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.fields import Problem
-from simulator.engine.compiled.operation_lists import Lists
-from simulator.engine.compiled.playable import Playable, PlayableMaker
+from simulator.engine.compiled.operation_lists import Lists, first_instances
+from simulator.engine.compiled.playable import PlayableMaker
+from simulator.engine.compiled.played_kinds import PlayedKind, all_played
 from simulator.engine.compiled.problem import problem_of
-from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry, reduced_rows
+from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry
 from simulator.engine.jitter import Jitter
 from simulator.engine.progress import stage
 from simulator.records.program import Collective, Program
@@ -37,10 +38,8 @@ class Prepared:
     program : Program
     cluster : Cluster
     jitter : Jitter
-    collectives : mapping of str to Collective
-        All, in the program's order.
-    routed : mapping of str to RoutedCollective
-        Those whose transfers are played.
+    routed : sequence of tuple of RoutedCollective or None
+        By kind of family its members' routes; None where the duration is given.
     capacity : float array
         Of the fabric's links [B/s].
     maker : PlayableMaker
@@ -51,41 +50,54 @@ class Prepared:
     program: Program
     cluster: Cluster
     jitter: Jitter
-    collectives: Mapping[str, Collective]
-    routed: Mapping[str, RoutedCollective]
+    routed: Sequence[tuple[RoutedCollective | None, ...]]
     capacity: Floats
     maker: PlayableMaker
     quotient: Quotient | None
 
+    @cached_property
     def lists(self) -> Lists:
         """The ranks that are played, and their operations."""
-        own, ranks = self.program.lists(), len(self.program.ranks)
-        list_of = np.array(own.list_of, np.int64)
-        groups = [
-            [own.groups(number, place) if isinstance(op, Collective) else () for place, op in enumerate(ops)]
-            for number, ops in enumerate(own.lists)
-        ]
+        own, ranks = self.program.lists, len(self.program.ranks)
+        first = np.arange(ranks) if self.quotient is None else self.quotient.first_rank
         speeds = np.array(self.cluster.speeds[:ranks] or np.ones(ranks))
-        if self.quotient is None:
-            return Lists(own.lists, groups, list_of, partial(_members, ranks), lambda op: op.group, speeds)
-        first = self.quotient.first_rank
-        return Lists(own.lists, groups, list_of[first], self.quotient.members, self.quotient.group_of, speeds[first])
+        list_of = np.array(own.list_of, np.int64)[first]
+        return Lists(own.lists, own.family_at, own.kind_of, list_of, speeds[first])
 
     @cached_property
-    def playables(self) -> Mapping[str, Playable]:
-        """What is played, by name of the collective."""
-        if self.quotient is None:
-            return {name: self.maker.make(self.collectives[name], own) for name, own in self.routed.items()}
-        return {
-            name: self.quotient.reduced[self.quotient.number_of[name]].playable
-            for name in self.routed
-            if self.quotient.stand_in[name] == name
-        }
+    def kinds(self) -> Sequence[PlayedKind]:
+        """What is played, by kind of family."""
+        every = enumerate(zip(self.program.lists.kinds, self.routed, strict=True))
+        return [self._played(number, members, routed) for number, (members, routed) in every]
 
-    def problem(self, logged: Collection[str] = (), tapped: Mapping[str, Ints] | None = None) -> Problem:
-        """For the core; parameters are those of `problem_of`, by names of playables."""
-        return problem_of(
-            self.lists(), self.collectives, self.playables, self.capacity, self.jitter, logged=logged, tapped=tapped
+    def _played(
+        self, number: int, members: Sequence[Collective], routed: Sequence[RoutedCollective | None]
+    ) -> PlayedKind:
+        if self.quotient is not None:
+            return self.quotient.played(number, members)
+        playables = [None if own is None else self.maker.make(op, own) for op, own in zip(members, routed, strict=True)]
+        return all_played(members, playables, len(self.program.ranks))
+
+    def problem(self, logged: Collection[int] = (), tapped: Mapping[tuple[int, int], Ints] | None = None) -> Problem:
+        """For the core; parameters are those of `problem_of`."""
+        return problem_of(self.lists, self.kinds, self.capacity, self.jitter, logged=logged, tapped=tapped)
+
+    @cached_property
+    def first_instance(self) -> Ints:
+        """By family the number of its first instance, and at last how many there are."""
+        return first_instances(self.lists, self.kinds)
+
+    @property
+    def instances(self) -> range:
+        """Numbers of all collectives that are played."""
+        return range(int(self.first_instance[-1]))
+
+    @property
+    def transfers(self) -> int:
+        """Of the whole program."""
+        return sum(
+            times * sum(len(own.traffic) for own in routed if own is not None)
+            for times, routed in zip(self.program.lists.times, self.routed, strict=True)
         )
 
     @cached_property
@@ -93,41 +105,40 @@ class Prepared:
         """By rank the played rank that has its times."""
         return np.arange(len(self.program.ranks)) if self.quotient is None else self.quotient.partition.rank
 
-    def played_name(self, name: str) -> str:
-        """The playable that has a collective's times."""
-        return name if self.quotient is None else self.quotient.stand_in[name]
+    def played_member(self, kind: int, member: int) -> int:
+        """Which of a kind's played members has a member's times."""
+        return member if self.quotient is None else self.quotient.played_member(kind, member)
 
-    def played_rows(self, name: str) -> Ints:
+    def played_rows(self, kind: int, member: int) -> Ints:
         """By row of a collective's schedule, gates left out, the row of the playable that has its times."""
-        rows = self.maker.rows(self.routed[name])
+        routed = self.routed[kind][member]
+        assert routed is not None
+        rows = self.maker.rows(routed)
         if self.quotient is None:
             return np.flatnonzero(~rows.is_gate)
-        number = self.quotient.number_of[name]
-        reduced = self.quotient.reduced[int(self.quotient.representative[number])]
-        return reduced_rows(reduced.of_class, self.quotient.partition.row[number])[~rows.is_gate]
+        return self.quotient.played_rows(kind, member)[~rows.is_gate]
 
 
 def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: int = REDUCED_FROM) -> Prepared:
     """Route a program's collectives and, from so many transfers on, look for what is alike."""
     stage("finding routes")
     capacity = np.array(capacities(cluster))
-    collectives = program.collectives()
-    played = {name: op for name, op in collectives.items() if op.duration is None}
-    routed = dict(zip(played, route_collectives(cluster, list(played.values()), capacity.tolist()), strict=True))
-    maker, quotient = PlayableMaker(cluster.remember), None
-    transfers = sum(len(own.traffic) for own in routed.values())
+    routed = _routed(program, cluster, capacity)
+    prepared = Prepared(program, cluster, jitter, routed, capacity, PlayableMaker(cluster.remember), None)
     # Every rank draws noise of its own.
-    if transfers >= reduced_from and not jitter.compute and not jitter.latency:
+    if prepared.transfers >= reduced_from and not jitter.compute and not jitter.latency:
         stage("looking for what is alike")
         speeds = cluster.speeds[: len(program.ranks)]
-        quotient = reduce_by_symmetry(program, routed, maker.rows, speeds, capacity)
-    return Prepared(program, cluster, jitter, collectives, routed, capacity, maker, quotient)
+        quotient = reduce_by_symmetry(program, routed, prepared.maker.rows, speeds, capacity)
+        return replace(prepared, quotient=quotient)
+    return prepared
 
 
-def _members(ranks: int, own: Sequence[Collective]) -> tuple[Ints, Ints]:
-    """By rank which of the groups' collectives it takes part in, and its place there."""
-    which, place = np.zeros((2, ranks), np.int64)
-    for number, op in enumerate(own):
-        group = list(op.group)
-        which[group], place[group] = number, np.arange(len(group))
-    return which, place
+def _routed(program: Program, cluster: Cluster, capacity: Floats) -> list[tuple[RoutedCollective | None, ...]]:
+    """Routes by kind of family and member; None where the duration is given."""
+    lists = program.lists
+    each = [(op, times) for members, times in zip(lists.kinds, lists.times, strict=True) for op in members]
+    played = [(op, times) for op, times in each if op.duration is None]
+    ops, times = [op for op, _ in played], [count for _, count in played]
+    routed = iter(route_collectives(cluster, ops, capacity.tolist(), times=times))
+    return [tuple(next(routed) if op.duration is None else None for op in members) for members in lists.kinds]

@@ -5,7 +5,7 @@ Rule: only a change of form: what is played and in whose place has been decided 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,44 +14,40 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.fields import FIELDS, Problem, as_field
 from simulator.engine.compiled.instances import instances
 from simulator.engine.compiled.operation_lists import Lists, operation_lists
-from simulator.engine.compiled.playable import Playable
+from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import starts
 from simulator.engine.jitter import Jitter
 from simulator.engine.noise import factor_table
-from simulator.records.program import Collective
 
 
 def problem_of(
     lists: Lists,
-    collectives: Mapping[str, Collective],
-    playables: Mapping[str, Playable],
+    kinds: Sequence[PlayedKind],
     capacity: Floats,
     jitter: Jitter,
     *,
-    logged: Iterable[str] = (),
-    tapped: Mapping[str, Ints] | None = None,
+    logged: Collection[int] = (),
+    tapped: Mapping[tuple[int, int], Ints] | None = None,
 ) -> Problem:
     """Write down for the core what it plays.
 
     Parameters
     ----------
     lists : Lists
-    collectives : mapping of str to Collective
-        All of the program, by name, in its order.
-    playables : mapping of str to Playable
-        Those whose transfers are played.
+    kinds : sequence of PlayedKind
+        Of all families of the program.
     capacity : float array
         Of the fabric's links [B/s].
     jitter : Jitter
-    logged : iterable of str
-        Collectives whose transfers' times are kept.
-    tapped : mapping of str to int array
+    logged : collection of int
+        Instances whose transfers' times are kept, numbered as `first_instances` says.
+    tapped : mapping of (kind, member) to int array
         Routes of collectives whose flows are noted.
     """
     ranks = len(lists.list_of)
     values: dict[str, Any] = {"links": len(capacity), "capacity": capacity, "ranks": ranks}
-    values |= operation_lists(lists, {name: place for place, name in enumerate(collectives)})
-    values |= instances(collectives, playables, lists.group_of, set(logged), tapped or {}, capacity)
+    values |= operation_lists(lists, kinds)
+    values |= instances(kinds, lists.kind_of, logged, tapped or {}, capacity)
     lengths = np.diff(values["list_begin"])[lists.list_of]
     values |= {
         "list_of": lists.list_of,

@@ -6,7 +6,7 @@ classes of rows, and takes of the first link of each class what all flows of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.engine.collective_routing import RoutedCollective
+from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.partition import Partition, Placed, equitable_partition, route_of_rows, rows_with_keys
 from simulator.engine.compiled.playable import Playable, carried_by_row, may_be_in_order
+from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.routes import Routes
 from simulator.records.program import Collective, Program
@@ -44,21 +46,21 @@ class Quotient:
     ----------
     partition : Partition
     collectives : sequence of Placed
-        One of all that repeat from layer to layer.
-    number_of : mapping of str to int
-        By a collective's name its number among them.
-    sites : sequence of tuple of Collective
-        The collectives of each place of the lists, one a group.
+        The members of one family of each kind, kind behind kind.
+    first : int array, shape (kinds + 1,)
+        By kind the number of its first member, and at last how many there are.
     capacity : float array
         Of every link [B/s].
     """
 
     partition: Partition
     collectives: Sequence[Placed]
-    number_of: Mapping[str, int]
-    sites: Sequence[Sequence[Collective]]
+    first: Ints
     capacity: Floats
-    _groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _numbers: dict[int, Ints] = field(default_factory=dict)
+    _ranks: dict[int, Ints] = field(default_factory=dict)
+    _shapes: dict[tuple[int, int, bytes, bytes, bytes], tuple[Rows, Ints]] = field(default_factory=dict)
+    _carried: _Carried = field(default_factory=lambda: _Carried())
 
     @cached_property
     def first_rank(self) -> Ints:
@@ -70,40 +72,46 @@ class Quotient:
         """By collective the first of its class."""
         return np.unique(self.partition.collective, return_index=True)[1][self.partition.collective]
 
-    @cached_property
-    def stand_in(self) -> Mapping[str, str]:
-        """By a collective's name that of the one that is played in its place."""
-        stand_in: dict[str, str] = {}
-        for own in self.sites:
-            name_of = {self.number_of[op.name]: op.name for op in own}
-            stand_in |= {op.name: name_of[int(self.representative[self.number_of[op.name]])] for op in own}
-        return stand_in
-
-    def members(self, own: Sequence[Collective]) -> tuple[Ints, Ints]:
-        """For each class of ranks which of the groups' collectives it takes part in, and its place there."""
+    def played(self, kind: int, members: Sequence[Collective]) -> PlayedKind:
+        """One member for each class of a kind's collectives."""
+        numbers = self._played_numbers(kind)
+        first, chosen = int(self.first[kind]), numbers.tolist()
+        groups = [tuple(self.ranks_of(number).tolist()) for number in chosen]
+        playables = [self.reduced[number].playable if number in self.reduced else None for number in chosen]
         which, place = np.zeros((2, len(self.first_rank)), np.int64)
         group_of = np.full(len(self.partition.rank), -1)
-        for number, op in enumerate(own):
+        for number, op in enumerate(members):
             group_of[list(op.group)] = number
-        number_in_own = {self.number_of[op.name]: number for number, op in enumerate(own)}
-        for rank_class, rank in enumerate(self.first_rank.tolist()):
-            if group_of[rank] < 0:
-                continue
-            played = int(self.representative[self.number_of[own[group_of[rank]].name]])
-            which[rank_class] = number_in_own[played]
-            place[rank_class] = np.searchsorted(self.ranks_of(played), rank_class)
-        return which, place
+        member = group_of[self.first_rank]
+        there = np.flatnonzero(member >= 0)
+        own = self.representative[first + member[there]]
+        which[there] = np.searchsorted(numbers, own)
+        for rank_class, number in zip(there.tolist(), own.tolist(), strict=True):
+            place[rank_class] = np.searchsorted(self.ranks_of(number), rank_class)
+        return PlayedKind([members[number - first] for number in chosen], groups, playables, which, place)
 
-    def group_of(self, op: Collective) -> tuple[int, ...]:
-        """Classes of ranks that take part in a collective, by place; those of one that is not played do not matter."""
-        number = self.number_of[op.name]
-        if number not in self._groups:
-            self._groups[number] = tuple(self.ranks_of(number).tolist())
-        return self._groups[number]
+    def _played_numbers(self, kind: int) -> Ints:
+        """Numbers of the collectives that stand for a kind's, rising."""
+        if kind not in self._numbers:
+            self._numbers[kind] = np.unique(self.representative[self.first[kind] : self.first[kind + 1]])
+        return self._numbers[kind]
+
+    def played_member(self, kind: int, member: int) -> int:
+        """Which of a kind's played members stands for a member."""
+        own = self.representative[self.first[kind] + member]
+        return int(np.searchsorted(self._played_numbers(kind), own))
+
+    def played_rows(self, kind: int, member: int) -> Ints:
+        """By row of a collective the row that is played in its place."""
+        number = int(self.first[kind]) + member
+        reduced = self.reduced[int(self.representative[number])]
+        return reduced_rows(reduced.of_class, self.partition.row[number])
 
     def ranks_of(self, number: int) -> Ints:
         """Classes of the ranks that take part in a collective; rising."""
-        return np.unique(self.partition.rank[list(self.collectives[number].op.group)])
+        if number not in self._ranks:
+            self._ranks[number] = np.unique(self.partition.rank[list(self.collectives[number].op.group)])
+        return self._ranks[number]
 
     @cached_property
     def reduced(self) -> dict[int, Reduced]:
@@ -119,39 +127,23 @@ class Quotient:
         classes = self.partition.row[number]
         first = np.sort(np.unique(classes, return_index=True)[1])
         of_class = classes[first]
-        rows = self._rows(number, whole, first, reduced_rows(of_class, classes))
+        rows, route_of = self._shape(number, whole, first, reduced_rows(of_class, classes))
         real = ~rows.is_gate
-        nbytes = carried_by_row(whole, routed)[first]
-        route_of = np.zeros(len(rows), np.int64)
-        route_of[real] = np.arange(int(real.sum()))
+        nbytes = self._carried.of(whole, routed, first)
         routes = self._routes(routed, of_class[real], route_of_rows(whole, routed)[first[real]])
         alone = routed.wide_lane and not routed.contends and may_be_in_order(self.collectives[number].op)
         return Reduced(Playable(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
 
-    def _rows(self, number: int, rows: Rows, first: Ints, new: Ints) -> Rows:
-        """The first rows of all classes; `new` gives each row's number among them."""
-        participant = self._participants(number)
-        is_first = np.zeros(len(rows), np.bool_)
-        is_first[first] = True
-
-        def renamed(column: Ints) -> Ints:
-            return np.where(column[first] >= 0, new[column[first]], -1)
-
-        return Rows(
-            len(self.ranks_of(number)),
-            int(participant.max(initial=-1)) + 1,
-            rows.times,
-            rows.round_of[first],
-            rows.is_gate[first],
-            np.where(rows.is_gate[first], 0, participant[rows.src[first]]),
-            np.where(rows.is_gate[first], 0, participant[rows.dst[first]]),
-            renamed(rows.next),
-            rows.next_shift[first],
-            renamed(rows.exit),
-            rows.follows[first],
-            rows.moves,
-            *_first_pairs(rows, is_first, new),
-        )
+    def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
+        """The first rows of all classes, and each one's route; the same object for collectives of one shape."""
+        participant, ranks = self._participants(number), len(self.ranks_of(number))
+        key = id(whole), ranks, first.tobytes(), new.tobytes(), participant.tobytes()
+        if key not in self._shapes:
+            rows = _reduced(whole, ranks, participant, first, new)
+            route_of = np.zeros(len(rows), np.int64)
+            route_of[~rows.is_gate] = np.arange(int((~rows.is_gate).sum()))
+            self._shapes[key] = rows, route_of
+        return self._shapes[key]
 
     def _participants(self, number: int) -> Ints:
         """By participant of a collective the participant that stands for it."""
@@ -169,6 +161,44 @@ class Quotient:
         # The rate is each flow's of the class; as one they take `weight` times as much, so a link may bound it sooner.
         np.minimum.at(rate, own, self.capacity[link] / weight)
         return Routes(own, link, weight, routed.routes.latency[route], rate, np.ones(len(own), np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What chosen rows carry [B]: one array for collectives of one traffic."""
+
+    known: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
+
+    def of(self, rows: Rows, routed: RoutedCollective, chosen: Ints) -> Floats:
+        key = id(routed.traffic), chosen.tobytes()
+        if key not in self.known:
+            self.known[key] = carried_by_row(rows, routed)[chosen]
+        return self.known[key]
+
+
+def _reduced(rows: Rows, ranks: int, participant: Ints, first: Ints, new: Ints) -> Rows:
+    """The first rows of all classes among so many ranks; `new` gives each row's number among them."""
+    is_first = np.zeros(len(rows), np.bool_)
+    is_first[first] = True
+
+    def renamed(column: Ints) -> Ints:
+        return np.where(column[first] >= 0, new[column[first]], -1)
+
+    return Rows(
+        ranks,
+        int(participant.max(initial=-1)) + 1,
+        rows.times,
+        rows.round_of[first],
+        rows.is_gate[first],
+        np.where(rows.is_gate[first], 0, participant[rows.src[first]]),
+        np.where(rows.is_gate[first], 0, participant[rows.dst[first]]),
+        renamed(rows.next),
+        rows.next_shift[first],
+        renamed(rows.exit),
+        rows.follows[first],
+        rows.moves,
+        *_first_pairs(rows, is_first, new),
+    )
 
 
 def reduced_rows(of_class: Ints, classes: Ints) -> Ints:
@@ -190,54 +220,37 @@ def _first_pairs(
 
 def reduce_by_symmetry(
     program: Program,
-    routed: Mapping[str, RoutedCollective],
+    routed: Sequence[Sequence[RoutedCollective | None]],
     rows: Callable[[RoutedCollective], Rows],
     speeds: Sequence[float],
     capacity: Floats,
 ) -> Quotient | None:
     """Find what stands for what; None where ranks are not alike.
 
+    Ranks of one list have families of the same kinds at the same places, so one family of each kind tells them apart
+    as well as all do.
+
     Parameters
     ----------
     program : Program
-    routed : mapping of str to RoutedCollective
-        Collectives whose transfers are played, by name.
+    routed : sequence of sequence of RoutedCollective or None
+        By kind and member, as in Prepared.
     rows : callable (RoutedCollective) -> Rows
     speeds : sequence of float
         By rank, as in Cluster.
     capacity : float array
         Of every link [B/s].
     """
-    sites, lists = _sites(program)
-    placed: list[Placed] = []
-    number_of: dict[str, int] = {}
-    known: dict[object, int] = {}
-    for site, own in enumerate(sites):
-        key = tuple((id(routed.get(op.name)), op.group, op.duration, op.startup, op.together) for op in own)
-        first = known.setdefault(key, len(placed))
-        if first == len(placed):
-            for op in own:
-                lies = routed.get(op.name)
-                placed.append(Placed(site, op, None if lies is None else rows(lies), lies))
-        number_of |= {op.name: first + place for place, op in enumerate(own)}
+    kinds = program.lists.kinds
+    placed = [
+        Placed(kind, op, None if lies is None else rows(lies), lies)
+        for kind, (members, own) in enumerate(zip(kinds, routed, strict=True))
+        for op, lies in zip(members, own, strict=True)
+    ]
+    lists = np.array(program.lists.list_of)
     facts = np.stack([lists, np.array(speeds or np.ones(len(lists)))])
     partition = equitable_partition(placed, np.unique(facts, axis=1, return_inverse=True)[1].ravel(), capacity)
-    return None if partition is None else Quotient(partition, placed, number_of, sites, capacity)
-
-
-def _sites(program: Program) -> tuple[list[Sequence[Collective]], Ints]:
-    """The collectives of each place of each list, one a group, and by rank which list it plays.
-
-    What ranks of several lists carry out together is a site of the first of them.
-    """
-    lists = program.lists()
-    sites: dict[str, Sequence[Collective]] = {}
-    for number, ops in enumerate(lists.lists):
-        for place, op in enumerate(ops):
-            if isinstance(op, Collective):
-                own = lists.groups(number, place)
-                sites.setdefault(own[0].name, own)
-    return list(sites.values()), np.array(lists.list_of)
+    return None if partition is None else Quotient(partition, placed, begins(map(len, kinds)), capacity)
 
 
 __all__ = ["Quotient", "Reduced", "reduce_by_symmetry", "reduced_rows"]

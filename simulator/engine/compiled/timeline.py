@@ -13,13 +13,15 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.engine.collective_routing import RoutedCollective
+from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.fields import MEMORY, Problem
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
 from simulator.records.later import AllRanks, Later, LaterByRank
 from simulator.records.program import Collective, Compute
-from simulator.records.timeline import LinkUse, Span, Timeline, TransferLog
+from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 
 NAME: Final = "compiled"
 # Played ranks whose memory operations are compared at once: bounds the memory.
@@ -58,11 +60,12 @@ class TimelineWriter:
             limit=limit_memory,
             allocator=allocator,
         )
-        logs = Later([partial(self._log, name) for name in self.prepared.routed])
+        logs = Later(self._played_collectives.total, self._log)
         spans = AllRanks(LaterByRank({rank: partial(self._spans, rank) for rank in kept}))
-        routed = list(self.prepared.routed.items())
-        timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routed)
-        return replace(timeline, links=links)
+        sent = Later(self._played_collectives.total, self._sent)
+        routes = {id(own.routes): own.routes for kind in self.prepared.routed for own in kind if own is not None}
+        timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routes.values())
+        return replace(timeline, links=links, sent=sent, transfers=self.prepared.transfers)
 
     @cached_property
     def _counts(self) -> Ints:
@@ -100,7 +103,7 @@ class TimelineWriter:
 
     def _last_came(self, op: Collective, rank: int, place: int) -> float:
         """When the last of a collective's ranks had come to it."""
-        lists = self.prepared.program.lists()
+        lists = self.prepared.program.lists
         name = lists.lists[lists.list_of[rank]][place].name
         return max(
             float(self._times_of(self.times.start, other)[self._places[lists.list_of[other]][name]])
@@ -110,7 +113,7 @@ class TimelineWriter:
     @cached_property
     def _places(self) -> list[dict[str, int]]:
         """By list the place of each operation, by name."""
-        return [{op.name: place for place, op in enumerate(ops)} for ops in self.prepared.program.lists().lists]
+        return [{op.name: place for place, op in enumerate(ops)} for ops in self.prepared.program.lists.lists]
 
     def _memory_events(self, rank: int) -> MemoryEvents:
         places = self._on_hbm(int(self.problem.values["list_of"][self.prepared.played_rank[rank]]))
@@ -146,43 +149,92 @@ class TimelineWriter:
         begins = self.problem.values["list_begin"]
         return slice(int(begins[number]), int(begins[number + 1]))
 
-    def _log(self, name: str) -> TransferLog:
+    @cached_property
+    def _played_collectives(self) -> _Numbered:
+        """The collectives whose transfers are played."""
+        return _Numbered(
+            [[place for place, own in enumerate(kind) if own is not None] for kind in self.prepared.routed],
+            self.prepared.program.lists.kind_of,
+        )
+
+    def _collective(self, number: int) -> tuple[int, int, str, RoutedCollective]:
+        """Family, member, name and routes of a collective whose transfers are played."""
+        family, member = self._played_collectives.find(number)
+        lists = self.prepared.program.lists
+        own = self.prepared.routed[lists.kind_of[family]][member]
+        assert own is not None
+        return family, member, lists.families[family][member].name, own
+
+    def _sent(self, number: int) -> Sent:
+        *_, name, own = self._collective(number)
+        return Sent(name, len(own.traffic), own.traffic.total_bytes)
+
+    def _log(self, number: int) -> TransferLog:
         """The log of one collective; where it was not kept, the program is played once more to keep it."""
-        own, played = self.prepared.routed[name], self.prepared.played_name(name)
-        number = self._number_of[played]
+        family, member, name, own = self._collective(number)
+        kind = self.prepared.program.lists.kind_of[family]
+        played = self.prepared.played_member(kind, member)
+        instance = int(self.prepared.first_instance[family]) + played
         problem, times = self.problem, self.times
-        if problem.values["log_begin"][number] < 0:
-            problem, times = self._played_again if self._all_fit else self._played_for([played])
-        transfers = int(problem.values["log_begin"][number]) + self._numbers(name, played)
+        if problem.values["log_begin"][instance] < 0:
+            problem, times = self._played_again if self._all_fit else self._played_for([instance])
+        transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, played)
         columns = times.enter[transfers], times.through[transfers], own.route_of
         return TransferLog(name, own.transfers, own.nbytes, *columns, own.links, own.vertices)
 
     @cached_property
-    def _number_of(self) -> dict[str, int]:
-        """By name a collective's number in the problem."""
-        return {name: number for number, name in enumerate(self.prepared.collectives)}
-
-    @cached_property
     def _all_fit(self) -> bool:
         """Whether the transfers of all that is played can be kept at once."""
-        return sum(own.rows.transfers for own in self.prepared.playables.values()) <= _MOST_KEPT
+        return (
+            sum(
+                times * sum(own.rows.transfers for own in kind.playables if own is not None)
+                for times, kind in zip(self.prepared.program.lists.times, self.prepared.kinds, strict=True)
+            )
+            <= _MOST_KEPT
+        )
 
     @cached_property
     def _played_again(self) -> tuple[Problem, Times]:
-        return self._played_for(self.prepared.playables)
+        return self._played_for(self.prepared.instances)
 
-    def _played_for(self, logged: Collection[str]) -> tuple[Problem, Times]:
+    def _played_for(self, logged: Collection[int]) -> tuple[Problem, Times]:
         """The program once more, with the transfers of some collectives kept."""
         problem = self.prepared.problem(logged)
         return problem, run(problem)
 
-    def _numbers(self, name: str, played: str) -> Ints:
+    def _numbers(self, kind: int, member: int, played: int) -> Ints:
         """For each transfer of a collective the number of the one that has its times."""
-        rows, there = self.prepared.playables[played].rows, self.prepared.played_rows(name)
+        playable, routed = self.prepared.kinds[kind].playables[played], self.prepared.routed[kind][member]
+        assert playable is not None
+        assert routed is not None
+        rows, there = playable.rows, self.prepared.played_rows(kind, member)
         base, stride = rows.log_base[rows.round_of] + rows.place, rows.transfer_lengths[rows.round_of]
         numbers, first = [np.zeros(0, np.int64)], 0
-        for part in self.prepared.routed[name].traffic.parts:
+        for part in routed.traffic.parts:
             own = there[first : first + len(part.route_of)]
             first += len(part.route_of)
             numbers.append((base[own] + np.arange(part.repeat.times)[:, None] * stride[own]).ravel())
         return np.concatenate(numbers)
+
+
+class _Numbered:
+    """Numbers of some members of all families, family behind family.
+
+    Parameters
+    ----------
+    members : sequence of sequence of int
+        By kind.
+    kind_of : sequence of int
+        By family the number of its kind.
+    """
+
+    def __init__(self, members: Sequence[Sequence[int]], kind_of: Sequence[int]) -> None:
+        self._members = members
+        self._kind_of = kind_of
+        self._first = begins(len(members[kind]) for kind in kind_of)
+        self.total = int(self._first[-1])
+
+    def find(self, number: int) -> tuple[int, int]:
+        """Family and member with a number."""
+        family = int(np.searchsorted(self._first, number, "right")) - 1
+        return family, self._members[self._kind_of[family]][number - int(self._first[family])]

@@ -135,7 +135,7 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         time_s=time,
         algbw=algbw,
         busbw=algbw * busbw_factor(operation, world_size) if algbw is not None else None,
-        transfers=sum(sent.transfers for sent in timeline.sent),
+        transfers=timeline.transfers,
         wire_bytes=int(sum(sent.nbytes for sent in timeline.sent)),
         input_bytes_per_rank=sum(_share(op, ("all_gather", "gather")) for op in ops),
         result_bytes_per_rank=sum(_share(op, ("reduce_scatter", "scatter")) for op in ops),

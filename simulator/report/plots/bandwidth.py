@@ -157,8 +157,7 @@ def _rows(axes: Axes, shown: list[LinkUse], total: int) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
-    transfers = sum(sent.transfers for sent in close_up.timeline.sent)
-    return figure(close_up.timeline) if 0 < transfers <= _MOST_TRANSFERS else None
+    return figure(close_up.timeline) if 0 < close_up.timeline.transfers <= _MOST_TRANSFERS else None
 
 
 PLOT = CloseUpPlot("bandwidth_utilization", of=("collective", "training"), figure=_of_point)
