@@ -83,9 +83,11 @@ class Checks:
 
 def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequence[Array]) -> bool:
     match effect:
-        case Exchange.FLAG | Exchange.SUM_NORM:
-            # One number each, whose faults other checks see in what follows from it.
+        case Exchange.FLAG | Exchange.SUM_NORM | Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
+            # A few numbers, whose faults other checks see in what follows from them.
             return True
+        case Exchange.WITHIN | Exchange.SEND:
+            raise ValueError(f"got a {effect.value}; a pass takes what it gives")
         case Exchange.REDUCE_SCATTER:
             return is_sum(sent, np.concatenate(given))
         case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
@@ -124,6 +126,14 @@ def is_sum(sent: Sequence[Array], given: Array) -> bool:
 
 def agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
     """Whether ranks that should hold the same parameters do, bit for bit."""
+    groups: dict[int, list[Rank]] = {}
+    for rank in ranks:
+        groups.setdefault(setting.places[rank.number].holders, []).append(rank)
+    return all(_agree(setting, own) for own in groups.values())
+
+
+def _agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
+    """The same for ranks that hold the same part of the model."""
     if setting.plan.strategy.shards_parameters:
         pairs = [(ranks[n % setting.cut].parts, rank.parts) for n, rank in enumerate(ranks)]
         return all(_same(one[units], other[units]) for one, other in pairs for units in one)

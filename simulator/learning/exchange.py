@@ -24,14 +24,31 @@ from simulator.records.program import Act, Collective, Exchange
 Key = TypeVar("Key", bound=Hashable)
 
 
-def moved(setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tamper) -> list[Array]:
+def moved(
+    setting: Setting, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
+) -> list[Array]:
     """Carry arrays by the transfers that were played; what each rank of the group has then."""
     kind = find(op.dtype)
     buffers = [array.astype(kind.numpy) for array in sent]
     log = setting.logs[op.name]
     order = ended_order(log.transfers, log.end)
-    carry(op.schedule, log.transfers, order, Payload(buffers, kind, "sum", kind.numpy, tamper))
+    carry(op.schedule, log.transfers, order, Payload(buffers, kind, reduction, kind.numpy, tamper))
     return [result(op.schedule, buffer, place, op.elements) for place, buffer in enumerate(buffers)]
+
+
+def laid(op: Collective, place: int, array: Array) -> Array:
+    """What a rank brings to an exchange within a pass, where it lies in the whole array."""
+    if op.schedule.operation != "all_gather":
+        return np.pad(array, (0, op.elements - len(array)))
+    buffer = np.zeros(op.elements, array.dtype)
+    buffer[place * len(array) : (place + 1) * len(array)] = array
+    return buffer
+
+
+def size_after(op: Collective, brought: int) -> int:
+    """Elements that a rank has after an exchange to which it brought so many."""
+    ranks = len(op.group)
+    return {"all_gather": brought * ranks, "reduce_scatter": brought // ranks}.get(op.schedule.operation, brought)
 
 
 def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
@@ -55,6 +72,11 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
             return np.array([rank.squares] + [0.0] * (op.elements - 1))
         case Exchange.GATHER_NORMS:
             return _in_place(rank, op, np.array([rank.squares, rank.rest]))
+        case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
+            own = _chosen(setting, rank, act)
+            return np.pad(own, (0, op.elements - len(own)))
+        case Exchange.WITHIN | Exchange.SEND:
+            raise ValueError(f"{op.name}: a pass brings it, not the rank")
         case Exchange.PULL:
             raise ValueError(f"{op.name}: a worker brings nothing to a pull; its servers do")
         case _:
@@ -66,7 +88,7 @@ def _own_part(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) 
     if len(op.group) == setting.cut:
         return rank.parts[act.units]
     # A smaller mesh, over which what was gathered for the forward pass has been spread meanwhile.
-    whole = flat(setting.gpt, rank.working, act.units, op.elements)
+    whole = flat(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
     part: Array = np.split(whole, len(op.group))[op.group.index(rank.number)]
     return part
 
@@ -98,7 +120,7 @@ def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, eleme
             own = rank.gradients.pop((unit, number))
             into = summed.setdefault(unit, {})
             summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
-    return flat(setting.gpt, summed, units, elements)
+    return flat(setting.places[rank.number].gpt, summed, units, elements)
 
 
 def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
@@ -120,11 +142,63 @@ def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> 
         case Exchange.SUM_NORM:
             rank.squares = float(array[0])
         case Exchange.GATHER_NORMS:
-            rank.squares = fsum(array)
+            rank.squares, rank.rest = fsum(array), 0.0
+        case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
+            _put_back(setting, rank, act, array)
+        case Exchange.WITHIN | Exchange.SEND:
+            raise ValueError(f"{act.what}: a pass takes it, not the rank")
         case Exchange.PUSH:
             raise ValueError("a push gives workers nothing; they pull")
         case _:
             assert_never(act.effect)
+
+
+def _chosen(setting: Setting, rank: Rank, act: Act[Exchange]) -> Array:
+    """Elements of gradients of which this rank has a part, in the order in which they are kept."""
+    pieces = [part[mask] for part, mask in _masked(setting, rank, act)]
+    return np.concatenate([np.zeros(0), *pieces]).astype(pieces[0].dtype)
+
+
+def _put_back(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
+    at = 0
+    for part, mask in _masked(setting, rank, act):
+        count = int(mask.sum())
+        part[mask] = array[at : at + count].astype(part.dtype)
+        at += count
+
+
+def _masked(setting: Setting, rank: Rank, act: Act[Exchange]) -> list[tuple[Array, Array]]:
+    collect(setting, rank)
+    for units, part in rank.summed.items():
+        rank.summed[units] = part.copy()
+    if act.effect is Exchange.SUM_PARTIAL:
+        return [(part, own_slice(setting, rank, units, partial=True)) for units, part in rank.summed.items()]
+    gpt = setting.places[rank.number].gpt
+    masks = []
+    for units, part in rank.summed.items():
+        shared = [
+            np.full(int(np.prod(shape)), name == "tok.weight")
+            for unit in units
+            for name, shape in gpt.shapes(unit).items()
+        ]
+        masks.append((part, np.resize(np.concatenate(shared), len(part))))
+    return masks
+
+
+def own_slice(setting: Setting, rank: Rank, units: Units, *, partial: bool = False) -> Array:
+    """Of this rank's part of some units' gradients which elements it counts, or of which it has a part."""
+    place = setting.places[rank.number]
+    counted = place.counted(units, partial=partial)
+    length = len(rank.parts[units])
+    whole = np.pad(counted, (0, length * setting.cut - len(counted)))
+    return whole[place.data % setting.cut * length :][:length]
+
+
+def collect(setting: Setting, rank: Rank) -> None:
+    """Where nobody sends anything, a rank's own gradients are everybody's."""
+    if not rank.summed and setting.data_parallel == 1:
+        for units in setting.places[rank.number].travelling:
+            rank.summed[units] = packed(setting, rank, units, setting.plan.step.accumulation - 1)
 
 
 def _scattered(setting: Setting, act: Act[Exchange]) -> tuple[Units, int]:
@@ -139,13 +213,13 @@ def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
 def spread(setting: Setting, rank: Rank, units: Sequence[str], array: Array) -> None:
     """Cut a flat array into the working parameters of some units."""
     stored = setting.gpt.arithmetic.stored
-    for unit, own in unpacked(setting.gpt, array, units).items():
+    for unit, own in unpacked(setting.places[rank.number].gpt, array, units).items():
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
 
 def _spread_all(setting: Setting, rank: Rank, array: Array) -> None:
     """What all ranks sent, their parts of everything one behind the other."""
-    of_rank = np.split(array, setting.world_size)
+    of_rank = np.split(array, setting.data_parallel)
     at = 0
     for units, part in rank.parts.items():
         whole = np.concatenate([own[at : at + len(part)] for own in of_rank])

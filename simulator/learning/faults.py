@@ -15,7 +15,8 @@ from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, one_of
-from simulator.learning.setting import SENDS_GRADIENTS, Setting
+from simulator.learning.place import SENDS_GRADIENTS
+from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Spoil
 from simulator.records.program import Collective, Computation, Compute, Exchange, Op, Program
 from simulator.step.spec import InjectedFault

@@ -6,20 +6,17 @@ Rule: a record and what follows from it; what changes is in state.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import chain
 
-from simulator.learning.state import Units
+from simulator.learning.place import Place, places
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule
-from simulator.records.program import Computation, Compute, Exchange
+from simulator.records.program import Computation, Compute
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.step.checkpointing import policy_of
 from simulator.step.plan import StepPlan
 from simulator.step.strategies.strategy import Updater
-
-# What gathers or sums all ranks' gradients of a micro-batch; over copies of the states they are summed once more.
-SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +26,7 @@ class Setting:
     Attributes
     ----------
     gpt : Gpt
+        The whole model.
     plan : StepPlan
         With every collective played: `collectives: played`.
     timeline : Timeline
@@ -40,6 +38,8 @@ class Setting:
     logs : dict of collective's name to TransferLog
     recomputed, segments : frozenset of str
         Units that are run again, and those of them that are the first of what is run again at once.
+    places : tuple of Place
+        By rank.
     """
 
     gpt: Gpt
@@ -50,13 +50,16 @@ class Setting:
     logs: dict[str, TransferLog] = field(init=False)
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
+    places: tuple[Place, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logs", {log.collective: log for log in self.timeline.logs})
-        acts = [op.act for op in self.plan.program.ranks[0] if isinstance(op, Compute)]
+        ops = chain.from_iterable(self.plan.program.lists.lists)
+        acts = [op.act for op in ops if isinstance(op, Compute)]
         recomputed = [act.units for act in acts if act is not None and act.effect is Computation.RECOMPUTE]
         object.__setattr__(self, "recomputed", frozenset(unit for units in recomputed for unit in units))
         object.__setattr__(self, "segments", frozenset(units[0] for units in recomputed))
+        object.__setattr__(self, "places", places(self.gpt, self.plan))
 
     @property
     def world_size(self) -> int:
@@ -64,21 +67,32 @@ class Setting:
         return len(self.plan.program.ranks)
 
     @property
+    def data_parallel(self) -> int:
+        """Ranks that hold the same part of the model."""
+        asked = self.plan.step.parallelism
+        return self.world_size // (asked.tp * asked.pp)
+
+    @property
+    def replicas(self) -> int:
+        """Among how many groups of ranks a step's sequences are spread."""
+        return self.data_parallel // self.plan.step.parallelism.cp
+
+    @property
     def cut(self) -> int:
         """Among how many ranks one copy of the states is cut up."""
         if self.plan.strategy.updater is Updater.EVERY_RANK:
             return 1
-        return self.plan.step.sharding.shard_size or self.world_size
+        return self.plan.step.sharding.shard_size or self.data_parallel
 
     @property
     def copies(self) -> int:
         """Of the states."""
-        return self.world_size // self.cut
+        return self.data_parallel // self.cut
 
     @property
     def shares(self) -> int:
         """Of how many ranks' gradients a step takes the mean: of all, or of one where each is applied alone."""
-        return 1 if self.plan.step.sharding.asynchronous else self.world_size
+        return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
 
     def kept_in(self, micro: int) -> int:
         """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""
@@ -98,16 +112,3 @@ class Setting:
     def policy(self, unit: str) -> str:
         """Of activation checkpointing of a layer."""
         return policy_of(self.plan.step.checkpointing, self.gpt.units.index(unit) - 1)
-
-
-def travelling_together(plan: StepPlan) -> list[Units]:
-    """Units whose gradients are summed together, in the order of the last micro-batch; one by one on a single rank."""
-    acts = [op.act for op in plan.program.collectives().values() if op.act is not None]
-    last = plan.step.accumulation - 1
-    sent = list(dict.fromkeys(act.units for act in acts if act.effect in SENDS_GRADIENTS and act.micro == last))
-    if sent:
-        return sent
-    # Where nobody cuts anything up, copies alone are summed, or nothing is.
-    alone = [act.units for act in acts if act.effect is Exchange.SUM_COPIES and act.micro == last]
-    units = ["embedding", *(f"layer {i}" for i in range(plan.step.model.num_layers)), "head"]
-    return list(dict.fromkeys(alone)) or [(unit,) for unit in units]

@@ -11,11 +11,13 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
+from simulator.learning.place import Place
 from simulator.learning.serving import Serving
-from simulator.learning.setting import Setting, travelling_together
+from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank
 from simulator.learning.training import Training
 from simulator.numerics.flat import flat
+from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import fresh
 from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
@@ -43,34 +45,43 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     _refuse_uncarried(setting)
     stored, wide = setting.gpt.arithmetic.stored, _wide(plan)
     ranks = []
-    for number in range(setting.world_size):
+    for number, place in enumerate(setting.places):
+        own_part = _of_rank(setting, initial, place)
         # Rounded from the copy that is updated, as after each step, so that whoever gathers them has the same.
         working = {
-            u: {name: value.astype(wide).astype(stored) for name, value in own.items()} for u, own in initial.items()
+            u: {name: value.astype(wide).astype(stored) for name, value in own.items()} for u, own in own_part.items()
         }
         # Where parameters are sharded they are gathered before anybody computes.
         gathers = plan.strategy.gathering is Gathering.BEFORE_USE and setting.cut > 1
         ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else working))
     if plan.strategy.updater is Updater.SERVERS and setting.world_size > 1:
         return Training(setting, ranks, _servers(setting, initial))
-    for rank in ranks:
-        for units in travelling_together(plan):
-            part = _padded(setting, initial, units, setting.cut)
-            rank.parts[units] = np.split(part, setting.cut)[rank.number % setting.cut].copy()
+    for rank, place in zip(ranks, setting.places, strict=True):
+        own_part = _of_rank(setting, initial, place)
+        for units in place.travelling:
+            part = _padded(setting, place.gpt, own_part, units, setting.cut)
+            rank.parts[units] = np.split(part, setting.cut)[place.data % setting.cut].copy()
     return Training(setting, ranks)
 
 
 def _servers(setting: Setting, initial: Mapping[str, Parameters]) -> Serving:
     servers = {}
-    for units in travelling_together(setting.plan):
-        parameters = _padded(setting, initial, units, setting.plan.step.sharding.servers)
+    for units in setting.places[0].travelling:
+        parameters = _padded(setting, setting.gpt, initial, units, setting.plan.step.sharding.servers)
         servers[units] = Server(parameters, fresh(setting.rule, parameters))
     return Serving(servers)
 
 
-def _padded(setting: Setting, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int) -> Array:
+def _of_rank(setting: Setting, initial: Mapping[str, Parameters], place: Place) -> dict[str, Parameters]:
+    """A rank's part of the model, by unit."""
+    by_name = {name: value for own in initial.values() for name, value in own.items()}
+    gpt = place.gpt
+    return {u: {name: gpt.share.part(name, by_name[name]) for name in gpt.shapes(u)} for u in place.units}
+
+
+def _padded(setting: Setting, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int) -> Array:
     """Parameters as wide as they are updated, so many that they can be cut into equal parts."""
-    packed = flat(setting.gpt, initial, units).astype(_wide(setting.plan))
+    packed = flat(gpt, initial, units).astype(_wide(setting.plan))
     return np.pad(packed, (0, -len(packed) % parts))
 
 

@@ -78,8 +78,10 @@ class Rank:
     tied : dict of (micro-batch, name) to array
         Gradients of parameters of another unit, on their way to it.
     caches : dict of (unit, micro-batch) to what is kept for its backward pass
-    flowing : dict of micro-batch to array
-        Activations on the way up, their gradient on the way down.
+    rising, falling : dict of (unit, micro-batch) to array
+        Inputs of units on the way up, gradients of their outputs on the way down.
+    left : dict of (unit, micro-batch) to arrays by name
+        What the first half of a backward pass leaves for the second.
     squares : float
         Of the gradient; its part's at first, then everybody's.
     rest : float
@@ -97,7 +99,9 @@ class Rank:
     gradients: dict[tuple[str, int], Parameters] = field(default_factory=dict)
     tied: dict[tuple[int, str], Array] = field(default_factory=dict)
     caches: dict[tuple[str, int], Any] = field(default_factory=dict)
-    flowing: dict[int, Array] = field(default_factory=dict)
+    rising: dict[tuple[str, int], Array] = field(default_factory=dict)
+    falling: dict[tuple[str, int], Array] = field(default_factory=dict)
+    left: dict[tuple[str, int], dict[str, Array]] = field(default_factory=dict)
     squares: float = 0.0
     rest: float = 0.0
     overflowed: bool = False

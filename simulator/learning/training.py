@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import numpy as np
 
 from simulator.basics.arrays import Array
+from simulator.basics.dtypes import find
 from simulator.engine.payload import Tamper
+from simulator.errors import SimulationError
 from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
+from simulator.learning.passes import PassUnderWay
 from simulator.learning.serving import Serving, delivered
 from simulator.learning.setting import Setting
-from simulator.learning.state import Parameters, Rank, Spoil, StepResult
+from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
+from simulator.numerics.exchange import Pass, Wanted
 from simulator.numerics.flat import unpacked
 from simulator.records.program import Act, Collective, Computation, Compute, Exchange
 
@@ -49,6 +53,8 @@ class Training:
     checks: Checks = field(default_factory=Checks)
     _events: list[OperationEvent] = field(default_factory=list)
     _losses: list[tuple[float, int, int, float]] = field(default_factory=list)
+    _rows: list[list[Array]] = field(default_factory=list)
+    _under_way: dict[tuple[int, Computation, Units, int], PassUnderWay] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._events = list(operation_events(self.setting))
@@ -76,19 +82,19 @@ class Training:
         Where nobody waits, a step is what as many passes as there are workers have learned, in the order of the clock;
         so there are fewer of them where a worker has stopped. Parameters are `step`'s, with the tokens of each step.
         """
-        batches = [self._batches(tokens, number) for number in range(len(self.ranks))]
+        self._rows = [self._batches(tokens, place.replica) for place in self.setting.places]
         for rank in self.ranks:
             rank.gradients, rank.summed, rank.scattered = {}, {}, {}
             rank.overflowed = False
-        self._losses = []
+        self._losses, self._under_way = [], {}
         if self.serving is not None:
             self.serving.squares, self.serving.staleness = [], []
         given: dict[str, list[Array]] = {}
         # An overflow shows as a norm or a loss that is no finite number, and is no warning.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for event in self._events:
-                self._follow(event, batches[event.rank], spoil, given, tamper.get(event.op.name, {}))
-        count = len(self._losses) // (len(self.ranks) * self.setting.plan.step.accumulation)
+                self._follow(event, spoil, given, tamper.get(event.op.name, {}))
+        count = len(self._losses) // (self.setting.data_parallel * self.setting.plan.step.accumulation)
         step_results = [self._result(number, count) for number in range(count)]
         for rank in self.ranks:
             rank.scale = rank.scale.after(overflow=rank.overflowed)
@@ -100,7 +106,6 @@ class Training:
     def _follow(
         self,
         event: OperationEvent,
-        batches: Sequence[Array],
         spoil: Spoil | None,
         given: dict[str, list[Array]],
         tamper: Tamper,
@@ -108,20 +113,24 @@ class Training:
         rank = self.ranks[event.rank]
         match event.op:
             case Compute(act=Act() as act):
-                self._computed(rank, act, event.time, batches, spoil)
+                self._computed(rank, act, event.time, spoil)
             case Collective(act=Act(effect=Exchange.PUSH) as act) as op if self.serving is not None:
                 self._pushed(self.serving, rank, op, act, tamper)
             case Collective(act=Act(effect=Exchange.PULL) as act) as op if self.serving is not None:
                 self._pulled(self.serving, rank, op, act, event, given, tamper)
+            case Collective(act=Act(effect=Exchange.SEND) as act) as op:
+                self._sent(rank, op, act)
+            case Collective(act=Act(effect=Exchange.WITHIN) as act) as op:
+                self._exchanged(rank, op, act, given, tamper)
             case Collective(act=Act() as act) as op:
                 if op.name not in given:
                     given[op.name] = self._moved(op, act, tamper)
                 exchange.received(self.setting, rank, act, given[op.name][op.group.index(rank.number)])
 
     def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
-        """A rank's micro-batches of all steps."""
+        """Micro-batches of all steps of one of the replicas among which sequences are spread."""
         micro = self.setting.plan.step.accumulation
-        own = (np.split(step, len(self.ranks))[number] for step in tokens)
+        own = (np.split(step, self.setting.replicas)[number] for step in tokens)
         return [part for rows in own for part in np.split(rows, micro)]
 
     def _moved(self, op: Collective, act: Act[Exchange], tamper: Tamper) -> list[Array]:
@@ -130,19 +139,83 @@ class Training:
         self.checks.moved(self.done, act, sent, given)
         return given
 
-    def _computed(
-        self, rank: Rank, act: Act[Computation], time: float, batches: Sequence[Array], spoil: Spoil | None
+    def _pass(self, rank: Rank, act: Act[Computation]) -> PassUnderWay:
+        """A rank's pass that has begun, or begins now."""
+        key = rank.number, act.effect, act.units, act.micro
+        if key not in self._under_way:
+            setting, begun = self.setting, self.done
+            match act.effect:
+                case Computation.FORWARD:
+                    run: Pass[Any] = passes.forward(setting, rank, act, self._rows[rank.number][act.micro], begun)
+                case Computation.RECOMPUTE:
+                    run = passes.recompute(setting, rank, act, begun)
+                case _:
+                    run = passes.backward(setting, rank, act, begun)
+            self._under_way[key] = PassUnderWay(run)
+        return self._under_way[key]
+
+    def _brought(self, number: int, op: Collective, act: Act[Exchange]) -> Wanted:
+        """What a rank brings to an exchange within a pass."""
+        assert act.within is not None
+        under_way = self._pass(self.ranks[number], Act(act.within, act.units, act.micro))
+        under_way.advance()
+        if act.what not in under_way.brought:
+            raise SimulationError(f"rank {number} was played to exchange {op.name!r}, which its numbers do not ask for")
+        return under_way.brought[act.what]
+
+    def _exchanged(
+        self, rank: Rank, op: Collective, act: Act[Exchange], given: dict[str, list[Array]], tamper: Tamper
     ) -> None:
+        """Take what an exchange within a pass gave."""
+        assert act.within is not None
+        place = op.group.index(rank.number)
+        if op.schedule.operation == "ring_shift":
+            # A rank goes on as soon as the one before it has sent, whoever else is still on the way.
+            behind = op.group[place - 1]
+            array = self._brought(behind, op, act).array.astype(find(op.dtype).numpy)
+            self._brought(rank.number, op, act)
+        else:
+            if op.name not in given:
+                brought = [self._brought(number, op, act) for number in op.group]
+                sent = [exchange.laid(op, place, one.array) for place, one in enumerate(brought)]
+                given[op.name] = exchange.moved(self.setting, op, sent, tamper, brought[0].reduction)
+            array = given[op.name][place]
+        under_way = self._pass(rank, Act(act.within, act.units, act.micro))
+        size = exchange.size_after(op, under_way.brought[act.what].array.size)
+        under_way.take(act.what, array.ravel()[:size])
+
+    def _sent(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
+        """Take what another stage has sent."""
+        source, target = op.group
+        if rank.number != target:
+            return
+        (unit,), forward = act.units, act.what == "activations"
+        taken = self.ranks[source].rising if forward else self.ranks[source].falling
+        array = taken.pop((unit, act.micro))
+        own = rank.rising if forward else rank.falling
+        own[unit, act.micro] = array.astype(find(op.dtype).numpy).astype(array.dtype)
+
+    def _passed(self, rank: Rank, act: Act[Computation]) -> Any:
+        """End a pass whose last kernels have ended; what it returned."""
+        under_way = self._pass(rank, act)
+        under_way.advance()
+        # A layer that is run again stops when all is made that the backward pass needs.
+        if not under_way.ended and act.effect is not Computation.RECOMPUTE:
+            *_, waiting = under_way.brought
+            raise SimulationError(f"rank {rank.number}: {act.effect.value} of {act.units[0]} ended without {waiting!r}")
+        return under_way.result
+
+    def _computed(self, rank: Rank, act: Act[Computation], time: float, spoil: Spoil | None) -> None:
         setting = self.setting
         match act.effect:
             case Computation.FORWARD:
-                loss = passes.forward(setting, rank, act, batches[act.micro], self.done)
-                if loss is not None:
+                loss = self._passed(rank, act)
+                if loss is not None and setting.places[rank.number].tells_the_loss:
                     self._losses.append((time, rank.number, act.micro, loss))
-            case Computation.RECOMPUTE:
-                passes.recompute(setting, rank, act, self.done)
-            case Computation.BACKWARD:
-                passes.backward(setting, rank, act, self.done)
+            case Computation.RECOMPUTE | Computation.INPUT_GRADIENT:
+                self._passed(rank, act)
+            case Computation.BACKWARD | Computation.WEIGHT_GRADIENT:
+                self._passed(rank, act)
                 if spoil is not None:
                     step = self.done + act.micro // setting.plan.step.accumulation
                     spoil(rank.number, act.units[0], rank.gradients[act.units[0], setting.kept_in(act.micro)], step)
@@ -219,14 +292,36 @@ class Training:
 
     def parameters(self) -> Parameters:
         """As they are updated, whole, by name in the order of the forward pass: put together from all ranks."""
-        by_name: Parameters = {}
-        servers = self.serving.servers if self.serving is not None else {}
-        for units in servers or self.ranks[0].parts:
-            parts = [rank.parts[units] for rank in self.ranks[: self.setting.cut]] if not servers else []
-            whole = np.concatenate([servers[units].parameters] if servers else parts)
-            for own in unpacked(self.setting.gpt, whole, units).values():
-                by_name |= own
-        return {name: by_name[name] for unit in self.setting.gpt.units for name in self.setting.gpt.shapes(unit)}
+        setting, by_name = self.setting, Parameters()
+        if self.serving is not None:
+            for units, server in self.serving.servers.items():
+                for own in unpacked(setting.gpt, server.parameters, units).values():
+                    by_name |= own
+        else:
+            parts: dict[str, dict[int, Array]] = {}
+            for group in self._holders():
+                gpt = setting.places[group[0].number].gpt
+                for units in group[0].parts:
+                    whole = np.concatenate([rank.parts[units] for rank in group[: setting.cut]])
+                    for own in unpacked(gpt, whole, units).values():
+                        for name, part in own.items():
+                            parts.setdefault(name, {}).setdefault(gpt.share.place, part)
+            by_name = {
+                name: _joined(setting, name, [own[place] for place in sorted(own)]) for name, own in parts.items()
+            }
+        return {name: by_name[name] for unit in setting.gpt.units for name in setting.gpt.shapes(unit)}
+
+    def _holders(self) -> list[list[Rank]]:
+        """Ranks that hold the same part of the model."""
+        groups: dict[int, list[Rank]] = {}
+        for rank, place in zip(self.ranks, self.setting.places, strict=True):
+            groups.setdefault(place.holders, []).append(rank)
+        return list(groups.values())
+
+
+def _joined(setting: Setting, name: str, parts: Sequence[Array]) -> Array:
+    """A parameter from the parts of all ranks that cut matrices."""
+    return setting.places[0].gpt.share.whole(name, parts, setting.gpt.vocabulary)
 
 
 def _mean(values: Sequence[float]) -> float:

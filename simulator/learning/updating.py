@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.learning.exchange import packed, spread
-from simulator.learning.setting import Setting, travelling_together
+from simulator.learning.exchange import collect, own_slice, spread
+from simulator.learning.setting import Setting
 from simulator.learning.state import Rank
 from simulator.numerics import compensated
 from simulator.numerics.optimizer import fresh, step
@@ -36,22 +36,23 @@ def check(setting: Setting, rank: Rank) -> None:
 def norm(setting: Setting, rank: Rank) -> None:
     """Add up the squares of this rank's part, one unit after the other; for float64 in no order that shows."""
     collect(setting, rank)
+    parts = _counted(setting, rank)
     if setting.plan.step.precision.updated == "float64":
-        rank.squares, rank.rest = compensated.squares(rank.summed.values())
+        rank.squares, rank.rest = compensated.squares(parts)
     else:
-        rank.squares = squares(*rank.summed.values())
+        rank.squares = squares(*parts)
+
+
+def _counted(setting: Setting, rank: Rank) -> list[Array]:
+    """Its part of the gradient, without what another rank of the same copy of the model has too."""
+    if setting.data_parallel == setting.world_size:
+        return list(rank.summed.values())
+    return [part[own_slice(setting, rank, units)] for units, part in rank.summed.items()]
 
 
 def squares(*parts: Array) -> float:
     """Sum of squares in float64, part after part."""
     return float(sum(float((part.astype(np.float64) ** 2).sum()) for part in parts))
-
-
-def collect(setting: Setting, rank: Rank) -> None:
-    """Where nobody sends anything, a rank's own gradients are everybody's."""
-    if not rank.summed and setting.world_size == 1:
-        for units in travelling_together(setting.plan):
-            rank.summed[units] = packed(setting, rank, units, setting.plan.step.accumulation - 1)
 
 
 def update(setting: Setting, rank: Rank) -> None:

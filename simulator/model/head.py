@@ -181,11 +181,12 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
 
 
 def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
-    """What ranks tell each other of each token where each has some of the logits: three numbers in float32."""
+    """What ranks tell each other of each token where each has some of the logits: three numbers, at least float32."""
     if batch.cut.tensor == 1:
         return ()
     names = ("largest logit", "target's logit", "sum of exponentials")
-    return tuple(Communication(name, "all_reduce", batch.tokens, False, 0, 0, "float32") for name in names)
+    dtype = "float64" if batch.itemsize > _FLOAT32_BYTES else "float32"
+    return tuple(Communication(name, "all_reduce", batch.tokens, False, 0, 0, dtype) for name in names)
 
 
 def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:

@@ -16,7 +16,11 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics import attention, flash, layers
 from simulator.numerics.arithmetic import Arithmetic
+from simulator.numerics.context_attention import ContextAttention
+from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Part
 from simulator.numerics.dropout import Draw
+from simulator.numerics.exchange import Pass
+from simulator.numerics.share import WHOLE, Share
 
 Cache = dict[str, Any]
 
@@ -32,68 +36,108 @@ class Block:
     Attributes
     ----------
     heads : int
+        Of the whole model.
     arithmetic : Arithmetic
     attention : {"standard", "flash"}
+    share : Share
+        What of the layer, and of sequences, this rank has.
     """
 
     heads: int
     arithmetic: Arithmetic
     attention: str = "standard"
+    share: Share = WHOLE
 
-    def forward(self, p: Mapping[str, Array], x: Array, draw: Draw) -> tuple[Array, Cache]:
-        """Run the layer; return its output, and the cache that the backward pass needs.
+    def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
+        """Run the layer; return its output, and fill the cache that the backward pass needs.
 
         Parameters
         ----------
         p : mapping of name to array
             Parameters by their names within the layer.
         x : float array, shape (batch, seq_len, width)
+            Of the tokens that this rank has between matrices.
         draw : Draw
+        c : dict
         """
-        a, shape, c = self.arithmetic, x.shape, Cache()
+        a, shape, linear = self.arithmetic, x.shape, self._linears(len(x))
         flat = x.reshape(-1, shape[-1])
         normed, c["norm1"] = layers.layer_norm(a, flat, p["ln1.weight"], p["ln1.bias"])
-        qkv, c["qkv"] = layers.linear(a, normed, p["qkv.weight"], p["qkv.bias"])
-        q, k, v = (self._split(part, shape) for part in np.split(qkv, 3, axis=1))
-        mixed, c["core"] = _CORES[self.attention].forward(a, q, k, v, draw.at(_SCORES))
-        projected, c["proj"] = layers.linear(a, self._joined(mixed), p["proj.weight"], p["proj.bias"])
+        qkv, c["qkv"] = yield from linear["qkv"].columns(p, normed)
+        q, k, v = (self._split(part, len(x)) for part in np.split(qkv, 3, axis=1))
+        mixed, c["core"] = yield from self._attend(q, k, v, draw.at(_SCORES))
+        projected, c["proj"] = yield from linear["proj"].rows(p, self._joined(mixed))
         projected, c["projected"] = layers.dropout(a, projected, draw.at(_PROJECTED))
         middle = a.rounded(flat + projected)
         normed, c["norm2"] = layers.layer_norm(a, middle, p["ln2.weight"], p["ln2.bias"])
-        wide, c["fc1"] = layers.linear(a, normed, p["fc1.weight"], p["fc1.bias"])
+        wide, c["fc1"] = yield from linear["fc1"].columns(p, normed)
         bent, c["gelu"] = layers.gelu(a, wide)
-        out, c["fc2"] = layers.linear(a, bent, p["fc2.weight"], p["fc2.bias"])
+        out, c["fc2"] = yield from linear["fc2"].rows(p, bent)
         out, c["out"] = layers.dropout(a, out, draw.at(_OUT))
-        return a.rounded(middle + out).reshape(shape), c
+        return a.rounded(middle + out).reshape(shape)
 
-    def backward(self, p: Mapping[str, Array], c: Cache, dy: Array, draw: Draw) -> tuple[Array, dict[str, Array]]:
-        """Gradients of the input, and of the parameters by their names within the layer."""
-        a, shape, g = self.arithmetic, dy.shape, dict[str, Array]()
+    def backward(
+        self, p: Mapping[str, Array], c: Cache, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part
+    ) -> Pass[Array]:
+        """The input's gradient; those of parameters are put into `g`, by their names within the layer.
+
+        What the half for inputs leaves behind for the half for weights is in `left`.
+        """
+        a, shape, linear = self.arithmetic, dy.shape, self._linears(len(dy))
+        if part == "weights":
+            g |= {name: left.pop(name) for name in ("ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias")}
+            yield from linear["fc2"].rows_backward(p, dy, c["fc2"], g, left, part)
+            yield from linear["fc1"].columns_backward(p, dy, c["fc1"], g, left, part)
+            yield from linear["proj"].rows_backward(p, dy, c["proj"], g, left, part)
+            yield from linear["qkv"].columns_backward(p, dy, c["qkv"], g, left, part)
+            return dy
+        norms = left if part == "input" else g
         flat = dy.reshape(-1, shape[-1])
         d = layers.dropout_backward(a, flat, c["out"], draw.at(_OUT))
-        d, g["fc2.weight"], g["fc2.bias"] = layers.linear_backward(a, d, c["fc2"], p["fc2.weight"])
+        d = yield from linear["fc2"].rows_backward(p, d, c["fc2"], g, left, part)
         d = layers.gelu_backward(a, d, c["gelu"])
-        d, g["fc1.weight"], g["fc1.bias"] = layers.linear_backward(a, d, c["fc1"], p["fc1.weight"])
-        d, g["ln2.weight"], g["ln2.bias"] = layers.layer_norm_backward(a, d, c["norm2"], p["ln2.weight"])
+        d = yield from linear["fc1"].columns_backward(p, d, c["fc1"], g, left, part)
+        d, norms["ln2.weight"], norms["ln2.bias"] = layers.layer_norm_backward(a, d, c["norm2"], p["ln2.weight"])
         middle = a.rounded(flat + d)
         d = layers.dropout_backward(a, middle, c["projected"], draw.at(_PROJECTED))
-        d, g["proj.weight"], g["proj.bias"] = layers.linear_backward(a, d, c["proj"], p["proj.weight"])
-        mixed = self._split(a.load(c["proj"]), shape)
-        parts = _CORES[self.attention].backward(a, self._split(d, shape), c["core"], mixed, draw.at(_SCORES))
-        d = np.concatenate([self._joined(part) for part in parts], axis=1)
-        d, g["qkv.weight"], g["qkv.bias"] = layers.linear_backward(a, d, c["qkv"], p["qkv.weight"])
-        d, g["ln1.weight"], g["ln1.bias"] = layers.layer_norm_backward(a, d, c["norm1"], p["ln1.weight"])
-        return a.rounded(middle + d).reshape(shape), g
+        d = yield from linear["proj"].rows_backward(p, d, c["proj"], g, left, part)
+        mixed = self._split(a.load(c["proj"]), len(dy))
+        # It needs nothing of attention, whose last exchange may still be under way when it has come.
+        begun = "" if part == "input" else (yield from linear["qkv"].gather_again(c["qkv"]))
+        parts = yield from self._attend_backward(self._split(d, len(dy)), c["core"], mixed, draw.at(_SCORES))
+        d = np.concatenate([self._joined(own) for own in parts], axis=1)
+        d = yield from linear["qkv"].columns_backward(p, d, c["qkv"], g, left, part, begun)
+        d, norms["ln1.weight"], norms["ln1.bias"] = layers.layer_norm_backward(a, d, c["norm1"], p["ln1.weight"])
+        return a.rounded(middle + d).reshape(shape)
 
-    def again(self, p: Mapping[str, Array], x: Array, kept: Cache, draw: Draw) -> tuple[Array, Cache]:
+    def again(self, p: Mapping[str, Array], x: Array, kept: Cache, draw: Draw, c: Cache) -> Pass[Array]:
         """Run forward again; arrays that were kept stay as they are."""
-        out, cache = self.forward(p, x, draw)
-        core = cache["core"] | kept.get("core", {})
-        return out, cache | {name: part for name, part in kept.items() if name != "x"} | {"core": core}
+        out = yield from self.forward(p, x, draw, c)
+        core = c["core"] | kept.get("core", {})
+        c |= {name: part for name, part in kept.items() if name != "x"} | {"core": core}
+        return out
 
-    def _split(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """(tokens, width) to (batch, heads, seq_len, head_dim)."""
-        return x.reshape(shape[0], shape[1], self.heads, -1).transpose(0, 2, 1, 3)
+    def _linears(self, batch: int) -> Mapping[str, CutLinear]:
+        """The layer's four matrices, by their names within it."""
+        names = {"qkv": "qkv", "proj": "proj", "fc1": "up", "fc2": "down"}
+        return {
+            own: CutLinear(self.arithmetic, self.share, name, f"{own}.weight", f"{own}.bias", batch)
+            for own, name in names.items()
+        }
+
+    def _attend(self, q: Array, k: Array, v: Array, draw: Draw) -> Pass[tuple[Array, Cache]]:
+        if self.share.context > 1:
+            return (yield from ContextAttention(self.arithmetic, self.share).forward(q, k, v))
+        return _CORES[self.attention].forward(self.arithmetic, q, k, v, draw)
+
+    def _attend_backward(self, dy: Array, kept: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
+        if self.share.context > 1:
+            return (yield from ContextAttention(self.arithmetic, self.share).backward(dy, kept, out))
+        return _CORES[self.attention].backward(self.arithmetic, dy, kept, out, draw)
+
+    def _split(self, x: Array, batch: int) -> Array:
+        """(tokens, own width) to (batch, own heads, tokens of a sequence, head_dim)."""
+        return x.reshape(batch, len(x) // batch, self.heads // self.share.tensor, -1).transpose(0, 2, 1, 3)
 
     def _joined(self, x: Array) -> Array:
         """(batch, heads, seq_len, head_dim) to (tokens, width)."""

@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simulator.basics.arrays import Array
+from simulator.basics.arrays import Array, Ints
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
 from simulator.numerics.block import Block, Cache
+from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Parameters, Part
 from simulator.numerics.dropout import NO_DROPOUT, Draw
-
-Parameters = Mapping[str, Array]
-Gradients = dict[str, Array]
+from simulator.numerics.exchange import Pass, alone
+from simulator.numerics.share import WHOLE, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class Gpt:
         Whether the head uses the embedding's table of tokens, which then gets gradients from both units.
     dropout : float
         Probability of dropout, on embeddings, on attention's weights and on what each block adds.
+    share : Share
+        What of the model, and of sequences, this rank has.
+    copies_table : bool
+        Whether a tied head has a copy of the table of its own, as on another stage of a pipeline.
     """
 
     vocabulary: int
@@ -51,6 +55,8 @@ class Gpt:
     attention: Literal["standard", "flash"] = "standard"
     tied: bool = False
     dropout: float = 0.0
+    share: Share = WHOLE
+    copies_table: bool = False
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -62,13 +68,17 @@ class Gpt:
         return ("embedding", *(f"layer {i}" for i in range(self.depth)), "head")
 
     def shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
-        """Shapes of a unit's parameters by name, in the order in which PyTorch registers them."""
+        """Shapes of this rank's part of a unit's parameters by name, in the order in which PyTorch registers them."""
+        return {name: self.share.shape(name, shape) for name, shape in self._shapes(unit).items()}
+
+    def _shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
         d = self.width
         if unit == "embedding":
             return {"tok.weight": (self.vocabulary, d), "pos.weight": (self.positions, d)}
         if unit == "head":
             norm: dict[str, tuple[int, ...]] = {"lnf.weight": (d,), "lnf.bias": (d,)}
-            return norm if self.tied else norm | {"head.weight": (self.vocabulary, d)}
+            table: dict[str, tuple[int, ...]] = {self._table: (self.vocabulary, d)}
+            return norm if self.tied and not self.copies_table else norm | table
         shapes: dict[str, tuple[int, ...]] = {"ln1.weight": (d,), "ln1.bias": (d,)}
         shapes |= {"qkv.weight": (3 * d, d), "qkv.bias": (3 * d,), "proj.weight": (d, d), "proj.bias": (d,)}
         shapes |= {"ln2.weight": (d,), "ln2.bias": (d,), "fc1.weight": (4 * d, d), "fc1.bias": (4 * d,)}
@@ -81,11 +91,11 @@ class Gpt:
 
     def used(self, unit: str, p: Mapping[str, Parameters]) -> Parameters:
         """The parameters that a unit computes with: its own, and for a tied head the table of tokens."""
-        if unit == "head" and self.tied:
+        if unit == "head" and self.tied and not self.copies_table:
             return {**p[unit], "tok.weight": p["embedding"]["tok.weight"]}
         return p[unit]
 
-    def forward(self, unit: str, p: Parameters, x: Array, draw: Draw = NO_DROPOUT) -> tuple[Array, Any]:
+    def forward(self, unit: str, p: Parameters, x: Array, draw: Draw = NO_DROPOUT) -> Pass[tuple[Array, Any]]:
         """Run a unit.
 
         Parameters
@@ -94,7 +104,8 @@ class Gpt:
         p : mapping of name to array
             The parameters that it computes with, in the stored dtype.
         x : array
-            Token numbers, shape (batch, seq_len), for the embedding; else (batch, seq_len, width).
+            Token numbers, shape (batch, seq_len), for the embedding; else (batch, seq_len, width). Where sequences are
+            cut, of the tokens that this rank has, and of those that it has between matrices.
         draw : Draw, optional
 
         Returns
@@ -103,32 +114,49 @@ class Gpt:
             (batch, seq_len, width), or logits (batch, seq_len, vocabulary) from the head; and the cache.
         """
         if unit == "embedding":
-            return self._embed(p, x, draw)
+            return (yield from self._embed(p, x, draw))
         if unit == "head":
-            return self._head(p, x)
-        return self._block.forward(_inside(unit, p), x, draw)
+            return (yield from self._head(p, x))
+        cache: Cache = {}
+        out = yield from self._block.forward(_inside(unit, p), x, draw, cache)
+        return out, cache
 
-    def again(self, unit: str, p: Parameters, x: Array, kept: Cache, draw: Draw = NO_DROPOUT) -> tuple[Array, Cache]:
-        """Run a layer forward again; arrays of its cache that were kept stay as they are."""
-        return self._block.again(_inside(unit, p), x, kept, draw)
+    def again(
+        self, unit: str, p: Parameters, x: Array, kept: Cache, cache: Cache, draw: Draw = NO_DROPOUT
+    ) -> Pass[Array]:
+        """Run a layer forward again, and fill its cache; arrays of it that were kept stay as they are."""
+        return (yield from self._block.again(_inside(unit, p), x, kept, draw, cache))
 
     def backward(
-        self, unit: str, p: Parameters, cache: Any, dy: Array, draw: Draw = NO_DROPOUT
-    ) -> tuple[Array | None, Gradients]:
-        """Gradients of a unit's input (None for the embedding) and, in the stored dtype, of the parameters it used."""
+        self,
+        unit: str,
+        p: Parameters,
+        cache: Any,
+        dy: Array,
+        draw: Draw = NO_DROPOUT,
+        left: Left | None = None,
+        part: Part = "whole",
+    ) -> Pass[tuple[Array | None, Gradients]]:
+        """Gradients of a unit's input (None for the embedding) and, in the stored dtype, of the parameters it used.
+
+        Of a half of the pass (`part`) only those that it makes; `left` is what the first half leaves for the second.
+        """
         dx: Array | None = None
+        inner: Gradients = {}
+        behind: Left = {} if left is None else left
         if unit == "embedding":
-            gradients = self._embed_backward(cache, dy, draw)
+            yield from self._embed_backward(cache, dy, draw, inner, behind, part)
         elif unit == "head":
-            dx, gradients = self._head_backward(p, cache, dy)
+            dx = yield from self._head_backward(p, cache, dy, inner, behind, part)
         else:
-            dx, inner = self._block.backward(_inside(unit, p), cache, dy, draw)
-            gradients = {f"blocks.{unit.removeprefix('layer ')}.{name}": g for name, g in inner.items()}
-        return dx, {name: self.arithmetic.store(g) for name, g in gradients.items()}
+            made: Gradients = {}
+            dx = yield from self._block.backward(_inside(unit, p), cache, dy, draw, made, behind, part)
+            inner = {f"blocks.{unit.removeprefix('layer ')}.{name}": g for name, g in made.items()}
+        return dx, {name: self.arithmetic.store(g) for name, g in inner.items()}
 
     @property
     def _block(self) -> Block:
-        return Block(self.heads, self.arithmetic, self.attention)
+        return Block(self.heads, self.arithmetic, self.attention, self.share)
 
     def gradients(self, p: Mapping[str, Parameters], rows: Array) -> tuple[float, Gradients]:
         """Loss of some sequences, and gradients of all parameters: all units forward and backward, on one rank.
@@ -141,44 +169,77 @@ class Gpt:
         x: Any = rows[:, :-1]
         targets, caches = rows[:, 1:].ravel(), {}
         for unit in self.units:
-            x, caches[unit] = self.forward(unit, self.used(unit, p), x)
+            x, caches[unit] = alone(self.forward(unit, self.used(unit, p), x))
         loss, kept = layers.cross_entropy(x.reshape(-1, self.vocabulary), targets)
         d: Any = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
         gradients: Gradients = {}
         for unit in reversed(self.units):
-            d, own = self.backward(unit, self.used(unit, p), caches[unit], d)
+            d, own = alone(self.backward(unit, self.used(unit, p), caches[unit], d))
             for name, gradient in own.items():
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
         return loss, gradients
 
-    def _embed(self, p: Parameters, tokens: Array, draw: Draw) -> tuple[Array, Any]:
-        a = self.arithmetic
-        x = a.rounded(a.load(p["tok.weight"])[tokens] + a.load(p["pos.weight"])[: tokens.shape[1]])
+    def _embed(self, p: Parameters, tokens: Array, draw: Draw) -> Pass[tuple[Array, Any]]:
+        a, share, table = self.arithmetic, self.share, p["tok.weight"]
+        rows, mine = self._rows(tokens)
+        x = a.load(table)[rows]
+        if share.tensor > 1:
+            x = np.where(mine[..., None], x, x.dtype.type(0))
+            how, what = (share.scattered, "scatter") if share.sequence else (share.summed, "sum")
+            x = yield from how(f"{what} token embedding output", x)
+        x = a.rounded(x + a.load(p["pos.weight"])[self._between(tokens.shape[1])])
         out, mask = layers.dropout(a, x, draw)
         return out, (tokens, mask)
 
-    def _embed_backward(self, cache: Any, dy: Array, draw: Draw) -> Gradients:
-        tokens, mask = cache
-        dy = layers.dropout_backward(self.arithmetic, dy, mask, draw)
-        tok = np.zeros((self.vocabulary, self.width), dy.dtype)
-        np.add.at(tok, tokens.ravel(), dy.reshape(-1, self.width))
-        pos = np.zeros((self.positions, self.width), dy.dtype)
-        pos[: dy.shape[1]] = dy.sum(axis=0)
-        return {"tok.weight": self.arithmetic.rounded(tok), "pos.weight": self.arithmetic.rounded(pos)}
+    def _rows(self, tokens: Array) -> tuple[Array, Array]:
+        """Each token's row of this rank's part of the table, and whether it has that token at all."""
+        if self.share.tensor == 1:
+            return tokens, np.ones(tokens.shape, np.bool_)
+        rows = tokens - self.share.place * self.share.rows
+        mine = (rows >= 0) & (rows < self.share.rows)
+        return np.where(mine, rows, 0), mine
 
-    def _head(self, p: Parameters, x: Array) -> tuple[Array, Any]:
+    def _between(self, own: int) -> Ints:
+        """Positions of the tokens that this rank has between matrices, of so many that it has of a sequence."""
+        return self.share.between(self.share.positions(own * self.share.context))
+
+    def _embed_backward(self, cache: Any, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part) -> Pass[None]:
+        if part == "input":
+            left["embedding"] = dy
+            return
+        a, (tokens, mask) = self.arithmetic, cache
+        own = layers.dropout_backward(a, left.pop("embedding") if part == "weights" else dy, mask, draw)
+        together = yield from self.share.gathered("gather token embedding output gradient", own)
+        rows, mine = self._rows(tokens)
+        tok = np.zeros((self.shapes("embedding")["tok.weight"][0], self.width), own.dtype)
+        np.add.at(tok, rows[mine], together[mine])
+        pos = np.zeros((self.positions, self.width), own.dtype)
+        pos[self._between(tokens.shape[1])] = own.sum(axis=0)
+        g |= {"tok.weight": a.rounded(tok), "pos.weight": a.rounded(pos)}
+
+    def _head(self, p: Parameters, x: Array) -> Pass[tuple[Array, Any]]:
         flat = x.reshape(-1, self.width)
         normed, norm = layers.layer_norm(self.arithmetic, flat, p["lnf.weight"], p["lnf.bias"])
-        logits, kept = layers.linear(self.arithmetic, normed, p[self._table], None)
-        return logits.reshape(*x.shape[:2], -1), (norm, kept)
+        logits, kept = yield from self._logits(len(x)).columns(p, normed)
+        return logits.reshape(len(x), len(logits) // len(x), -1), (norm, kept)
 
-    def _head_backward(self, p: Parameters, cache: Any, dy: Array) -> tuple[Array, Gradients]:
+    def _head_backward(self, p: Parameters, cache: Any, dy: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
         a, (norm, kept) = self.arithmetic, cache
-        flat = dy.reshape(-1, self.vocabulary)
-        dx, weight, _ = layers.linear_backward(a, flat, kept, p[self._table])
-        dx, scale, shift = layers.layer_norm_backward(a, dx, norm, p["lnf.weight"])
-        shape = (*dy.shape[:2], self.width)
-        return dx.reshape(shape), {"lnf.weight": scale, "lnf.bias": shift, self._table: weight}
+        flat = dy.reshape(-1, dy.shape[-1])
+        if part == "weights":
+            yield from self._logits(len(dy)).columns_backward(p, flat, kept, g, left, part)
+            g |= {name: left.pop(name) for name in ("lnf.weight", "lnf.bias")}
+            return dy
+        made: Gradients = {}
+        d = yield from self._logits(len(dy)).columns_backward(p, flat, kept, made, left, part)
+        dx, scale, shift = layers.layer_norm_backward(a, d, norm, p["lnf.weight"])
+        norms = left if part == "input" else g
+        norms |= {"lnf.weight": scale, "lnf.bias": shift}
+        g |= made
+        return dx.reshape(len(dy), -1, self.width)
+
+    def _logits(self, batch: int) -> CutLinear:
+        return CutLinear(self.arithmetic, self.share, "logits", self._table, "", batch)
 
     @property
     def _table(self) -> str:

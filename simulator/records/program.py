@@ -25,6 +25,8 @@ class Computation(Enum):
     FORWARD = "forward"  # runs a unit forward
     RECOMPUTE = "recompute"  # runs a layer, or a segment of layers, forward again
     BACKWARD = "backward"  # makes a unit's gradients
+    INPUT_GRADIENT = "input gradient"  # makes its input's gradient alone
+    WEIGHT_GRADIENT = "weight gradient"  # makes its parameters' gradients, after that
     CHECK = "check"  # unscales gradients and looks for an overflow
     NORM = "norm"  # sums the squares of the rank's part of the gradient
     UPDATE = "update"  # takes the optimizer's step on the rank's part
@@ -44,6 +46,10 @@ class Exchange(Enum):
     GATHER_NORMS = "gather norms"  # the same in float64: brings all sums, which every rank then adds exactly
     PUSH = "push"  # brings workers' gradients to the parameter servers
     PULL = "pull"  # brings the servers' parameters to workers
+    WITHIN = "within a pass"  # what ranks that compute a unit together exchange on the way
+    SEND = "send"  # hands a unit's output, or its gradient, to another stage of a pipeline
+    SUM_PARTIAL = "sum partial"  # sums gradients of what all have, each from its part of the sequences
+    SUM_SHARED = "sum shared"  # sums gradients of the table that the first and the last stage have
 
 
 Effect = TypeVar("Effect", Computation, Exchange)
@@ -60,11 +66,17 @@ class Act(Generic[Effect]):
         Whose: one unit of the model, or those that travel together, in the order in which they lie in the array.
     micro : int
         Of which micro-batch; counted on where a program covers several steps.
+    within : Computation or None
+        The pass during which ranks exchange something; None outside of passes.
+    what : str
+        What that is.
     """
 
     effect: Effect
     units: tuple[str, ...] = ()
     micro: int = 0
+    within: Computation | None = None
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +188,17 @@ class Collective:
         """Bytes of the whole array [B]."""
         return self.elements * self.itemsize
 
-    def named(self, name: str, after: tuple[str, ...], group: tuple[int, ...]) -> Collective:
-        """The same under another name, behind other operations, of another group.
+    def named(
+        self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: Act[Exchange] | None = None
+    ) -> Collective:
+        """The same under another name, behind other operations, of another group, and with an act of its own.
 
         Written out, for there may be a million: `dataclasses.replace` takes three times as long.
         """
         return Collective(
             name, group, self.schedule, self.elements, self.itemsize, self.reduce_itemsize, self.dtype, self.reduction,
             self.accumulate, self.auxiliaries, self.startup, self.rate_cap, self.cross_rate_cap, self.duration,
-            self.together, self.stream, after, self.why, self.takes_sms, self.rendezvous, self.act,
+            self.together, self.stream, after, self.why, self.takes_sms, self.rendezvous, act or self.act,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act, Computation
+from simulator.records.program import Act, Computation, Exchange
 from simulator.step.pass_pieces import NOTHING, PassPieces
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
@@ -92,12 +92,14 @@ class Passes:
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
         """The half of a backward pass that the unit before waits for."""
         self._recompute(micro, unit, after)
-        return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, None)
+        act = Act(Computation.INPUT_GRADIENT, (unit.name,), micro)
+        return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
 
     def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
         """The other half: weights' gradients appear, and what was kept for them goes."""
         fresh = self._make_room(micro, unit, chunk, [])
-        done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], None)
+        act = Act(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
+        done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
@@ -120,9 +122,7 @@ class Passes:
             done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
-    def _run(
-        self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: Act[Computation] | None
-    ) -> str:
+    def _run(self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: Act[Computation]) -> str:
         """Kernels, and what the model's ranks exchange between them; returns what the pass's result waits for."""
         kernels = [place for place, piece in enumerate(pieces.pieces) if piece.cost is not None]
         # A part of the backward pass may have nothing to do.
@@ -134,8 +134,9 @@ class Passes:
                 what = piece.exchange.name
                 # Several layers may be run again together.
                 times[what] += 1
-                again = f", {times[what]}" if times[what] > 1 else ""
-                exchanged = self.builder.exchange(f"{name}: {what}{again}", piece.exchange, after)
+                what += f", {times[what]}" if times[what] > 1 else ""
+                within = Act(Exchange.WITHIN, act.units, act.micro, act.effect, what)
+                exchanged = self.builder.exchange(f"{name}: {what}", piece.exchange, after, within)
                 named[place] = exchanged
                 done = exchanged or done
             elif piece.cost is not None:

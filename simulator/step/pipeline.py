@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 
+from simulator.records.program import Act, Exchange
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Placement, Work
 from simulator.step.program_builder import ProgramBuilder
@@ -18,7 +21,7 @@ from simulator.step.strategies.strategy import Planned
 from simulator.step.units import Unit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pipeline:
     """A step's pipeline; of one rank where layers are not cut.
 
@@ -126,4 +129,16 @@ class Pipeline:
         tokens = step.seq_len * step.micro_batch_size // (cut.context.ranks * cut.along_sequence)
         elements = tokens * step.model.hidden_size
         name = f"{what} to stage {target} {micro}"
-        return builder.send(name, elements, step.precision.params, ranks, after)
+        # The unit that takes it: a stage's first one, or its last.
+        taker = self._ends[target][0 if forward else 1]
+        act = Act(Exchange.SEND, (taker,), micro, what=what)
+        return builder.send(name, elements, step.precision.params, ranks, after, act)
+
+    @cached_property
+    def _ends(self) -> Sequence[tuple[str, str]]:
+        """By stage the names of its first and its last unit."""
+        layers = self.layers()
+        begins = [0, *accumulate(layers)]
+        ends = [[f"layer {begin}", f"layer {end - 1}"] for begin, end in pairwise(begins)]
+        ends[0][0], ends[-1][1] = "embedding", "head"
+        return [(first, last) for first, last in ends] * (self.shape.stages // self.model_stages)

@@ -27,8 +27,8 @@ _STREAMS: Final[dict[Scope, str]] = {
 }
 
 
-# Operation, elements, dtype, scope, stream and act: collectives for which these are equal differ in names alone.
-_Asked = tuple[str, int, str, Scope, str, Act[Exchange] | None]
+# Operation, elements, dtype, scope and stream: collectives for which these are equal differ in names and acts alone.
+_Asked = tuple[str, int, str, Scope, str]
 
 
 @dataclass(slots=True)
@@ -80,21 +80,31 @@ class ProgramBuilder:
         """Have the next kernels wait for exchanges that are under way."""
         self._awaited += [name for name in exchanges if name is not None]
 
-    def exchange(self, name: str, exchange: Communication, after: Iterable[str | None] = ()) -> str | None:
+    def exchange(
+        self, name: str, exchange: Communication, after: Iterable[str | None] = (), act: Act[Exchange] | None = None
+    ) -> str | None:
         """What ranks that a layer is cut over exchange, when the kernels before have ended."""
         dtype = exchange.dtype or self.activations
         return self.communicate(
-            name, exchange.operation, exchange.elements, dtype, [*after, self._last_kernels], exchange.group
+            name, exchange.operation, exchange.elements, dtype, [*after, self._last_kernels], exchange.group, act
         )
 
-    def send(self, name: str, elements: int, dtype: str, stages: tuple[int, int], after: Iterable[str | None]) -> str:
+    def send(
+        self,
+        name: str,
+        elements: int,
+        dtype: str,
+        stages: tuple[int, int],
+        after: Iterable[str | None],
+        act: Act[Exchange] | None = None,
+    ) -> str:
         """From a rank of one stage to that of another; in the lists of both."""
         stream = name.rsplit(" ", 1)[0]
-        key = ("send", elements, dtype, stages, stream, None)
+        key = "send", elements, dtype, stages, stream
         if key not in self._templates:
             template = self.communicator.send(elements, dtype, stages, self.rank)
             self._templates[key] = replace(template, stream=stream)
-        return self._named(self._templates[key], name, after, stages) or name
+        return self._named(self._templates[key], name, after, stages, act) or name
 
     def communicate(
         self,
@@ -108,13 +118,13 @@ class ProgramBuilder:
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
         stream = _STREAMS.get(scope, "communication")
-        key = (operation, elements, dtype, scope, stream, act)
+        key = operation, elements, dtype, scope, stream
         if key not in self._templates:
             template = self.communicator.plan(operation, elements, dtype, scope, self.rank)
             # Ranks of other stages come when their last micro-batch is through: until then nobody communicates.
             idle = scope in ("model", "ends")
-            self._templates[key] = template and replace(template, stream=stream, act=act, rendezvous=idle)
-        return self._named(self._templates[key], name, after, scope)
+            self._templates[key] = template and replace(template, stream=stream, rendezvous=idle)
+        return self._named(self._templates[key], name, after, scope, act)
 
     def serve(
         self,
@@ -172,10 +182,17 @@ class ProgramBuilder:
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 
-    def _named(self, template: Collective | None, name: str, after: Iterable[str | None], scope: Scope) -> str | None:
+    def _named(
+        self,
+        template: Collective | None,
+        name: str,
+        after: Iterable[str | None],
+        scope: Scope,
+        act: Act[Exchange] | None = None,
+    ) -> str | None:
         if template is None:
             return None
-        self._note(template.named(name, _given(after), template.group))
+        self._note(template.named(name, _given(after), template.group, act))
         self.scopes[name] = scope
         return name
 

@@ -42,10 +42,14 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> None:
     dtype = passes.step.precision.reduce
     partial = sum(unit.partial for unit in passes.units)
     if partial:
-        builder.communicate("sum partial gradients", "all_reduce", partial, dtype, last, "tensor")
+        builder.communicate(
+            "sum partial gradients", "all_reduce", partial, dtype, last, "tensor", Act(Exchange.SUM_PARTIAL)
+        )
     shared = sum(unit.shared for unit in passes.units)
     if shared:
-        builder.communicate("sum the shared table's gradient", "all_reduce", shared, dtype, last, "ends")
+        builder.communicate(
+            "sum the shared table's gradient", "all_reduce", shared, dtype, last, "ends", Act(Exchange.SUM_SHARED)
+        )
 
 
 def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> str:
@@ -107,7 +111,7 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
         done = builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts") or norm
     # Each rank of a copy of the model has gradients of its own part.
     over_model = "sum gradient norm over the model"
-    return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model") or done
+    return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model", Act(Exchange.SUM_NORM)) or done
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
@@ -116,7 +120,7 @@ def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
         return done
     act = Act(Exchange.FLAG)
     told = builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=act) or done
-    return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [told], "model") or told
+    return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [told], "model", act) or told
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:

@@ -13,6 +13,7 @@ from simulator.basics.arrays import Array
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.dropout import Draw
+from simulator.numerics.exchange import alone
 from simulator.numerics.gpt import Gpt, Parameters
 
 DOUBLE = arithmetic("float64")
@@ -48,13 +49,13 @@ def test_every_units_gradients_are_the_slopes_of_its_output(
         p = gpt.used(unit, values)
         tokens = np.random.default_rng(seed).integers(0, vocabulary, (batch, seq_len))
         x = tokens if unit == "embedding" else drawn(seed + 99, (batch, seq_len, gpt.width))
-        out, cache = gpt.forward(unit, p, x, draw)
+        out, cache = alone(gpt.forward(unit, p, x, draw))
         weights = drawn(seed + 7, out.shape)
 
         def value(unit: str = unit, p: Parameters = p, x: Array = x, weights: Array = weights) -> float:
-            return float((gpt.forward(unit, p, x, draw)[0] * weights).sum())
+            return float((alone(gpt.forward(unit, p, x, draw))[0] * weights).sum())
 
-        dx, found = gpt.backward(unit, p, cache, weights, draw)
+        dx, found = alone(gpt.backward(unit, p, cache, weights, draw))
         assert set(found) == set(p)
         for name, array in p.items():
             along = drawn(seed + 3, array.shape)
