@@ -174,10 +174,11 @@ def same_for_all(ranks: int, places: Sequence[Op | tuple[Collective, ...]]) -> P
     def own(place: int, rank: int) -> Op:
         return member[place].get(rank, ops[place])
 
-    def family(_: int, place: int) -> tuple[Hashable, Callable[[], Family]]:
-        groups = places[place]
-        assert isinstance(groups, tuple)
-        return place, lambda: Family(tuple(map(content, groups)), len(groups), groups.__getitem__)
+    of_name = {place[0].name: place for place in places if isinstance(place, tuple)}
+
+    def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
+        groups = of_name[op.name]
+        return op.name, lambda: Family(tuple(map(content, groups)), len(groups), groups.__getitem__)
 
     return Program(RanksByList(OperationLists.made((ops,), (0,) * ranks, family), own))
 

@@ -61,7 +61,7 @@ class Checks:
         """Look at everything after a step."""
         if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
             self.tell("copies", step)
-        counts = {(rank.scale.value, *(state.steps for state in rank.states.values())) for rank in ranks}
+        counts = {(rank.scale.value, *{state.steps for state in rank.states.values()}) for rank in ranks}
         if len(counts) > 1:
             self.tell("scales", step)
         if not result.skipped:

@@ -156,8 +156,7 @@ class Training:
 
     def _brought(self, number: int, op: Collective, act: Act[Exchange]) -> Wanted:
         """What a rank brings to an exchange within a pass."""
-        assert act.within is not None
-        under_way = self._pass(self.ranks[number], Act(act.within, act.units, act.micro))
+        under_way = self._pass(self.ranks[number], _pass_of(op, act))
         under_way.advance()
         if act.what not in under_way.brought:
             raise SimulationError(f"rank {number} was played to exchange {op.name!r}, which its numbers do not ask for")
@@ -167,7 +166,6 @@ class Training:
         self, rank: Rank, op: Collective, act: Act[Exchange], given: dict[str, list[Array]], tamper: Tamper
     ) -> None:
         """Take what an exchange within a pass gave."""
-        assert act.within is not None
         place = op.group.index(rank.number)
         if op.schedule.operation == "ring_shift":
             # A rank goes on as soon as the one before it has sent, whoever else is still on the way.
@@ -180,7 +178,7 @@ class Training:
                 sent = [exchange.laid(op, place, one.array) for place, one in enumerate(brought)]
                 given[op.name] = exchange.moved(self.setting, op, sent, tamper, brought[0].reduction)
             array = given[op.name][place]
-        under_way = self._pass(rank, Act(act.within, act.units, act.micro))
+        under_way = self._pass(rank, _pass_of(op, act))
         size = exchange.size_after(op, under_way.brought[act.what].array.size)
         under_way.take(act.what, array.ravel()[:size])
 
@@ -317,6 +315,13 @@ class Training:
         for rank, place in zip(self.ranks, self.setting.places, strict=True):
             groups.setdefault(place.holders, []).append(rank)
         return list(groups.values())
+
+
+def _pass_of(op: Collective, act: Act[Exchange]) -> Act[Computation]:
+    """The pass during which something is exchanged."""
+    if act.within is None:
+        raise SimulationError(f"{op.name!r} is exchanged in no pass")
+    return Act(act.within, act.units, act.micro)
 
 
 def _joined(setting: Setting, name: str, parts: Sequence[Array]) -> Array:

@@ -332,14 +332,14 @@ class OperationLists:
         cls,
         lists: tuple[tuple[Op, ...], ...],
         list_of: tuple[int, ...],
-        family: Callable[[int, int], tuple[Hashable, Callable[[], Family]]],
+        family: Callable[[int, Collective], tuple[Hashable, Callable[[], Family]]],
     ) -> OperationLists:
         """Gather the families.
 
         Parameters
         ----------
         lists, list_of
-        family : callable (list, place) -> (hashable, callable)
+        family : callable (list, Collective) -> (hashable, callable)
             What tells the family of a collective from others, and who makes it where it is the first time.
         """
         numbers: dict[Hashable, int] = {}
@@ -349,7 +349,7 @@ class OperationLists:
             of_list = [-1] * len(ops)
             for place, op in enumerate(ops):
                 if isinstance(op, Collective):
-                    identity, make = family(number, place)
+                    identity, make = family(number, op)
                     if identity not in numbers:
                         numbers[identity] = len(families)
                         families.append(make())
@@ -364,9 +364,7 @@ class OperationLists:
         list_of = tuple(number.setdefault(id(ops), len(number)) for ops in ranks)
         lists = tuple({id(ops): ops for ops in ranks}.values())
 
-        def family(listed: int, place: int) -> tuple[Hashable, Callable[[], Family]]:
-            op = lists[listed][place]
-            assert isinstance(op, Collective)
+        def family(_: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
             return op.name, lambda: Family(content(op), 1, partial(_only, op))
 
         return cls.made(lists, list_of, family)

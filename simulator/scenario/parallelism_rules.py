@@ -69,8 +69,37 @@ def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int) 
         message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
         yield _conflict(key, message, "training.sharding.strategy")
     if shape.numerics:
-        message = f"got {size}, but numbers are carried in data parallelism alone; leave it at 1, or numerics: false"
-        yield _conflict(key, message, "training.numerics")
+        yield from _numbers(shape, model)
+
+
+def _whole(shape: TrainingShape) -> bool:
+    """Whether every rank updates all that it computes with."""
+    return strategies.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
+
+
+def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
+    """What numbers are not carried for where several ranks compute one model."""
+    wanted, without = parallelism(shape.parallelism), "or write numerics: false"
+    sizes = ((key, getattr(wanted, key)) for key in ("tp", "cp", "pp"))
+    key, size = next((key, size) for key, size in sizes if size > 1)
+    if wanted.ulysses > 1:
+        message = f"got {wanted.ulysses} ranks that hand heads over, for which numbers are not carried; write ring"
+        yield _conflict("context", f"{message}, {without}", "training.numerics")
+    if shape.dropout:
+        message = f"got {size}, but numbers are carried without dropout there; write dropout: false, {without}"
+        yield _conflict(key, message, "training.dropout", "training.numerics")
+    if shape.faults:
+        message = f"got {size}, but faults are put into data parallelism alone; leave faults out, {without}"
+        yield _conflict(key, message, "training.faults", "training.numerics")
+    if shape.activation_checkpointing == "selective_op" and key != "pp":
+        message = f"got {size}, but of selective_op numbers are not carried there; write full or attention, {without}"
+        yield _conflict(key, message, "training.activation_checkpointing", "training.numerics")
+    if model is not None and model.tied and wanted.apart and not _whole(shape):
+        message = (
+            f"got {wanted.pp}; {model.name} has one table for embedding and head, whose gradients on the first and "
+            f"the last stage are summed for sharding: ddp alone; write ddp, {without}"
+        )
+        yield _conflict("pp", message, "training.model", "training.sharding.strategy", "training.numerics")
 
 
 def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:

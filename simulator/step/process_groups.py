@@ -255,13 +255,11 @@ class _Spread:
         # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
         return op if after == op.after else replace(op, after=after)
 
-    def family_at(self, stage: int, place: int) -> tuple[Hashable, Callable[[], Family]]:
-        """The collective at a place of a stage's list, of every group that has ranks there.
+    def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
+        """A collective of a stage's list, of every group that has ranks there.
 
         Of one scope the groups of two lists are the same or all different, so the first tells them.
         """
-        op = self.stages[stage].ops[place]
-        assert isinstance(op, Collective)
         scope = self.stages[stage].scopes[op.name]
         numbers = self.groups.of_list(scope, stage)
 

@@ -45,6 +45,8 @@ class ProgramBuilder:
     ops : list of Op
     scopes : dict of str to Scope
         Which group each collective is among.
+    last_kernels : str or None
+        The last on the compute stream so far.
     """
 
     communicator: Communicator
@@ -53,7 +55,7 @@ class ProgramBuilder:
     ops: list[Op] = field(default_factory=list)
     scopes: dict[str, Scope] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
-    _last_kernels: str | None = None
+    last_kernels: str | None = None
     _awaited: list[str] = field(default_factory=list)
     _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
 
@@ -68,7 +70,7 @@ class ProgramBuilder:
         """Kernels on the compute stream; returns their name, for others to wait for."""
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         self._note(Compute(name, *work, kind, after=_given([*after, *self.awaited()]), act=act))
-        self._last_kernels = name
+        self.last_kernels = name
         return name
 
     def awaited(self) -> list[str]:
@@ -86,7 +88,7 @@ class ProgramBuilder:
         """What ranks that a layer is cut over exchange, when the kernels before have ended."""
         dtype = exchange.dtype or self.activations
         return self.communicate(
-            name, exchange.operation, exchange.elements, dtype, [*after, self._last_kernels], exchange.group, act
+            name, exchange.operation, exchange.elements, dtype, [*after, self.last_kernels], exchange.group, act
         )
 
     def send(

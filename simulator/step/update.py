@@ -38,7 +38,8 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> None:
     together. A head that is the embedding: the first and the last stage have a copy each. After Megatron-LM,
     core/distributed/finalize_model_grads.py.
     """
-    last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
+    # Where nobody else holds the same part nothing was sent behind the last gradients.
+    last = [*{op.stream: op.name for op in builder.collectives}.values(), builder.last_kernels]
     dtype = passes.step.precision.reduce
     partial = sum(unit.partial for unit in passes.units)
     if partial:

@@ -145,9 +145,9 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         ),
         (
             {"tp": 2},
-            {"numerics": True, "precision": "fp32", "model": SMALL, "seq_len": 8},
-            "parallelism.tp: got 2, but numbers are carried in data parallelism alone; leave it at 1, or numerics: "
-            "false",
+            {"numerics": True, "precision": "fp32", "model": SMALL, "seq_len": 8, "dropout": 0.1},
+            "parallelism.tp: got 2, but numbers are carried without dropout there; write dropout: false, or write "
+            "numerics: false",
         ),
     ],
 )

@@ -40,16 +40,13 @@ def routes_over(prepared: Prepared, link: int) -> dict[tuple[int, int], Ints]:
     over: dict[tuple[int, int], list[Ints]] = {}
     for kind, members in enumerate(prepared.routed):
         for member, own in enumerate(members):
-            if own is None:
-                continue
-            routes = np.unique(own.routes.route[own.routes.link == link])
-            if not len(routes):
-                continue
+            routes = np.zeros(0, np.int64) if own is None else own.routes.route[own.routes.link == link]
             played = prepared.played_member(kind, member)
             playable = prepared.kinds[kind].playables[played]
-            assert playable is not None
+            if own is None or playable is None or not len(routes):
+                continue
             wanted = np.isin(np.concatenate([part.route_of for part in own.traffic.parts]), routes)
-            rows = np.unique(prepared.played_rows(kind, member)[wanted])
+            rows = np.unique(prepared.played_rows(kind, member, own)[wanted])
             over.setdefault((kind, played), []).append(playable.route_of[rows])
     return {played: np.unique(np.concatenate(routes)) for played, routes in over.items()}
 

@@ -17,7 +17,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.operation_lists import Lists, first_instances
-from simulator.engine.compiled.playable import PlayableMaker
+from simulator.engine.compiled.playable import Playable, PlayableMaker
 from simulator.engine.compiled.played_kinds import PlayedKind, all_played
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry
@@ -109,10 +109,19 @@ class Prepared:
         """Which of a kind's played members has a member's times."""
         return member if self.quotient is None else self.quotient.played_member(kind, member)
 
-    def played_rows(self, kind: int, member: int) -> Ints:
+    def played_routes(self, kind: int) -> Mapping[int, RoutedCollective]:
+        """By member of a kind where it goes, of those whose transfers are played."""
+        return {member: own for member, own in enumerate(self.routed[kind]) if own is not None}
+
+    def played_playable(self, kind: int, member: int) -> Playable:
+        """What is played in the place of a member whose transfers are."""
+        playable = self.kinds[kind].playables[self.played_member(kind, member)]
+        if playable is None:
+            raise ValueError(f"{self.kinds[kind].members[0].name!r} has a given duration, and no transfers")
+        return playable
+
+    def played_rows(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
         """By row of a collective's schedule, gates left out, the row of the playable that has its times."""
-        routed = self.routed[kind][member]
-        assert routed is not None
         rows = self.maker.rows(routed)
         if self.quotient is None:
             return np.flatnonzero(~rows.is_gate)

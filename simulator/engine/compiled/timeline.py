@@ -157,30 +157,28 @@ class TimelineWriter:
             self.prepared.program.lists.kind_of,
         )
 
-    def _collective(self, number: int) -> tuple[int, int, str, RoutedCollective]:
-        """Family, member, name and routes of a collective whose transfers are played."""
+    def _name(self, number: int) -> str:
         family, member = self._played_collectives.find(number)
-        lists = self.prepared.program.lists
-        own = self.prepared.routed[lists.kind_of[family]][member]
-        assert own is not None
-        return family, member, lists.families[family][member].name, own
+        return self.prepared.program.lists.families[family][member].name
 
     def _sent(self, number: int) -> Sent:
-        *_, name, own = self._collective(number)
-        return Sent(name, len(own.traffic), own.traffic.total_bytes)
+        family, member = self._played_collectives.find(number)
+        own = self.prepared.played_routes(self.prepared.program.lists.kind_of[family])[member]
+        return Sent(self._name(number), len(own.traffic), own.traffic.total_bytes)
 
     def _log(self, number: int) -> TransferLog:
         """The log of one collective; where it was not kept, the program is played once more to keep it."""
-        family, member, name, own = self._collective(number)
+        family, member = self._played_collectives.find(number)
         kind = self.prepared.program.lists.kind_of[family]
+        own = self.prepared.played_routes(kind)[member]
         played = self.prepared.played_member(kind, member)
         instance = int(self.prepared.first_instance[family]) + played
         problem, times = self.problem, self.times
         if problem.values["log_begin"][instance] < 0:
             problem, times = self._played_again if self._all_fit else self._played_for([instance])
-        transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, played)
+        transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, own)
         columns = times.enter[transfers], times.through[transfers], own.route_of
-        return TransferLog(name, own.transfers, own.nbytes, *columns, own.links, own.vertices)
+        return TransferLog(self._name(number), own.transfers, own.nbytes, *columns, own.links, own.vertices)
 
     @cached_property
     def _all_fit(self) -> bool:
@@ -202,12 +200,10 @@ class TimelineWriter:
         problem = self.prepared.problem(logged)
         return problem, run(problem)
 
-    def _numbers(self, kind: int, member: int, played: int) -> Ints:
+    def _numbers(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
         """For each transfer of a collective the number of the one that has its times."""
-        playable, routed = self.prepared.kinds[kind].playables[played], self.prepared.routed[kind][member]
-        assert playable is not None
-        assert routed is not None
-        rows, there = playable.rows, self.prepared.played_rows(kind, member)
+        rows = self.prepared.played_playable(kind, member).rows
+        there = self.prepared.played_rows(kind, member, routed)
         base, stride = rows.log_base[rows.round_of] + rows.place, rows.transfer_lengths[rows.round_of]
         numbers, first = [np.zeros(0, np.int64)], 0
         for part in routed.traffic.parts:

@@ -37,6 +37,8 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
                     (Elementwise("fused cross entropy gradient", size, size),),
                     (Saved("logits", size, "logits"),),
                     _FLOAT32,
+                    # Where ranks have some of the logits each they tell each other as much as without fusing.
+                    communications=operations[-1].communications,
                 ),
             )
     return tuple(replaced)

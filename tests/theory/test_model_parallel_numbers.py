@@ -1,0 +1,284 @@
+"""Real training where several ranks compute one model: PyTorch's numbers, whatever is cut, and in every schedule."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from simulator.basics.arrays import Array
+from simulator.errors import ScenarioError, SimulationError
+from simulator.learning import passes
+from simulator.learning.learn import gpt_of
+from simulator.learning.setting import Setting
+from simulator.learning.start import start
+from simulator.learning.training import Training
+from simulator.model import context, cut
+from simulator.model.shape import Transformer
+from simulator.numerics import task
+from simulator.numerics.cut_linear import CutLinear
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
+from simulator.step import update
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import Placement
+from simulator.step.spec import LossScaling, Precision
+from tests.golden.gpt import farthest, golden, initial, tokens
+from tests.golden.half import SHAPE
+from tests.training import play, step
+
+# Sequences of a step, and what each is cut into; words, which pad a table that is cut.
+SEQUENCES, LENGTH, WORDS = 16, 16, 61
+SCHEDULES = tuple(name for name in catalog.names() if catalog.find(name).placement is not Placement.BOTH_WAYS)
+SMALL = {
+    "model_type": "gpt2", "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": LENGTH, "vocab_size": WORDS,
+}  # fmt: skip
+Trained = tuple[list[float], list[float], dict[str, Array]]
+
+
+def pytorchs(strategy: str, ranks: int, dtype: str = "float64", **sizes: Any) -> Training:
+    """The model of the golden trajectories, cut."""
+    cut_into, accumulation = Parallelism(**sizes), 4 if sizes.get("pp", 1) > 1 else 1
+    made = step(
+        strategy,
+        SHAPE,
+        precision=Precision(dtype, dtype, dtype, None, dtype),
+        seq_len=32,
+        micro_batch_size=16 * cut_into.size // ranks // accumulation,
+        accumulation=accumulation,
+        attention="flash",
+        parallelism=cut_into,
+    )
+    played = play(made, ranks)
+    setting = Setting(gpt_of(made), played.plan, played.timeline)
+    return start(setting, initial(setting.gpt))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "sizes"),
+    [
+        ("ddp", 2, {"tp": 2, "sequence_parallel": False}),
+        ("zero3", 4, {"cp": 2, "gathers_keys": True}),
+        ("zero1", 8, {"tp": 2, "pp": 2, "cp": 2, "schedule": "zb_h1"}),
+    ],
+)
+def test_in_float64_it_is_pytorch_to_the_last_digits(strategy: str, ranks: int, sizes: dict[str, Any]) -> None:
+    made = pytorchs(strategy, ranks, **sizes)
+    told = [made.step(tokens(number)) for number in range(20)]
+    reference = golden("fp64_single")
+    np.testing.assert_allclose([one.loss for one in told], reference["loss"], rtol=1e-12)
+    np.testing.assert_allclose([one.norm for one in told], reference["gnorm"], rtol=1e-12)
+    found = made.parameters()
+    size = max(float(np.abs(reference[f"final/{name}"]).max()) for name in found)
+    assert farthest(found, reference) <= 1e-12 * size
+    assert not made.checks.seen
+
+
+def test_in_float32_it_passes_the_gates_of_data_parallelism() -> None:
+    made = pytorchs("zero1", 4, "float32", tp=2, cp=2)
+    told = [made.step(tokens(number)) for number in range(20)]
+    reference = golden("fp32_ddp")
+    assert np.abs(np.array([one.loss for one in told]) - reference["loss"]).max() <= 3e-6
+    np.testing.assert_allclose([one.norm for one in told], reference["gnorm"], rtol=1e-6)
+    assert farthest(made.parameters(), reference) <= 1e-5
+
+
+def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **facts: Any) -> Trained:
+    """Two steps of a smaller model."""
+    dtype, cut_into = facts.pop("dtype", "float64"), Parallelism(**sizes)
+    given = {"precision": Precision(dtype, dtype, dtype, None, dtype), "attention": "flash", "accumulation": 1} | facts
+    model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
+    batch = SEQUENCES * cut_into.size // ranks // given["accumulation"]
+    made = step(strategy, model, seq_len=LENGTH, micro_batch_size=batch, parallelism=cut_into, **given)
+    played = play(made, ranks)
+    setting = Setting(gpt_of(made), played.plan, played.timeline)
+    training = start(setting, task.initial(setting.gpt, 1))
+    told = [training.step(task.sequences(3, n, SEQUENCES, LENGTH + 1, WORDS)) for n in range(2)]
+    assert not training.checks.seen
+    return [one.loss for one in told], [one.norm for one in told], training.parameters()
+
+
+@cache
+def on_one_rank(depth: int = 4, *, tied: bool = False, clip: float | None = None) -> Trained:
+    return trained("ddp", 1, {}, depth, tied=tied, clip_norm=clip)
+
+
+def same(one: Trained, other: Trained, within: float = 1e-12) -> None:
+    np.testing.assert_allclose(one[0], other[0], rtol=within)
+    np.testing.assert_allclose(one[1], other[1], rtol=within)
+    size = max(float(np.abs(value).max()) for value in other[2].values())
+    for name, value in other[2].items():
+        np.testing.assert_allclose(one[2][name], value, rtol=0, atol=within * size, err_msg=name)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> None:
+    sizes = {"pp": 2, "schedule": schedule, "virtual_stages": 2, "tp": 1 if tied else 2}
+    same(trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, accumulation=8), on_one_rank(8, tied=tied))
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
+    """A strategy, ranks, how the model is cut, and other facts of a step."""
+    tp, pp, cp = (draw(st.sampled_from([1, 2])) for _ in range(3))
+    dp, accumulation = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 4]))
+    schedule = draw(st.sampled_from(SCHEDULES))
+    sizes = {"tp": tp, "pp": pp, "cp": cp, "schedule": schedule, "virtual_stages": draw(st.sampled_from([1, 2]))}
+    sizes |= {name: draw(st.booleans()) for name in ("sequence_parallel", "gathers_keys", "balanced")}
+    strategy = draw(st.sampled_from(["ddp", "zero1", "zero2", "zero3"]))
+    tied = draw(st.booleans()) and (pp == 1 or strategy == "ddp")
+    facts = {
+        "tied": tied,
+        "accumulation": accumulation,
+        "clip_norm": draw(st.sampled_from([None, 0.5])),
+        "checkpointing": draw(st.sampled_from(["none", "full", 2, (1,), "attention"])),
+    }
+    if strategy == "zero3":
+        facts["reshard_after_forward"] = draw(st.booleans())
+        facts |= {"shard_size": 2} if dp * cp == 4 and draw(st.booleans()) else {}
+    return strategy, tp * pp * cp * dp, sizes, facts
+
+
+@pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.long)])
+def test_whatever_is_drawn_together_learns_what_one_rank_learns(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(cuts())
+    def law(drawn: tuple[str, int, dict[str, Any], dict[str, Any]]) -> None:
+        strategy, ranks, sizes, facts = drawn
+        try:
+            found = trained(strategy, ranks, sizes, 8, **facts)
+        except ValueError as error:
+            # These micro-batches do not fit the schedule; nothing else is refused.
+            assume("parallelism.schedule" not in str(error))
+            raise
+        same(found, on_one_rank(8, tied=facts["tied"], clip=facts["clip_norm"]))
+
+    law()
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"pp": 2}, {"tp": 2, "pp": 2, "cp": 2}], ids=str)
+def test_of_an_overflow_anywhere_all_ranks_hear(sizes: dict[str, int]) -> None:
+    """float16 with a scale that overflows at first: skipped on every rank, then learned as without cutting."""
+    half = {
+        "precision": Precision("float16", "float16", "float32", "float32", "float16"),
+        "loss_scaling": LossScaling("dynamic", 2.0**20),
+        "accumulation": 2,
+    }
+    plain, found = (trained("zero1", 8, own, **half) for own in ({}, sizes))
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-4)
+    assert all(np.isfinite(value).all() for value in found[2].values())
+
+
+def test_a_scenario_trains_a_cut_model() -> None:
+    """From the file to the losses: the same for every way to spread 8 ranks."""
+    scenario: dict[str, Any] = {
+        "name": "cut", "question": "?", "cluster": {"topology": "star_100g", "world_size": 8},
+        "training": {
+            "model": SMALL,
+            "seq_len": 16, "micro_batch_size": 1, "gradient_accumulation_steps": 2, "numerics": True, "steps": 3,
+            "precision": "fp32", "sharding": "zero1",
+        },
+    }  # fmt: skip
+    losses = []
+    for sizes in ({"tp": 2}, {"cp": 2}, {"tp": 2, "cp": 2, "sequence_parallel": False}):
+        own = 8 // (sizes.get("tp", 1) * sizes.get("cp", 1))
+        training = scenario["training"] | {"parallelism": sizes, "micro_batch_size": 8 // own}
+        report = simulate(load_scenario(scenario | {"training": training})).report
+        losses.append(report.learning.losses)  # type: ignore[union-attr]
+    for other in losses[1:]:
+        np.testing.assert_allclose(other, losses[0], rtol=1e-5)
+
+
+def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dict[str, Any]]:
+    """Break one thing; and a step in which it shows."""
+    if mutant == "a missing all-reduce":
+        # Neither the played step nor the numbers sum what a matrix cut by rows makes.
+        rows = CutLinear.rows
+
+        def alone(self: CutLinear, p: Any, x: Array) -> Any:
+            run = rows(self, p, x)
+            wanted = next(run)
+            try:
+                run.send(wanted.array)  # type: ignore[union-attr]
+            except StopIteration as end:
+                return end.value
+            raise RuntimeError
+            yield
+
+        monkeypatch.setattr(CutLinear, "rows", alone)
+        monkeypatch.setattr(cut, "around_rows", lambda *_: ())
+        monkeypatch.setattr("simulator.model.layer.around_rows", lambda *_: ())
+        return "ddp", 2, {"tp": 2, "sequence_parallel": False}
+    if mutant == "an exchange that was not played":
+        monkeypatch.setattr("simulator.model.layer.around_rows", lambda *_: ())
+        return "ddp", 2, {"tp": 2, "sequence_parallel": False}
+    if mutant == "norms are not summed over tp":
+        monkeypatch.setattr(update, "_sum_partial", lambda *_: None)
+        return "ddp", 2, {"tp": 2}
+    if mutant == "a micro-batch's gradient is dropped":
+        keep = passes._keep
+
+        def all_but_one(setting: Setting, rank: Any, unit: str, micro: int, gradients: Any) -> None:
+            dropped = {name: 0 * value for name, value in gradients.items()} if micro == 1 else gradients
+            keep(setting, rank, unit, micro, dropped)
+
+        monkeypatch.setattr(passes, "_keep", all_but_one)
+        return "ddp", 2, {"pp": 2}
+    # Gradients of keys stay with the rank that they were made on last, and take a round less.
+    communications = context._round
+
+    def never_home(keys: int, own: Any, kernels: int) -> Any:
+        last = f"keys' gradients {own.ring}"
+        return [one for one in communications(keys, own, kernels) if one.name != last]
+
+    monkeypatch.setattr(context, "_round", never_home)
+    return "ddp", 2, {"cp": 2}
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "a missing all-reduce",
+        "an exchange that was not played",
+        "norms are not summed over tp",
+        "a micro-batch's gradient is dropped",
+        "keys' gradients do not come home",
+    ],
+)
+def test_mutants_are_stopped(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shows as numbers that are not one rank's, or as an exchange that was played and that nobody asks for."""
+    expected = on_one_rank()
+    strategy, ranks, sizes = mutated(monkeypatch, mutant)
+    with pytest.raises((AssertionError, SimulationError)):
+        same(trained(strategy, ranks, sizes, accumulation=4 if "pp" in sizes else 1), expected)
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "more", "text"),
+    [
+        ({"cp": 2, "context": "ulysses"}, {}, "numbers are not carried; write ring"),
+        ({"tp": 2}, {"dropout": 0.1}, "write dropout: false"),
+        ({"tp": 2}, {"activation_checkpointing": "selective_op"}, "write full or attention"),
+        ({"pp": 2}, {"sharding": "zero1"}, "sharding: ddp alone; write ddp"),
+        ({"tp": 2}, {"faults": [{"what": "stopped", "rank": 0, "step": 1}]}, "leave faults out"),
+    ],
+)
+def test_what_numbers_are_not_carried_for_is_one_line(
+    parallelism: dict[str, Any], more: dict[str, Any], text: str
+) -> None:
+    training = {
+        "model": SMALL | {"tie_word_embeddings": True}, "seq_len": 16, "micro_batch_size": 1, "numerics": True,
+        "gradient_accumulation_steps": 2, "precision": "fp32", "sharding": "ddp", "parallelism": parallelism,
+    }  # fmt: skip
+    with pytest.raises(ScenarioError, match=text) as told:
+        load_scenario({
+            "name": "n", "question": "?", "cluster": {"topology": "star_100g", "world_size": 4},
+            "training": training | more,
+        })  # fmt: skip
+    assert len(str(told.value).splitlines()) == 1
