@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from simulator.basics.arrays import Array
+from simulator.learning.place import is_spread
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, StepResult
 from simulator.records.program import Act, Exchange
@@ -136,10 +137,13 @@ def _agree(setting: Setting, ranks: Sequence[Rank]) -> bool:
     """The same for ranks that hold the same part of the model."""
     if setting.plan.strategy.shards_parameters:
         pairs = [(ranks[n % setting.cut].parts, rank.parts) for n, rank in enumerate(ranks)]
-        return all(_same(one[units], other[units]) for one, other in pairs for units in one)
-    names = [(unit, name) for unit, own in ranks[0].working.items() for name in own]
-    first = ranks[0].working
-    return all(_same(first[unit][name], rank.working[unit][name]) for rank in ranks[1:] for unit, name in names)
+        return all(_same(one[units], other[units]) for one, other in pairs for units in one if not is_spread(units))
+    held: dict[str, Array] = {}
+    for rank in ranks:
+        for own in rank.working.values():
+            if not all(_same(held.setdefault(name, value), value) for name, value in own.items()):
+                return False
+    return True
 
 
 def _same(one: Array, other: Array) -> bool:

@@ -16,6 +16,7 @@ from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.collectives.inputs import result
 from simulator.engine.payload import Payload, Tamper, carry, ended_order
+from simulator.learning.place import is_spread
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Units
 from simulator.numerics.flat import flat, unpacked
@@ -65,7 +66,7 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
         case Exchange.ALL_GATHER:
             return _in_place(rank, op, _own_part(setting, rank, op, act))
         case Exchange.GATHER_UPDATED:
-            return _in_place(rank, op, np.concatenate(list(rank.parts.values())))
+            return _in_place(rank, op, np.concatenate([part for _, part in _handed_out(rank, act)]))
         case Exchange.FLAG:
             return np.array([rank.overflowed] + [False] * (op.elements - 1))
         case Exchange.SUM_NORM:
@@ -85,7 +86,7 @@ def sent(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Ar
 
 def _own_part(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> Array:
     """A rank's part of some units' parameters, among the ranks that gather them."""
-    if len(op.group) == setting.cut:
+    if len(op.group) == setting.cut_of(act.units):
         return rank.parts[act.units]
     # A smaller mesh, over which what was gathered for the forward pass has been spread meanwhile.
     whole = flat(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
@@ -136,7 +137,7 @@ def received(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> 
         case Exchange.ALL_GATHER | Exchange.PULL:
             spread(setting, rank, act.units, array)
         case Exchange.GATHER_UPDATED:
-            _spread_all(setting, rank, array)
+            _spread_all(setting, rank, act, array)
         case Exchange.FLAG:
             rank.overflowed = bool(array.any())
         case Exchange.SUM_NORM:
@@ -190,15 +191,16 @@ def own_slice(setting: Setting, rank: Rank, units: Units, *, partial: bool = Fal
     place = setting.places[rank.number]
     counted = place.counted(units, partial=partial)
     length = len(rank.parts[units])
-    whole = np.pad(counted, (0, length * setting.cut - len(counted)))
-    return whole[place.data % setting.cut * length :][:length]
+    whole = np.pad(counted, (0, length * setting.cut_of(units) - len(counted)))
+    return whole[setting.part_of(rank.number, units) * length :][:length]
 
 
 def collect(setting: Setting, rank: Rank) -> None:
-    """Where nobody sends anything, a rank's own gradients are everybody's."""
-    if not rank.summed and setting.data_parallel == 1:
-        for units in setting.places[rank.number].travelling:
-            rank.summed[units] = packed(setting, rank, units, setting.plan.step.accumulation - 1)
+    """Of what no other rank has, a rank's own gradients are everybody's: its share of the mean over all sequences."""
+    for units in setting.places[rank.number].alone:
+        if units not in rank.summed:
+            own = packed(setting, rank, units, setting.plan.step.accumulation - 1)
+            rank.summed[units] = own / own.dtype.type(setting.shares)
 
 
 def _scattered(setting: Setting, act: Act[Exchange]) -> tuple[Units, int]:
@@ -217,11 +219,17 @@ def spread(setting: Setting, rank: Rank, units: Sequence[str], array: Array) -> 
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
 
-def _spread_all(setting: Setting, rank: Rank, array: Array) -> None:
+def _spread_all(setting: Setting, rank: Rank, act: Act[Exchange], array: Array) -> None:
     """What all ranks sent, their parts of everything one behind the other."""
-    of_rank = np.split(array, setting.data_parallel)
+    parts = _handed_out(rank, act)
+    of_rank = np.split(array, setting.cut_of(parts[0][0]))
     at = 0
-    for units, part in rank.parts.items():
+    for units, part in parts:
         whole = np.concatenate([own[at : at + len(part)] for own in of_rank])
         spread(setting, rank, units, whole)
         at += len(part)
+
+
+def _handed_out(rank: Rank, act: Act[Exchange]) -> list[tuple[Units, Array]]:
+    """A rank's parts of what is gathered after the update: of experts, or of everything else."""
+    return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

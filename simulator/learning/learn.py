@@ -43,6 +43,9 @@ def gpt_of(step: TrainingStep) -> Gpt:
         attention=step.attention,
         tied=model.tied,
         dropout=step.lesson.dropout if step.lesson is not None else 0.0,
+        experts=model.num_experts,
+        active=model.active_experts,
+        capacity=step.parallelism.experts.capacity,
     )
 
 

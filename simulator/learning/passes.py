@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.basics.arrays import Array
+from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
+from simulator.learning.place import is_spread
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank
 from simulator.numerics import vocabulary_loss
@@ -105,7 +106,8 @@ def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) ->
         rank.left.pop((unit, micro))
     if dx is not None and part != "weights":
         rank.falling[gpt.units[gpt.units.index(unit) - 1], micro] = dx
-    _keep(setting, rank, unit, micro, gradients)
+    if part != "input":
+        _keep(setting, rank, unit, micro, gradients)
 
 
 _PARTS: dict[Computation, Any] = {
@@ -119,6 +121,8 @@ def _keep(setting: Setting, rank: Rank, unit: str, micro: int, gradients: dict[s
     gpt = setting.places[rank.number].gpt
     kept = find(setting.plan.step.precision.grads).numpy
     own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
+    if is_spread((unit,)):
+        gradients = {name: rank.tied.pop((micro, name)) for name in gpt.shapes(unit)}
     for name, gradient in gradients.items():
         if name not in gpt.shapes(unit):
             rank.tied[micro, name] = gradient
@@ -147,7 +151,7 @@ class PassUnderWay:
         self.result: Any = None
         self._run = run
         self._times: Counter[str] = Counter()
-        self._came: dict[str, Array] = {}
+        self._came: dict[str, Any] = {}
         # What it waits for, or else what it is told next; a generator begins with None.
         self._waiting = ""
         self._told: str | None = None
@@ -180,6 +184,11 @@ class PassUnderWay:
         """Take what came of an exchange."""
         wide = self.brought[what].array.dtype
         self._came[what] = np.asarray(array).astype(wide, copy=False)
+        self.advance()
+
+    def take_apart(self, what: str, array: Array, splits: Ints) -> None:
+        """Take what came from each rank, and how much of it is for whom."""
+        self._came[what] = array.astype(self.brought[what].array.dtype, copy=False), splits
         self.advance()
 
 

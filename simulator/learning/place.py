@@ -16,6 +16,7 @@ from simulator.numerics.gpt import Gpt
 from simulator.numerics.share import Share, is_cut
 from simulator.records.program import Collective, Computation, Compute, Exchange, Op
 from simulator.step.plan import StepPlan
+from simulator.step.strategies.strategy import Updater
 
 # What gathers or sums all ranks' gradients of a micro-batch; over copies of the states they are summed once more.
 SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH})
@@ -32,21 +33,28 @@ class Place:
     units : tuple of str
         That it computes.
     travelling : tuple of Units
-        Those whose gradients are summed together, in the order of the last micro-batch; one by one on a single rank.
+        Those whose gradients are summed together, in the order of the last micro-batch; behind them, one by one, those
+        that no other rank has.
+    alone : tuple of Units
+        These.
     data : int
         Its place among the ranks that hold the same part of the model.
     replica : int
         Which sequences of a step it works on.
     holders : int
-        Number of the group of ranks that hold the same part of the model.
+        Number of the group of ranks that hold the same part of the model, experts apart.
+    whole : bool
+        Whether it updates all that it computes with.
     """
 
     gpt: Gpt
     units: tuple[str, ...]
     travelling: tuple[Units, ...]
+    alone: tuple[Units, ...]
     data: int
     replica: int
     holders: int
+    whole: bool = False
 
     @property
     def tells_the_loss(self) -> bool:
@@ -63,9 +71,16 @@ class Place:
         for unit in units:
             for name, shape in self.gpt.shapes(unit).items():
                 held, copied = not is_cut(name), self.gpt.copies_table and (unit, name) == ("head", "tok.weight")
-                counts = held if partial else (not held or self.gpt.share.place == 0) and not copied
+                # Where squares are summed over experts' ranks too, all but the experts' are counted once.
+                first = is_spread(units) or not self.whole or self.gpt.share.expert_place == 0
+                counts = held if partial else (not held or self.gpt.share.place == 0) and first and not copied
                 masks.append(np.full(int(np.prod(shape)), counts))
         return np.concatenate(masks)
+
+
+def is_spread(units: Units) -> bool:
+    """Whether these are experts, of which other ranks have others."""
+    return units[0].endswith(" experts")
 
 
 def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
@@ -77,34 +92,37 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
     for number, group in enumerate(grid.groups("dp", "cp")):
         data[group], holders[group] = np.arange(len(group)), number
     tensor, context, replica = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp"))
-    cut = asked.cut()
+    cut, experts = asked.cut(), asked.experts.ranks
     rows = cut.vocabulary(step.model) // asked.tp if asked.tp > 1 else 0
-    of_list = [(_units(gpt, ops), _travelling(ops, _units(gpt, ops))) for ops in lists.lists]
+    every = replace(gpt, share=Share(experts=experts)).units
+    of_list = [(_units(every, ops), _travelling(ops, _units(every, ops))) for ops in lists.lists]
+    whole = plan.strategy.updater is Updater.EVERY_RANK
     made = []
     for rank in range(ranks):
         share = Share(
-            asked.tp, tensor[rank], rows, cut.sequence, asked.cp, context[rank], asked.balanced, asked.gathers_keys
-        )
+            asked.tp, tensor[rank], rows, cut.sequence, asked.cp, context[rank], asked.balanced, asked.gathers_keys,
+            experts, int(data[rank]) % experts,
+        )  # fmt: skip
         own = replace(gpt, share=share, copies_table=gpt.tied and asked.apart)
-        units, travelling = of_list[lists.list_of[rank]]
-        made.append(Place(own, units, travelling, int(data[rank]), replica[rank], int(holders[rank])))
+        units, (travelling, alone) = of_list[lists.list_of[rank]]
+        made.append(Place(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole))
     return tuple(made)
 
 
-def _units(gpt: Gpt, ops: tuple[Op, ...]) -> tuple[str, ...]:
+def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
     acts = [op.act for op in ops if isinstance(op, Compute) and op.act is not None]
     there = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
-    return tuple(unit for unit in gpt.units if unit in there)
+    return tuple(unit for unit in every if unit in there)
 
 
-def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[Units, ...]:
+def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Units, ...], tuple[Units, ...]]:
+    """What is summed together, then what nobody sends; and this alone."""
     acts = [op.act for op in ops if isinstance(op, Collective) and op.act is not None]
     sent = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
-    if sent:
-        return sent
-    # Where nobody cuts anything up, copies alone are summed, or nothing is.
-    alone = _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
-    return alone or tuple((unit,) for unit in units)
+    # Where nobody cuts anything up copies alone are summed, or nothing is.
+    sent = sent or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
+    alone = tuple((unit,) for unit in units if not any(unit in together for together in sent))
+    return (*sent, *alone), alone
 
 
 def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
@@ -115,4 +133,4 @@ def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
     return tuple(dict.fromkeys(units for units, micro in sent if micro == last[units[0]]))
 
 
-__all__ = ["SENDS_GRADIENTS", "Place", "places"]
+__all__ = ["SENDS_GRADIENTS", "Place", "is_spread", "places"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import chain
 
-from simulator.learning.place import Place, places
+from simulator.learning.place import Place, is_spread, places
+from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule
@@ -84,6 +85,16 @@ class Setting:
             return 1
         return self.plan.step.sharding.shard_size or self.data_parallel
 
+    def cut_of(self, units: Units) -> int:
+        """Among how many ranks the states of some units are cut up: of experts among those that have the same."""
+        return max(1, self.cut // self.plan.step.parallelism.experts.ranks) if is_spread(units) else self.cut
+
+    def part_of(self, rank: int, units: Units) -> int:
+        """Which part of them is a rank's."""
+        data = self.places[rank].data
+        own = data // self.plan.step.parallelism.experts.ranks if is_spread(units) else data
+        return own % self.cut_of(units)
+
     @property
     def copies(self) -> int:
         """Of the states."""
@@ -106,7 +117,7 @@ class Setting:
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
         """Which random numbers dropout draws in a unit's pass; `begun` steps have been taken before what was played."""
-        place = self.gpt.units.index(unit)
+        place = self.gpt.units.index(unit.removesuffix(" experts"))
         return Draw(self.gpt.dropout, (self.seed, begun, rank, micro, place))
 
     def policy(self, unit: str) -> str:

@@ -59,8 +59,9 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     for rank, place in zip(ranks, setting.places, strict=True):
         own_part = _of_rank(setting, initial, place)
         for units in place.travelling:
-            part = _padded(setting, place.gpt, own_part, units, setting.cut)
-            rank.parts[units] = np.split(part, setting.cut)[place.data % setting.cut].copy()
+            cut = setting.cut_of(units)
+            part = _padded(setting, place.gpt, own_part, units, cut)
+            rank.parts[units] = np.split(part, cut)[setting.part_of(rank.number, units)].copy()
     return Training(setting, ranks)
 
 

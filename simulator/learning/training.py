@@ -20,6 +20,7 @@ from simulator.learning import exchange, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
 from simulator.learning.passes import PassUnderWay
+from simulator.learning.place import is_spread
 from simulator.learning.serving import Serving, delivered
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
@@ -167,6 +168,9 @@ class Training:
     ) -> None:
         """Take what an exchange within a pass gave."""
         place = op.group.index(rank.number)
+        if op.schedule.operation == "all_to_all":
+            self._handed_over(rank, op, act)
+            return
         if op.schedule.operation == "ring_shift":
             # A rank goes on as soon as the one before it has sent, whoever else is still on the way.
             behind = op.group[place - 1]
@@ -182,12 +186,26 @@ class Training:
         size = exchange.size_after(op, under_way.brought[act.what].array.size)
         under_way.take(act.what, array.ravel()[:size])
 
+    def _handed_over(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
+        """Take what each rank has for this one; it is as much as its tokens' choices say, played as even shares."""
+        pieces, splits, place = [], [], op.group.index(rank.number)
+        for number in op.group:
+            brought = self._brought(number, op, act)
+            own = np.split(np.array(brought.splits), len(op.group))
+            begin = sum(int(part.sum()) for part in own[:place])
+            pieces.append(brought.array[begin : begin + int(own[place].sum())].astype(find(op.dtype).numpy))
+            splits.append(own[place])
+        self._pass(rank, _pass_of(op, act)).take_apart(act.what, np.concatenate(pieces), np.array(splits))
+
     def _sent(self, rank: Rank, op: Collective, act: Act[Exchange]) -> None:
         """Take what another stage has sent."""
         source, target = op.group
         if rank.number != target:
             return
         (unit,), forward = act.units, act.what == "activations"
+        if forward and f"{unit} experts" in self.setting.places[target].units:
+            # They come before the layer that they are of.
+            unit = f"{unit} experts"
         taken = self.ranks[source].rising if forward else self.ranks[source].falling
         array = taken.pop((unit, act.micro))
         own = rank.rising if forward else rank.falling
@@ -299,11 +317,16 @@ class Training:
             parts: dict[str, dict[int, Array]] = {}
             for group in self._holders():
                 gpt = setting.places[group[0].number].gpt
-                for units in group[0].parts:
-                    whole = np.concatenate([rank.parts[units] for rank in group[: setting.cut]])
-                    for own in unpacked(gpt, whole, units).values():
-                        for name, part in own.items():
-                            parts.setdefault(name, {}).setdefault(gpt.share.place, part)
+                for first in group[: gpt.share.experts]:
+                    gpt = setting.places[first.number].gpt
+                    for units in first.parts:
+                        step = gpt.share.experts if is_spread(units) else 1
+                        begin = gpt.share.expert_place if is_spread(units) else 0
+                        own_ranks = group[begin::step][: setting.cut_of(units)]
+                        whole = np.concatenate([rank.parts[units] for rank in own_ranks])
+                        for own in unpacked(gpt, whole, units).values():
+                            for name, part in own.items():
+                                parts.setdefault(name, {}).setdefault(gpt.share.place, part)
             by_name = {
                 name: _joined(setting, name, [own[place] for place in sorted(own)]) for name, own in parts.items()
             }

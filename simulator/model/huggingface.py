@@ -128,10 +128,14 @@ def _no_family(family: object) -> str:
 def _gpt2(config: _Config) -> dict[str, Any]:
     hidden, heads = config.size("n_embd"), config.size("n_head")
     config.divides(("n_head",), heads, "n_embd", hidden)
+    # Experts in the place of each MLP, by Mixtral's names: what Megatron-LM trains with --num-experts.
+    chosen = _chosen(config, "num_local_experts") if config.get(("num_local_experts",)) is not None else (0, 0)
     return _plain(config, hidden, heads, "n_layer") | {
         "ffn_size": config.size("n_inner", default=4 * hidden),
         "max_positions": config.size("n_positions"),
         "tied": config.flag("tie_word_embeddings", default=True),
+        "num_experts": chosen[0],
+        "active_experts": chosen[1],
     }
 
 

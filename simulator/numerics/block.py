@@ -20,6 +20,7 @@ from simulator.numerics.context_attention import ContextAttention
 from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Part
 from simulator.numerics.dropout import Draw
 from simulator.numerics.exchange import Pass
+from simulator.numerics.experts import Experts
 from simulator.numerics.share import WHOLE, Share
 
 Cache = dict[str, Any]
@@ -41,12 +42,15 @@ class Block:
     attention : {"standard", "flash"}
     share : Share
         What of the layer, and of sequences, this rank has.
+    experts : Experts or None
+        What stands in the place of the MLP.
     """
 
     heads: int
     arithmetic: Arithmetic
     attention: str = "standard"
     share: Share = WHOLE
+    experts: Experts | None = None
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
         """Run the layer; return its output, and fill the cache that the backward pass needs.
@@ -70,9 +74,12 @@ class Block:
         projected, c["projected"] = layers.dropout(a, projected, draw.at(_PROJECTED))
         middle = a.rounded(flat + projected)
         normed, c["norm2"] = layers.layer_norm(a, middle, p["ln2.weight"], p["ln2.bias"])
-        wide, c["fc1"] = yield from linear["fc1"].columns(p, normed)
-        bent, c["gelu"] = layers.gelu(a, wide)
-        out, c["fc2"] = yield from linear["fc2"].rows(p, bent)
+        if self.experts is None:
+            wide, c["fc1"] = yield from linear["fc1"].columns(p, normed)
+            bent, c["gelu"] = layers.gelu(a, wide)
+            out, c["fc2"] = yield from linear["fc2"].rows(p, bent)
+        else:
+            out, c["experts"] = yield from self.experts.forward(p, normed)
         out, c["out"] = layers.dropout(a, out, draw.at(_OUT))
         return a.rounded(middle + out).reshape(shape)
 
@@ -85,18 +92,24 @@ class Block:
         """
         a, shape, linear = self.arithmetic, dy.shape, self._linears(len(dy))
         if part == "weights":
-            g |= {name: left.pop(name) for name in ("ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias")}
-            yield from linear["fc2"].rows_backward(p, dy, c["fc2"], g, left, part)
-            yield from linear["fc1"].columns_backward(p, dy, c["fc1"], g, left, part)
+            made = ("ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias", "router.weight")
+            g |= {name: left.pop(name) for name in list(left) if name in made or name.startswith("experts.")}
+            if self.experts is None:
+                yield from linear["fc2"].rows_backward(p, dy, c["fc2"], g, left, part)
+                yield from linear["fc1"].columns_backward(p, dy, c["fc1"], g, left, part)
             yield from linear["proj"].rows_backward(p, dy, c["proj"], g, left, part)
             yield from linear["qkv"].columns_backward(p, dy, c["qkv"], g, left, part)
             return dy
         norms = left if part == "input" else g
         flat = dy.reshape(-1, shape[-1])
         d = layers.dropout_backward(a, flat, c["out"], draw.at(_OUT))
-        d = yield from linear["fc2"].rows_backward(p, d, c["fc2"], g, left, part)
-        d = layers.gelu_backward(a, d, c["gelu"])
-        d = yield from linear["fc1"].columns_backward(p, d, c["fc1"], g, left, part)
+        if self.experts is None:
+            d = yield from linear["fc2"].rows_backward(p, d, c["fc2"], g, left, part)
+            d = layers.gelu_backward(a, d, c["gelu"])
+            d = yield from linear["fc1"].columns_backward(p, d, c["fc1"], g, left, part)
+        else:
+            # Gradients of experts' weights are made at once, and told with the others.
+            d = yield from self.experts.backward(p, d, c["experts"], norms)
         d, norms["ln2.weight"], norms["ln2.bias"] = layers.layer_norm_backward(a, d, c["norm2"], p["ln2.weight"])
         middle = a.rounded(flat + d)
         d = layers.dropout_backward(a, middle, c["projected"], draw.at(_PROJECTED))

@@ -27,12 +27,16 @@ class Wanted:
     reduction : {"sum", "max"}
     later : bool
         Whether the pass goes on at once, and asks for what came when it needs it (`Came`).
+    splits : tuple of int
+        Where each rank gets a part of the array, how many elements; several entries a rank where it has several takers.
+        What comes is then an array, and by source its splits, shape (ranks, takers of a rank).
     """
 
     name: str
     array: Array
     reduction: Literal["sum", "max"] = "sum"
     later: bool = False
+    splits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -23,7 +24,10 @@ from simulator.numerics.block import Block, Cache
 from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Parameters, Part
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 from simulator.numerics.exchange import Pass, alone
+from simulator.numerics.experts import Experts
 from simulator.numerics.share import WHOLE, Share
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,10 @@ class Gpt:
         Probability of dropout, on embeddings, on attention's weights and on what each block adds.
     share : Share
         What of the model, and of sequences, this rank has.
+    experts, active : int
+        In the place of each layer's MLP, and how many of them a token goes to; 0 for an MLP.
+    capacity : float or None
+        Tokens that an expert takes of each rank, over its even share; None: all.
     copies_table : bool
         Whether a tied head has a copy of the table of its own, as on another stage of a pipeline.
     """
@@ -57,6 +65,9 @@ class Gpt:
     dropout: float = 0.0
     share: Share = WHOLE
     copies_table: bool = False
+    experts: int = 0
+    active: int = 0
+    capacity: float | None = None
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -65,7 +76,13 @@ class Gpt:
     @property
     def units(self) -> tuple[str, ...]:
         """Names of the units, in the order of the forward pass."""
-        return ("embedding", *(f"layer {i}" for i in range(self.depth)), "head")
+        kinds = (" experts", "") if self.spreads else ("",)
+        return ("embedding", *(f"layer {i}{kind}" for i in range(self.depth) for kind in kinds), "head")
+
+    @property
+    def spreads(self) -> bool:
+        """Whether a layer's experts are a unit of their own, because other ranks have others."""
+        return self.share.experts > 1
 
     def shapes(self, unit: str) -> dict[str, tuple[int, ...]]:
         """Shapes of this rank's part of a unit's parameters by name, in the order in which PyTorch registers them."""
@@ -79,11 +96,25 @@ class Gpt:
             norm: dict[str, tuple[int, ...]] = {"lnf.weight": (d,), "lnf.bias": (d,)}
             table: dict[str, tuple[int, ...]] = {self._table: (self.vocabulary, d)}
             return norm if self.tied and not self.copies_table else norm | table
+        if unit.endswith(" experts"):
+            return _outside(unit, self._expert_shapes())
         shapes: dict[str, tuple[int, ...]] = {"ln1.weight": (d,), "ln1.bias": (d,)}
         shapes |= {"qkv.weight": (3 * d, d), "qkv.bias": (3 * d,), "proj.weight": (d, d), "proj.bias": (d,)}
-        shapes |= {"ln2.weight": (d,), "ln2.bias": (d,), "fc1.weight": (4 * d, d), "fc1.bias": (4 * d,)}
-        shapes |= {"fc2.weight": (d, 4 * d), "fc2.bias": (d,)}
-        return {f"blocks.{unit.removeprefix('layer ')}.{name}": shape for name, shape in shapes.items()}
+        shapes |= {"ln2.weight": (d,), "ln2.bias": (d,)}
+        if self.experts:
+            shapes |= {"router.weight": (self.experts, d)} | ({} if self.spreads else self._expert_shapes())
+        else:
+            shapes |= self._mlp_shapes("")
+        return _outside(unit, shapes)
+
+    def _mlp_shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        d = self.width
+        shapes = {"fc1.weight": (4 * d, d), "fc1.bias": (4 * d,), "fc2.weight": (d, 4 * d), "fc2.bias": (d,)}
+        return {f"{prefix}{name}": shape for name, shape in shapes.items()}
+
+    def _expert_shapes(self) -> dict[str, tuple[int, ...]]:
+        own = self._experts.own() if self._experts is not None else ()
+        return dict(chain.from_iterable(self._mlp_shapes(f"experts.{expert}.").items() for expert in own))
 
     def home(self, name: str) -> str:
         """The unit that owns a parameter; another unit may compute with it too."""
@@ -93,7 +124,7 @@ class Gpt:
         """The parameters that a unit computes with: its own, and for a tied head the table of tokens."""
         if unit == "head" and self.tied and not self.copies_table:
             return {**p[unit], "tok.weight": p["embedding"]["tok.weight"]}
-        return p[unit]
+        return {**p[unit], **p.get(f"{unit} experts", {})}
 
     def forward(self, unit: str, p: Parameters, x: Array, draw: Draw = NO_DROPOUT) -> Pass[tuple[Array, Any]]:
         """Run a unit.
@@ -118,6 +149,8 @@ class Gpt:
         if unit == "head":
             return (yield from self._head(p, x))
         cache: Cache = {}
+        if unit.endswith(" experts"):
+            return x, cache
         out = yield from self._block.forward(_inside(unit, p), x, draw, cache)
         return out, cache
 
@@ -148,15 +181,24 @@ class Gpt:
             yield from self._embed_backward(cache, dy, draw, inner, behind, part)
         elif unit == "head":
             dx = yield from self._head_backward(p, cache, dy, inner, behind, part)
+        elif unit.endswith(" experts"):
+            # Its layer has made its gradients.
+            dx = dy
         else:
             made: Gradients = {}
             dx = yield from self._block.backward(_inside(unit, p), cache, dy, draw, made, behind, part)
-            inner = {f"blocks.{unit.removeprefix('layer ')}.{name}": g for name, g in made.items()}
+            inner = _outside(unit, made)
         return dx, {name: self.arithmetic.store(g) for name, g in inner.items()}
 
     @property
     def _block(self) -> Block:
-        return Block(self.heads, self.arithmetic, self.attention, self.share)
+        return Block(self.heads, self.arithmetic, self.attention, self.share, self._experts)
+
+    @property
+    def _experts(self) -> Experts | None:
+        if not self.experts:
+            return None
+        return Experts(self.arithmetic, self.share, self.experts, self.active, self.capacity)
 
     def gradients(self, p: Mapping[str, Parameters], rows: Array) -> tuple[float, Gradients]:
         """Loss of some sequences, and gradients of all parameters: all units forward and backward, on one rank.
@@ -245,6 +287,12 @@ class Gpt:
     def _table(self) -> str:
         """Name of the table that the head multiplies by."""
         return "tok.weight" if self.tied else "head.weight"
+
+
+def _outside(unit: str, inside: Mapping[str, T]) -> dict[str, T]:
+    """What is kept by names within a layer, by names in the model."""
+    layer = unit.removeprefix("layer ").removesuffix(" experts")
+    return {f"blocks.{layer}.{name}": value for name, value in inside.items()}
 
 
 def _inside(unit: str, p: Parameters) -> dict[str, Array]:

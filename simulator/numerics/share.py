@@ -45,6 +45,8 @@ class Share:
         Whether each of those has an early and a late piece.
     gathers : bool
         Whether they gather keys and values, which else go round.
+    experts, expert_place : int
+        Ranks over which experts are spread, and this one's place.
     """
 
     tensor: int = 1
@@ -55,6 +57,8 @@ class Share:
     context_place: int = 0
     balanced: bool = True
     gathers: bool = False
+    experts: int = 1
+    expert_place: int = 0
 
     @cached_property
     def tokens_of(self) -> tuple[int, ...]:

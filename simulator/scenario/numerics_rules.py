@@ -272,7 +272,7 @@ def _model(model: Transformer, written: Any) -> Iterator[Conflict]:
     plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
     biased = model.attention_bias and model.output_bias and model.mlp_bias
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
-    if not (plain and biased and square) or model.num_experts:
+    if not (plain and biased and square):
         yield _conflict("model", f"got {model.name}; real numbers are those of a GPT-2, so write model_type: gpt2")
     elif model.ffn_size != 4 * model.hidden_size:
         wide = 4 * model.hidden_size

@@ -56,6 +56,8 @@ def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int) 
     if model is not None:
         yield from _experts(shape, model, world_size)
     wanted = parallelism(shape.parallelism)
+    if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
+        yield from _numbers(shape, model)
     if wanted.size == 1:
         return
     if model is not None:
@@ -68,8 +70,6 @@ def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int) 
     if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
         message = f"got {size}, but a parameter server's workers hold a whole model; write sharding: ddp or zero3"
         yield _conflict(key, message, "training.sharding.strategy")
-    if shape.numerics:
-        yield from _numbers(shape, model)
 
 
 def _whole(shape: TrainingShape) -> bool:
@@ -80,8 +80,11 @@ def _whole(shape: TrainingShape) -> bool:
 def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:
     """What numbers are not carried for where several ranks compute one model."""
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
-    sizes = ((key, getattr(wanted, key)) for key in ("tp", "cp", "pp"))
-    key, size = next((key, size) for key, size in sizes if size > 1)
+    sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
+    key, size = next((key, size) for key, size in sizes.items() if size > 1)
+    if wanted.experts.dispatch != "all_to_all":
+        message = f"got {wanted.experts.dispatch!r}, for which numbers are not carried; write all_to_all"
+        yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
     if wanted.ulysses > 1:
         message = f"got {wanted.ulysses} ranks that hand heads over, for which numbers are not carried; write ring"
         yield _conflict("context", f"{message}, {without}", "training.numerics")

@@ -109,7 +109,7 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     elif passes.step.parallelism.experts.ranks > 1:
         # Others' experts have gradients that this rank has not seen.
         over = "sum gradient norm over experts"
-        done = builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts") or norm
+        done = builder.communicate(over, "all_reduce", 1, "float64", [norm], "experts", Act(Exchange.SUM_NORM)) or norm
     # Each rank of a copy of the model has gradients of its own part.
     over_model = "sum gradient norm over the model"
     return builder.communicate(over_model, "all_reduce", 1, "float64", [done], "model", Act(Exchange.SUM_NORM)) or done
@@ -135,7 +135,8 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
             # Every bucket was padded when it was cut up.
             parts = [sum(unit.elements for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
-                elements, act = ranks * sum(shard(part, ranks) for part in parts), Act(Exchange.GATHER_UPDATED)
+                elements = ranks * sum(shard(part, ranks) for part in parts)
+                act = Act(Exchange.GATHER_UPDATED, what="experts" if spread else "")
                 builder.communicate(name, "all_gather", elements, step.precision.params, [done], scope, act)
     resident = sum(unit.resident for unit in passes.units)
     if resident:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from simulator.learning.setting import Setting
 from simulator.learning.start import start
 from simulator.learning.training import Training
 from simulator.model import context, cut
+from simulator.model.cut import ExpertCut
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.cut_linear import CutLinear
@@ -27,6 +29,7 @@ from simulator.step import update
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Placement
+from simulator.step.process_groups import Groups
 from simulator.step.spec import LossScaling, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
 from tests.golden.half import SHAPE
@@ -89,10 +92,13 @@ def test_in_float32_it_passes_the_gates_of_data_parallelism() -> None:
 
 
 def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **facts: Any) -> Trained:
-    """Two steps of a smaller model."""
-    dtype, cut_into = facts.pop("dtype", "float64"), Parallelism(**sizes)
+    """Two steps of a smaller model; with `experts` in the place of its MLPs."""
+    sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
+    cut_into = Parallelism(experts=ExpertCut(sizes.pop("ep", 1), capacity=facts.pop("capacity", None)), **sizes)
     given = {"precision": Precision(dtype, dtype, dtype, None, dtype), "attention": "flash", "accumulation": 1} | facts
     model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
+    experts = given.pop("experts", 0)
+    model = replace(model, num_experts=experts, active_experts=2 if experts else 0)
     batch = SEQUENCES * cut_into.size // ranks // given["accumulation"]
     made = step(strategy, model, seq_len=LENGTH, micro_batch_size=batch, parallelism=cut_into, **given)
     played = play(made, ranks)
@@ -121,6 +127,38 @@ def same(one: Trained, other: Trained, within: float = 1e-12) -> None:
 def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> None:
     sizes = {"pp": 2, "schedule": schedule, "virtual_stages": 2, "tp": 1 if tied else 2}
     same(trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, accumulation=8), on_one_rank(8, tied=tied))
+
+
+@cache
+def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) -> Trained:
+    return trained("ddp", 1, {}, experts=4, capacity=capacity, accumulation=accumulation)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "sizes", "facts"),
+    [
+        ("ddp", 4, {"ep": 2}, {}),
+        ("ddp", 4, {"ep": 4}, {"checkpointing": "full"}),
+        ("zero1", 4, {"ep": 2, "cp": 2}, {}),
+        ("zero2", 4, {"ep": 4}, {}),
+        ("zero3", 4, {"ep": 2}, {"accumulation": 2}),
+        ("zero1", 8, {"ep": 4, "cp": 2, "pp": 2, "schedule": "zb_h1"}, {"accumulation": 4}),
+        ("ddp", 4, {"ep": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2}, {"accumulation": 4}),
+    ],
+)
+def test_experts_learn_the_same_wherever_they_are(
+    strategy: str, ranks: int, sizes: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    same(trained(strategy, ranks, sizes, experts=4, **facts), experts_on_one_rank())
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 1.25])
+@pytest.mark.parametrize(("strategy", "ep"), [("ddp", 4), ("zero1", 2)])
+def test_experts_that_take_so_many_tokens_drop_the_same(strategy: str, ep: int, capacity: float) -> None:
+    """How many it takes is counted by rank and micro-batch: one rank with as many micro-batches drops the same."""
+    expected = experts_on_one_rank(capacity, 4)
+    same(trained(strategy, 4, {"ep": ep}, experts=4, capacity=capacity), expected)
+    assert abs(expected[0][1] / experts_on_one_rank()[0][1] - 1) > 1e-9  # it did drop some
 
 
 @st.composite
@@ -221,6 +259,10 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
     if mutant == "norms are not summed over tp":
         monkeypatch.setattr(update, "_sum_partial", lambda *_: None)
         return "ddp", 2, {"tp": 2}
+    if mutant == "experts are summed over the wrong ranks":
+        # Those that hand tokens to each other, of which each has other experts.
+        monkeypatch.setattr(Groups, "_made", _swapped(Groups._made))
+        return "ddp", 4, {"ep": 2}
     if mutant == "a micro-batch's gradient is dropped":
         keep = passes._keep
 
@@ -241,9 +283,14 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
     return "ddp", 2, {"cp": 2}
 
 
+def _swapped(made: Any) -> Any:
+    return lambda self, scope: made(self, "experts" if scope == "expert data" else scope)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
+        "experts are summed over the wrong ranks",
         "a missing all-reduce",
         "an exchange that was not played",
         "norms are not summed over tp",
@@ -253,10 +300,11 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
 )
 def test_mutants_are_stopped(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shows as numbers that are not one rank's, or as an exchange that was played and that nobody asks for."""
-    expected = on_one_rank()
+    experts = 4 if "experts" in mutant else 0
+    expected = experts_on_one_rank() if experts else on_one_rank()
     strategy, ranks, sizes = mutated(monkeypatch, mutant)
     with pytest.raises((AssertionError, SimulationError)):
-        same(trained(strategy, ranks, sizes, accumulation=4 if "pp" in sizes else 1), expected)
+        same(trained(strategy, ranks, sizes, accumulation=4 if "pp" in sizes else 1, experts=experts), expected)
 
 
 @pytest.mark.parametrize(
