@@ -207,12 +207,47 @@ def memory(
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
     gpu: Annotated[str, typer.Option(help="Whose memory it must fit into.")] = "h100_sxm",
     attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
+    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline-parallel ranks.")] = 1,
+    cp: Annotated[int, typer.Option(help="Context-parallel ranks.")] = 1,
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of the dp x cp ones.")] = 1,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(help="Whether what lies between matrices is cut along the sequence; it is by default."),
+    ] = None,
+    schedule: Annotated[str | None, typer.Option(help="Of the pipeline: 1f1b, interleaved, zb_v, ...")] = None,
+    virtual_stages: Annotated[int | None, typer.Option(help="Stages of a rank, for interleaved ones.")] = None,
+    stages: Annotated[str | None, typer.Option(help="Layers by stage: '[7, 8, 8, 7]', '{last_less: 1}'.")] = None,
+    micro_batches: Annotated[int | None, typer.Option(help="Of a step: gradient accumulation.")] = None,
+    sharding: Annotated[str | None, typer.Option(help="ddp, zero1, zero2, zero3, or a mapping of its keys.")] = None,
+    checkpointing: Annotated[str | None, typer.Option(help="none, selective_op, full, ...")] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16, fp32, fp8, ...")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the closed forms of memory by ZeRO stage and checkpointing."""
-    from simulator.cli.memory import Request, show
+    """Print the closed forms of memory by ZeRO stage and checkpointing; or, of one step, what each stage holds.
 
-    show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
+    Of one step where an option from --tp on is given.
+    """
+    sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
+    others = {
+        "--sequence-parallel": sequence_parallel,
+        "--schedule": schedule,
+        "--virtual-stages": virtual_stages,
+        "--stages": stages,
+        "--micro-batches": micro_batches,
+        "--sharding": sharding,
+        "--checkpointing": checkpointing,
+        "--precision": precision,
+    }
+    if set(sizes.values()) == {1} and set(others.values()) == {None}:
+        from simulator.cli.memory import Request, show
+
+        show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
+        return
+    from simulator.cli.memory_by_stage import show as show_stages
+
+    batch = {"--seq-len": seq_len, "--micro-batch-size": micro_batch_size, "--attention": attention, "--gpu": gpu}
+    show_stages({"MODEL": model, "--dp": dp, **batch, **sizes, **others}, as_json=as_json)
 
 
 @app.command()

@@ -7,13 +7,13 @@ know it to the byte plays the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
 from simulator.errors import OutOfMemoryError
-from simulator.records.program import Collective, Program
+from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.step.alternatives import alternatives
 from simulator.step.plan import ranks_alone
@@ -51,7 +51,7 @@ def need(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> Need
     Slow ranks and parameter servers keep buffers for longer or shorter; `at_once`, collectives take no time, and
     nothing is held for them any longer than it must be.
     """
-    stages = [_followed(cluster, program, step, limit=False) for program in _programs(cluster, step, at_once=at_once)]
+    stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step, at_once=at_once)]
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
     return Need(most, reserved, not any(timeline.short_of_memory for timeline in stages))
@@ -63,23 +63,12 @@ def refuse_unfit(cluster: Cluster, step: TrainingStep) -> None:
     if few or need(cluster, step, at_once=True).nbytes <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
     try:
-        for program in _programs(cluster, step, at_once=False):
+        for program in ranks_alone(cluster, step):
             _followed(cluster, program, step, limit=True)
     except OutOfMemoryError as error:
         if error.time:
             error.args = (error.args[0].replace("memory at ", "memory at about "),)
         raise
-
-
-def _programs(cluster: Cluster, step: TrainingStep, *, at_once: bool) -> tuple[Program, ...]:
-    """What a rank of each stage does, alone."""
-    programs = ranks_alone(cluster, step)
-    if not at_once:
-        return programs
-    return tuple(
-        Program((tuple(replace(op, duration=0.0) if isinstance(op, Collective) else op for op in program.ranks[0]),))
-        for program in programs
-    )
 
 
 def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: bool) -> Timeline:

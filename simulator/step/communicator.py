@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
@@ -25,7 +25,9 @@ from simulator.step.process_groups import Groups, Scope
 from simulator.step.spec import Sharding
 
 ServerOperation = Literal["push", "pull", "clock"]
-Mode = Literal["auto", "played", "closed_form", "rough"]
+Mode = Literal["auto", "played", "closed_form", "rough", "at_once"]
+# Of one rank alone: no schedules.
+_ALONE: Final = ("rough", "at_once")
 
 
 @dataclass
@@ -36,8 +38,9 @@ class Communicator:
     ----------
     cluster : Cluster
     groups : Groups
-    mode : {"auto", "played", "closed_form", "rough"}
-        "rough" is for one rank alone: no schedules, and times that are good enough to say what memory is needed.
+    mode : {"auto", "played", "closed_form", "rough", "at_once"}
+        "rough" is for one rank alone: no schedules, and times that are good enough to say what memory is needed;
+        "at_once" the same with no times at all, for which no other rank has to be in the cluster.
     steady : bool
         Whether all ranks reach a collective together: no stragglers, no jitter.
     offloads : bool
@@ -69,7 +72,7 @@ class Communicator:
     def send(self, elements: int, dtype: str, stages: tuple[int, int], rank: int) -> Collective:
         """One transfer from a stage's rank to that of another, without a name of its own; `rank` is either of them."""
         group, itemsize = self.groups.members(stages, self.groups.number(stages, rank)), find(dtype).itemsize
-        if self.mode == "rough":
+        if self.mode in _ALONE:
             return self._roughly("send", elements, itemsize, dtype, group)
         return self.cluster.remember(
             (point_to_point, elements, dtype, group), partial(point_to_point, self.cluster, elements, dtype, group)
@@ -77,7 +80,7 @@ class Communicator:
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
         key = (operation, elements, dtype, group)
-        if self.mode == "rough":
+        if self.mode in _ALONE:
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
         if operation == "ring_shift":
             return self.cluster.remember((ring_shift, *key), partial(ring_shift, self.cluster, elements, dtype, group))
@@ -93,7 +96,8 @@ class Communicator:
         return self._planned[key]
 
     def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """A collective that rank 0 is alone in, for about as long as the group would take."""
+        """A collective that rank 0 is alone in, for about as long as the group would take, or for no time."""
+        takes = 0.0 if self.mode == "at_once" else roughly(self.cluster, operation, elements * itemsize, group)
         return Collective(
             name=operation,
             group=(0,),
@@ -102,7 +106,7 @@ class Communicator:
             itemsize=itemsize,
             reduce_itemsize=itemsize,
             dtype=dtype,
-            duration=roughly(self.cluster, operation, elements * itemsize, group),
+            duration=takes,
         )
 
     def among(self, op: Collective, scope: Scope, number: int, name: str) -> Collective:
@@ -177,7 +181,7 @@ class Communicator:
         alone = sharding.asynchronous and operation != "clock"
         workers = 1 if alone else ranks
         itemsize = find(dtype).itemsize
-        if self.mode == "rough":
+        if self.mode in _ALONE:
             # What each of the workers sends goes through the ports of a few servers.
             made = self._roughly(operation, padded, itemsize, dtype, tuple(range(ranks)))
             return replace(made, duration=(made.duration or 0.0) * ranks / count, stream=f"communication {operation}")

@@ -6,19 +6,25 @@ early waits, and a send holds up nobody but who waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 from simulator.records.program import Act, Exchange
 from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Placement, Work
+from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk, layers_of_stages, units_of_stages
 from simulator.step.strategies.strategy import Planned
 from simulator.step.units import Unit
+
+
+# Each rank's part is asked for by itself.
+@lru_cache(maxsize=4)
+def _order_of(schedule: PipelineSchedule, shape: PipelineShape) -> Order:
+    return schedule.order(shape)
 
 
 @dataclass(frozen=True)
@@ -77,26 +83,54 @@ class Pipeline:
         for stage in self.schedule.stages_of(place, self.shape):
             own = [
                 one.micro
-                for slot in self._order[place]
-                for one in slot
+                for one in self.passes(place)
                 if one.stage == stage and one.work in (Work.BACKWARD, Work.WEIGHT_GRADIENT)
             ]
             made.append(Chunk(stage, parts[stage % self.model_stages], self.shape.micro_batches, own[0], own[-1]))
         return tuple(made)
 
     @property
-    def _order(self) -> tuple[tuple[tuple[Pass, ...], ...], ...]:
-        return self.schedule.order(self.shape)
+    def _order(self) -> Order:
+        return _order_of(self.schedule, self.shape)
 
-    def note(self, place: int, chunks: Sequence[Chunk], builder: ProgramBuilder, planned: Planned) -> None:
-        """Note all passes of a rank, and what it sends and receives."""
+    def passes(self, place: int) -> tuple[Pass, ...]:
+        """All passes of a rank in a step, in its order."""
+        return tuple(one for slot in self._order[place] for one in slot)
+
+    def few(self, place: int) -> tuple[int, ...]:
+        """Micro-batches that may do what others do not: a stage's first and last; then those that stand for the rest.
+
+        Of each kind of pass there is one: some orders pass a few micro-batches back as a whole, and others in halves.
+        """
+        passes = self.passes(place)
+        last = {(one.work, one.stage): one.micro for one in passes}
+        first = {(one.work, one.stage): one.micro for one in reversed(passes)}
+        ends = {*first.values(), *last.values()}
+        between = {(one.work, one.stage): one.micro for one in reversed(passes) if one.micro not in ends}
+        return (*sorted(ends), *sorted({*between.values()}))
+
+    def note(
+        self,
+        place: int,
+        chunks: Sequence[Chunk],
+        builder: ProgramBuilder,
+        planned: Planned,
+        micros: Collection[int],
+    ) -> dict[Pass, int]:
+        """Note a rank's passes of these micro-batches, and what it sends and receives.
+
+        Returns how many operations have been noted when each pass begins, of the last step where there are several.
+        """
         by_stage = {chunk.stage: chunk for chunk in chunks}
+        begins = {}
         # Where nobody waits several steps are noted, each with micro-batches of its own.
         for number in range(self.step.rounds):
-            for slot in self._order[place]:
-                for one in slot:
+            for one in self.passes(place):
+                if one.micro in micros:
                     micro = one.micro + number * self.shape.micro_batches
+                    begins[one] = len(builder.ops)
                     self._note(one, micro, by_stage[one.stage], builder, planned)
+        return begins
 
     def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: Planned) -> None:
         if one.work is Work.WEIGHT_GRADIENT:

@@ -6,18 +6,20 @@ out of the engine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.cut import context_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
-from simulator.records.program import Program
+from simulator.records.program import Op, Program
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
 from simulator.step.pipeline import Pipeline
+from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Groups, NotedList, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
@@ -75,7 +77,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         The ranks or the model cannot be cut as asked, or this GPU lacks something.
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
-    groups = _groups(cluster, step)
+    groups = _groups(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
     stages = _noted(cluster, step, communicator)
     lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
@@ -98,17 +100,68 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     )
 
 
-def ranks_alone(cluster: Cluster, step: TrainingStep) -> tuple[Program, ...]:
+def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> tuple[Program, ...]:
     """The step of one rank of each stage, each as if all others kept step with it: for the memory that a step needs.
 
-    Its collectives take about the time that they would take, without schedules, routes and other ranks.
+    Its collectives take about the time that they would take, without schedules, routes and other ranks; or none.
     """
-    communicator = Communicator(cluster, _groups(cluster, step), "rough", True)
+    groups = _groups(step, cluster.world_size)
+    communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
     return tuple(Program((tuple(made.builder.ops),)) for made in _noted(cluster, step, communicator))
 
 
-def _groups(cluster: Cluster, step: TrainingStep) -> Groups:
-    grid = step.parallelism.grid(cluster.world_size)
+@dataclass(frozen=True, slots=True)
+class StageNotes:
+    """What the ranks of one list do, of a few micro-batches.
+
+    Attributes
+    ----------
+    stage : int
+        Their place in the pipeline.
+    ops : tuple of Op
+        In order, with the passes of micro-batches that are unlike the others, and of one of those that are alike.
+    begins : mapping of Pass to int
+        The number of the first operation of each pass that is noted.
+    ends : int
+        The number of the first operation after all passes.
+    order : tuple of Pass
+        All of a step.
+    micros : sequence of int
+        Which micro-batches are noted; the last of them that have a pass of some kind do what all do that are not.
+    """
+
+    stage: int
+    ops: tuple[Op, ...]
+    begins: Mapping[Pass, int]
+    ends: int
+    order: tuple[Pass, ...]
+    micros: Sequence[int]
+
+
+@collected_later()
+def few_micro_batches(cluster: Cluster, step: TrainingStep, world_size: int) -> tuple[StageNotes, ...]:
+    """The step of one rank of each stage as `ranks_alone` has it, `at_once`, in so many operations for any step.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Of one rank at least, for its GPU.
+    step : TrainingStep
+    world_size : int
+        Ranks that carry out the step.
+    """
+    groups = _groups(step, world_size)
+    made = _noted(cluster, step, Communicator(cluster, groups, "at_once", True), few=True)
+    pipeline = Pipeline.of(step)
+    stages = [number // groups.unlike_places for number in range(groups.lists)]
+    return tuple(
+        StageNotes(stage, tuple(one.builder.ops), one.begins, one.ends, pipeline.passes(stage), one.micros)
+        for stage, one in zip(stages, made, strict=True)
+    )
+
+
+def _groups(step: TrainingStep, world_size: int) -> Groups:
+    grid = step.parallelism.grid(world_size)
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.size("dp", "cp")
     return Groups(grid, shard, step.sharding.mesh, asked.ulysses, asked.experts.ranks, asked.unlike_places)
@@ -121,10 +174,13 @@ class _Noted:
     builder: ProgramBuilder
     passes: Passes
     states: States
+    begins: Mapping[Pass, int]
+    ends: int
+    micros: Sequence[int]
 
 
-def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> list[_Noted]:
-    """Note the operations of the first rank of each list."""
+def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: bool = False) -> list[_Noted]:
+    """Note the operations of the first rank of each list; of all micro-batches, or of a few."""
     strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     _refuse(step)
@@ -144,9 +200,11 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator) -> 
         rank_states = states(step, strategy, passes.elements_by_ranks(), sum(unit.resident for unit in own))
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
-        pipeline.note(stage, chunks, builder, strategy.plan(builder, passes))
+        micros = pipeline.few(stage) if few else range(step.accumulation)
+        begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros)
+        ends = len(builder.ops)
         update(builder, passes, timer, rank_states, strategy)
-        noted.append(_Noted(builder, passes, rank_states))
+        noted.append(_Noted(builder, passes, rank_states, begins, ends, micros))
     return noted
 
 

@@ -1,0 +1,237 @@
+"""`simulator memory` for a step: what each pipeline stage holds when it holds most, as it would be played.
+
+Rule: options are keys of a scenario, checked by its rules; bytes are those of the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+
+from simulator.basics import document
+from simulator.basics.plain_data import at
+from simulator.cli.warnings_output import print_warnings
+from simulator.cluster.build import build
+from simulator.errors import ScenarioError
+from simulator.model.parameters import total
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.step.pipeline import Pipeline
+from simulator.step.spec import TrainingStep
+from simulator.step.stage_memory import StageMemory, stage_memory
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
+
+_GB: Final = 1e9
+# Sizes whose product are the GPUs; experts are spread over the data-parallel ones.
+_SIZES: Final = ("dp", "tp", "pp", "cp")
+# By the key of a scenario the option that sets it.
+_OPTIONS: Final = {
+    "cluster.world_size": "--dp x --tp x --pp x --cp",
+    "cluster.gpu": "--gpu",
+    "training.model": "MODEL",
+    "training.seq_len": "--seq-len",
+    "training.micro_batch_size": "--micro-batch-size",
+    "training.gradient_accumulation_steps": "--micro-batches",
+    "training.attention": "--attention",
+    "training.sharding": "--sharding",
+    "training.activation_checkpointing": "--checkpointing",
+    "training.precision": "--precision",
+    "training.parallelism.dp": "--dp",
+    "training.parallelism.tp": "--tp",
+    "training.parallelism.pp": "--pp",
+    "training.parallelism.cp": "--cp",
+    "training.parallelism.ep": "--ep",
+    "training.parallelism.sequence_parallel": "--sequence-parallel",
+    "training.parallelism.schedule": "--schedule",
+    "training.parallelism.virtual_stages": "--virtual-stages",
+    "training.parallelism.stages": "--stages",
+}
+# Options whose text is read as a scenario file has it: a word, a number, a list or a mapping.
+_YAML: Final = ("--sharding", "--checkpointing", "--precision", "--stages")
+# Categories of memory as they are told, and whether they are told where nobody holds any.
+_COLUMNS: Final = {
+    "parameters": True,
+    "gradients": True,
+    "optimizer": True,
+    "activations": True,
+    "recomputed activations": False,
+    "loss buffers": True,
+    "gathered": False,
+    "buffers": False,
+}
+_SHORT: Final = {"recomputed activations": "run again"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was asked, and what the stages hold.
+
+    Attributes
+    ----------
+    step : TrainingStep
+    gpu : str
+    capacity : int
+        Of its memory [B].
+    gpus : int
+    stages : tuple of StageMemory
+    """
+
+    step: TrainingStep
+    gpu: str
+    capacity: int
+    gpus: int
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def largest(self) -> StageMemory:
+        """The stage that holds most, the first of several."""
+        return max(self.stages, key=lambda stage: stage.nbytes)
+
+
+def show(options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what each stage holds; `options` are those of `_OPTIONS` by name, None where one is not given."""
+    try:
+        found = _found(options)
+    except ScenarioError as error:
+        error.args = (_as_options(str(error)),)
+        raise
+    if as_json:
+        typer.echo(json.dumps(_document(found), indent=2))
+        return
+    for line in _lines(found):
+        typer.echo(line)
+
+
+def _found(options: Mapping[str, Any]) -> _Found:
+    gpus = math.prod(max(1, options[f"--{kind}"]) for kind in _SIZES)
+    scenario = load_scenario(_scenario(options, gpus))
+    print_warnings(_as_options(line) for line in scenario.warnings)
+    spec = scenario.training
+    if spec is None:
+        raise TypeError("a scenario of a training step has a training step")
+    if strategies.find(spec.sharding.strategy).updater is Updater.SERVERS:
+        names = [name for name in strategies.names() if strategies.find(name).updater is not Updater.SERVERS]
+        name = spec.sharding.strategy
+        raise ScenarioError(
+            f"--sharding: got {name!r}, whose servers hold what ranks do not; one of {', '.join(names)}"
+        )
+    step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
+    try:
+        stages = stage_memory(cluster, step, gpus)
+    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+        raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
+    return _Found(step, options["--gpu"], cluster.gpus[0].hbm_bytes, gpus, stages)
+
+
+def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+    """The keys of what is given; links do not matter, so any topology will do."""
+    data: dict[str, Any] = {
+        "name": "memory",
+        "cluster": {"topology": "star_100g", "world_size": gpus},
+        "training": {"parallelism": {}},
+    }
+    for dotted, option in _OPTIONS.items():
+        value = options.get(option)
+        if value is not None:
+            *rooms, key = dotted.split(".")
+            at(data, tuple(rooms))[key] = document.parse(value, option).data if option in _YAML else value
+    return data
+
+
+def _as_options(message: str) -> str:
+    """Lines about a scenario's keys, with the options that set them."""
+    lines = [line.removeprefix("<dict>: ") for line in message.splitlines()]
+    for dotted, option in _OPTIONS.items():
+        lines = [
+            f"{option}{line.removeprefix(dotted)}" if line.startswith((f"{dotted}:", f"{dotted}.")) else line
+            for line in lines
+        ]
+    # Rules of a schedule say in brackets which key its micro-batches are.
+    return "\n".join(lines).replace("(gradient_accumulation_steps)", "(--micro-batches)")
+
+
+def _lines(found: _Found) -> Iterator[str]:
+    yield _finding(found)
+    yield _asked(found)
+    columns = [name for name, always in _COLUMNS.items() if always or any(_held(found, name))]
+    names = [_SHORT.get(name, name) for name in columns]
+    cut = len(found.stages) > 1
+    held = _unit_of_held(found)
+    heads = [*(["stage"] if cut else []), *names, held, "total", "of HBM"]
+    rows = [
+        [
+            *([str(stage.stage)] if cut else []),
+            *(f"{stage.by_category.get(name, 0) / _GB:.2f}" for name in columns),
+            f"{stage.held}",
+            f"{stage.nbytes / _GB:.2f}",
+            f"{stage.nbytes / found.capacity:.0%}",
+        ]
+        for stage in found.stages
+    ]
+    yield ""
+    yield f"GB (1e9 bytes) on one GPU when it holds most; {held}: whose activations it holds then"
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in (heads, *rows):
+        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+    yield ""
+    yield (
+        "Not counted: fragments, the framework's own 0.5 to 2 GB, and what waits for a slow network. A played step "
+        "counts fragments and waiting."
+    )
+
+
+def _held(found: _Found, category: str) -> Sequence[int]:
+    return [stage.by_category.get(category, 0) for stage in found.stages]
+
+
+def _unit_of_held(found: _Found) -> str:
+    """What passes forward are of: micro-batches, or micro-batches through one of several chunks of the model."""
+    return "chunk passes" if Pipeline.of(found.step).shape.chunks > 1 else "micro-batches"
+
+
+def _finding(found: _Found) -> str:
+    largest = found.largest
+    who = f"stage {largest.stage} of {len(found.stages)} holds most," if len(found.stages) > 1 else "a GPU holds"
+    fits = "fits" if largest.nbytes <= found.capacity else "does not fit"
+    share = largest.nbytes / found.capacity
+    return (
+        f"{who} {largest.nbytes / _GB:.1f} GB, {share:.0%} of the {found.capacity / _GB:.1f} GB of {found.gpu}: {fits}"
+    )
+
+
+def _asked(found: _Found) -> str:
+    step, cut = found.step, found.step.parallelism
+    data = found.gpus // cut.size
+    sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.experts.ranks}"
+    batches = f"{step.accumulation} micro-batch{'es' if step.accumulation > 1 else ''}"
+    order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""
+    return (
+        f"{step.model.name}: {total(step.model):,} parameters on {found.gpus:,} GPUs ({sizes}), "
+        f"{step.sharding.strategy}, {batches} of {step.micro_batch_size} x {step.seq_len}{order}"
+    )
+
+
+def _document(found: _Found) -> dict[str, Any]:
+    return {
+        "parameters": total(found.step.model),
+        "gpus": found.gpus,
+        "capacity_bytes": found.capacity,
+        "largest_stage": found.largest.stage,
+        "fits": found.largest.nbytes <= found.capacity,
+        "stages": [
+            {
+                "stage": stage.stage,
+                "total_bytes": stage.nbytes,
+                "by_category_bytes": {name: stage.by_category.get(name, 0) for name in _COLUMNS},
+                "held": stage.held,
+                "of": _unit_of_held(found),
+            }
+            for stage in found.stages
+        ],
+    }

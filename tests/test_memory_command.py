@@ -1,0 +1,119 @@
+"""`simulator memory`: closed forms where a model is whole, and what each stage holds where it is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator import load_scenario, simulate
+from tests.commands import Command, commands_in
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def test_a_whole_model_is_told_in_closed_forms(cli: Command) -> None:
+    """Stage 3 of ZeRO over 8 ranks: 16 bytes a parameter, divided by 8 (Rajbhandari et al., 2020)."""
+    answer = cli("memory", "llama3_8b", "--dp", 8)
+    assert answer.code == 0
+    assert "  paper, stage 3                         16.06 GB" in answer.out.splitlines()
+    assert cli("memory", "llama3_8b", "--dp", 8, "--json").data["states"]["paper, stage 3"] == 2 * 8_030_261_248
+
+
+def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:
+    answer = cli(
+        "memory", "gpt2_xl", "--dp", 1, "--pp", 4, "--micro-batches", 8, "--sharding", "ddp", "--seq-len", 1024
+    )
+    assert (answer.code, answer.err) == (0, "")
+    finding, asked, _, _, heads, *rows = answer.out.splitlines()
+    assert finding.startswith("stage 0 of 4 holds most, ")
+    assert finding.endswith(" of the 85.5 GB of h100_sxm: fits")
+    assert "on 4 GPUs (dp 1, tp 1, pp 4, cp 1, ep 1), ddp, 8 micro-batches of 1 x 1024, 1f1b" in asked
+    assert heads.split()[:5] == ["stage", "parameters", "gradients", "optimizer", "activations"]
+    assert [row.split()[0] for row in rows[:4]] == ["0", "1", "2", "3"]
+    assert [row.split()[-3] for row in rows[:4]] == ["4", "3", "2", "1"]
+
+
+def test_it_is_what_the_same_scenario_plays(cli: Command) -> None:
+    sizes = {"tp": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "stages": [5, 6, 7, 6]}
+    training = {
+        "model": "gpt2_medium",
+        "seq_len": 1024,
+        "micro_batch_size": 4,
+        "gradient_accumulation_steps": 6,
+        "sharding": "zero1",
+        "activation_checkpointing": "selective_op",
+        "precision": "fp32",
+        "parallelism": sizes,
+    }
+    cluster = {"topology": "dgx_h100", "world_size": 8}
+    played = simulate(load_scenario({"name": "same", "cluster": cluster, "training": training}), limit_memory=False)
+    answer = cli(
+        "memory", "gpt2_medium", "--dp", 2, "--tp", 2, "--pp", 2, "--schedule", "interleaved", "--virtual-stages", 2,
+        "--stages", "[5, 6, 7, 6]", "--seq-len", 1024, "--micro-batch-size", 4, "--micro-batches", 6,
+        "--sharding", "zero1", "--checkpointing", "selective_op", "--precision", "fp32", "--json",
+    )  # fmt: skip
+    assert answer.err == ""
+    told = answer.data
+    assert max(stage["total_bytes"] for stage in told["stages"]) == played.report.peak_memory_bytes
+    assert told["stages"][told["largest_stage"]]["total_bytes"] == played.report.peak_memory_bytes
+    assert all(sum(stage["by_category_bytes"].values()) == stage["total_bytes"] for stage in told["stages"])
+    assert told["fits"] == (played.report.peak_memory_bytes <= told["capacity_bytes"])
+
+
+def test_thousands_of_gpus_and_a_step_that_does_not_fit(cli: Command) -> None:
+    """Llama 3 405B (arXiv:2407.21783, table 4): 1F1B with 16 micro-batches fits, GPipe with 64 does not."""
+    cut = ("--dp", 128, "--tp", 8, "--pp", 16, "--sharding", "zero1", "--seq-len", 8192)
+    for schedule, micros, said in (("1f1b", 16, "fits"), ("gpipe", 64, "does not fit")):
+        answer = cli("memory", "llama3_405b", *cut, "--schedule", schedule, "--micro-batches", micros)
+        assert answer.out.splitlines()[0].endswith(f": {said}")
+        assert "405,853,388,800 parameters on 16,384 GPUs" in answer.out
+
+
+def test_sequence_parallelism_holds_less(cli: Command) -> None:
+    cut = ("memory", "gpt2_medium", "--tp", 4, "--seq-len", 1024, "--json")
+    held = [
+        cli(*cut, option).data["stages"][0]["by_category_bytes"]["activations"]
+        for option in ("--sequence-parallel", "--no-sequence-parallel")
+    ]
+    assert held[0] < held[1]
+    assert cli(*cut).data["stages"][0]["by_category_bytes"]["activations"] == held[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("llama3_8b --tp 3", "--tp: got 3; must divide the 32 heads of llama3_8b: 1, 2, 4, 8, 16, 32"),
+        ("llama3_8b --tp 0", "--tp: got 0; must be at least 1"),
+        ("llama3_8b --pp 33", "--pp: got 33 stages for 32 layers; every stage must have a layer"),
+        ("llama3_8b --pp 2 --schedule interlaved", "--schedule: got 'interlaved'; one of 1f1b, "),
+        ("llama3_8b --pp 4 --schedule interleaved --micro-batches 2", "the micro-batches) (--micro-batches)"),
+        ("llama3_8b --pp 2 --stages [3]", "--stages: got 1 stages with 3 layers; must be 2 stages with the 32 of"),
+        ("llama3_8b --pp 2 --stages [3", "--stages:1:3: not YAML: "),
+        ("llama3_8b --pp 2 --schedule dualpipe --micro-batches 4", "write dualpipe_v"),
+        ("mixtral_8x7b --ep 3 --dp 6", "--ep: got 3; must divide the 8 experts of mixtral_8x7b: 1, 2, 4, 8"),
+        ("mixtral_8x7b --tp 2", "--tp: got 2; mixtral_8x7b has experts, which are not cut yet; leave it at 1"),
+        ("llama3_8b --cp 3", "--cp: got 3; "),
+        ("nope --tp 2", "MODEL: got 'nope'; one of deepseek_v3, "),
+        ("llama3_8b --tp 2 --gpu h10", "--gpu: got 'h10'; one of "),
+        ("llama3_8b --sharding parameter_server", "--sharding: got 'parameter_server', whose servers hold what"),
+        ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "in which a100_sxm_80gb cannot compute; one of "),
+        ("llama3_8b --micro-batches 0", "--micro-batches: got 0; must be at least 1"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_one_line_each(cli: Command, options: str, said: str) -> None:
+    answer = cli("memory", *options.split())
+    assert answer.code == 2
+    assert answer.out == ""
+    assert len(answer.faults) == 1
+    assert said in answer.err
+    assert "training." not in answer.err
+
+
+def test_an_option_without_effect_is_told(cli: Command) -> None:
+    answer = cli("memory", "gpt2", "--schedule", "gpipe", "--seq-len", 1024)
+    assert answer.code == 0
+    assert answer.faults == ["warning: --schedule: changes no number here: counts with pp above 1"]

@@ -1,0 +1,164 @@
+"""What each stage of a pipeline holds is told without playing: it is the peak of the played timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import load_scenario, simulate
+from simulator.cluster.build import build
+from simulator.engine.play import play
+from simulator.model.load import load_model
+from simulator.playing.memory import need
+from simulator.scenario.build_training import to_step
+from simulator.step.pipelines import catalog
+from simulator.step.pipelines.schedule import PipelineShape
+from simulator.step.plan import ranks_alone
+from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.stage_memory import stage_memory
+from simulator.step.units import units
+
+ONE = build("dgx_h100", 1)
+# In one dtype nothing is cast for the wire, so that no buffer waits for a collective.
+ONE_DTYPE = {"params": "bfloat16", "grads": "float32", "reduce": "float32"}
+# Kernels take far longer than exchanges, as in what people train.
+USUAL: dict[str, Any] = {"model": "gpt2", "seq_len": 1024, "micro_batch_size": 8, "precision": ONE_DTYPE}
+
+JOBS: dict[str, tuple[int, dict[str, Any]]] = {
+    "alone": (1, {}),
+    "zero3": (4, {"sharding": "zero3"}),
+    "zero2, micro-batches": (4, {"sharding": "zero2", "gradient_accumulation_steps": 5}),
+    "tp": (4, {"sharding": "zero1", "parallelism": {"tp": 4}}),
+    "tp, whole sequences": (4, {"sharding": "zero1", "parallelism": {"tp": 4, "sequence_parallel": False}}),
+    "cp": (4, {"sharding": "ddp", "parallelism": {"cp": 2}}),
+    "1f1b": (8, {"sharding": "zero1", "gradient_accumulation_steps": 9, "parallelism": {"pp": 4}}),
+    "1f1b, few": (4, {"sharding": "ddp", "gradient_accumulation_steps": 2, "parallelism": {"pp": 4}}),
+    "1f1b, unlike stages": (
+        4,
+        {"sharding": "ddp", "gradient_accumulation_steps": 8, "parallelism": {"pp": 4, "stages": [1, 5, 4, 2]}},
+    ),
+    "gpipe, full": (
+        8,
+        {
+            "sharding": "zero1",
+            "gradient_accumulation_steps": 12,
+            "activation_checkpointing": "full",
+            "parallelism": {"pp": 4, "schedule": "gpipe"},
+        },
+    ),
+    "interleaved": (
+        8,
+        {
+            "sharding": "zero1",
+            "gradient_accumulation_steps": 12,
+            "parallelism": {"pp": 4, "schedule": "interleaved", "virtual_stages": 3},
+        },
+    ),
+    "zb_v": (4, {"sharding": "zero1", "gradient_accumulation_steps": 12, "parallelism": {"pp": 4, "schedule": "zb_v"}}),
+    "tp, pp, cp": (
+        16,
+        {"sharding": "zero1", "gradient_accumulation_steps": 6, "parallelism": {"tp": 2, "pp": 4, "cp": 2}},
+    ),
+    "experts": (
+        8,
+        {
+            "model": "mixtral_8x7b",
+            "micro_batch_size": 1,
+            "sharding": "zero1",
+            "gradient_accumulation_steps": 6,
+            "parallelism": {"pp": 2, "ep": 4},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_it_is_the_peak_of_the_played_timeline(name: str) -> None:
+    world_size, training = JOBS[name]
+    scenario = load_scenario(
+        {
+            "name": "peak",
+            "cluster": {"topology": "dgx_h100", "world_size": world_size},
+            "training": USUAL | training,
+        }
+    )
+    assert scenario.training is not None
+    told = stage_memory(ONE, to_step(scenario.training, world_size), world_size)
+    played = simulate(scenario, limit_memory=False, keep=range(world_size))
+    # Stages vary slowest with the rank's number.
+    for stage in told:
+        rank = stage.stage * world_size // len(told)
+        samples = [sample for sample in played.timeline.memory if sample.rank == rank]
+        most = max(samples, key=lambda sample: sample.nbytes)
+        assert stage.nbytes == most.nbytes
+        assert dict(stage.by_category) == dict(most.by_category)
+    assert max(stage.nbytes for stage in told) == played.report.peak_memory_bytes
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
+    """A small model cut into stages in any order of passes, where nothing waits for the network."""
+    schedule = catalog.find(draw(st.sampled_from([name for name in catalog.names() if name != "dualpipe"])))
+    pp, tp, dp = draw(st.integers(2, 4)), draw(st.sampled_from([1, 2])), draw(st.integers(1, 3))
+    chunks = schedule.chunks or draw(st.integers(1, 3))
+    micros = draw(st.integers(1, 20))
+    if schedule.refusal(PipelineShape(pp, micros, chunks, pp)):
+        micros = 4 * pp
+    step = TrainingStep(
+        load_model("gpt2", 1024),
+        1024,
+        draw(st.sampled_from([1, 2])),
+        micros,
+        Sharding(draw(st.sampled_from(["ddp", "zero1"]))),
+        Precision("float32", "float32", "float32", None, "float32"),
+        draw(st.sampled_from(["none", "full", "selective_op", 2])),
+    )
+    cut = replace(step.parallelism, tp=tp, pp=pp, schedule=schedule.name, virtual_stages=chunks)
+    return replace(step, parallelism=cut), tp * pp * dp
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps())
+def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> None:
+    """Any order, any number of micro-batches: what one rank of each stage holds that does all of them."""
+    step, world_size = drawn
+    cluster = build("dgx_h100", world_size)
+    told = stage_memory(ONE, step, world_size)
+    for stage, program in zip(told, ranks_alone(cluster, step, at_once=True), strict=True):
+        peak = play("auto", program, cluster, limit_memory=False).peak
+        assert peak is not None
+        assert stage.nbytes == peak.nbytes
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half"])
+def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy: str, schedule: str) -> None:
+    """The gather of the next pass may begin while weights' gradients are made, and a buffer be sent a kernel later."""
+    chunks = 2 if schedule == "interleaved" else 1
+    training = USUAL | {
+        "precision": "bf16",
+        "sharding": strategy,
+        "gradient_accumulation_steps": 8,
+        "parallelism": {"pp": 4, "schedule": schedule, "virtual_stages": chunks},
+    }
+    scenario = load_scenario(
+        {"name": "near", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": training}
+    )
+    assert scenario.training is not None
+    step = to_step(scenario.training, 8)
+    told = max(stage.nbytes for stage in stage_memory(ONE, step, 8))
+    assert told == pytest.approx(need(build("dgx_h100", 8), step).nbytes, rel=0.02)
+
+
+def test_held_micro_batches_are_those_of_the_schedule() -> None:
+    """1F1B: stage r holds p - r of them, and as many times what its layers keep of one."""
+    step = TrainingStep(load_model("gpt2", 1024), 1024, 1, 16, Sharding("ddp"))
+    step = replace(step, parallelism=replace(step.parallelism, pp=4))
+    told = stage_memory(ONE, step, 4)
+    assert [stage.held for stage in told] == [4, 3, 2, 1]
+    kept = units(step, ONE.gpus[0])[1].kept
+    assert [stage.by_category["activations"] for stage in told[1:3]] == [3 * 3 * kept, 2 * 3 * kept]
