@@ -14,7 +14,7 @@ from simulator.engine.jitter import Jitter
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.program import Program
-from simulator.scenario.build_training import to_step
+from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.step.plan import plan_step
@@ -23,18 +23,41 @@ from tests.engines import farthest
 NAMES = registry.names("scenario")
 _MOST_STEPS = 8
 _MOST_LAYERS = 16
+# Of a cut model: more of them do what others do.
+_MOST_MICRO_BATCHES = 8
+_MOST_RANKS = 32
+_MOST_SIZES = {"tp": 2, "pp": 4}
+
+
+def _smaller(scenario: Scenario) -> Scenario:
+    """The same question of fewer ranks and micro-batches, where a step is cut over many."""
+    spec = scenario.training
+    if spec is None or parallelism(spec.parallelism).size == 1 or scenario.cluster.world_size <= _MOST_RANKS:
+        return scenario
+    cut = replace(
+        spec.parallelism, **{kind: min(getattr(spec.parallelism, kind), most) for kind, most in _MOST_SIZES.items()}
+    )
+    few = replace(
+        spec,
+        parallelism=cut,
+        gradient_accumulation_steps=min(spec.gradient_accumulation_steps, _MOST_MICRO_BATCHES),
+    )
+    ranks = cut.tp * cut.pp * cut.cp * max(4, cut.ep)
+    return replace(scenario, cluster=replace(scenario.cluster, world_size=ranks), training=few)
 
 
 def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
     """What a point's engine is given; neither payload nor numbers change a time."""
+    scenario = _smaller(scenario)
     cluster = build_cluster(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     if scenario.training is not None:
         # Where nobody waits all steps are in one program; each is like the others, and forty take a minute and a half.
         few = replace(scenario.training, steps=min(scenario.training.steps, _MOST_STEPS))
         step = to_step(few, scenario.cluster.world_size, scenario.base)
-        # Layers are alike too.
-        fewer = replace(step.model, num_layers=min(step.model.num_layers, _MOST_LAYERS))
+        # Layers are alike too, but every stage needs one, and the first and the last may have one less than others.
+        most = max(_MOST_LAYERS, 2 * step.parallelism.pp * step.parallelism.virtual_stages)
+        fewer = replace(step.model, num_layers=min(step.model.num_layers, most))
         step = replace(step, model=fewer)
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0).program, cluster, jitter
     return plan_collective(scenario, cluster).program, cluster, jitter
