@@ -60,6 +60,7 @@ def lines() -> Iterator[Line]:
     yield from _rings()
     yield from _steps()
     yield from _jobs()
+    yield from _cut()
     yield from _commands()
     play, least, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
@@ -156,6 +157,19 @@ def _jobs() -> Iterator[Line]:
         told = ", ".join(f"{one:.2f}" for one in taken)
         text = f"{name}, {', '.join(f'{size:,}' for size in jobs.SIZES)} GPUs: {told} s, as N^{power:.2f} (aim 1.3)"
         yield Line(text, power <= 1.3)
+
+
+def _cut() -> Iterator[Line]:
+    """Steps of models that are cut over ranks, and what their stages hold without playing them."""
+    for name, job in jobs.CUT.items():
+        found = jobs.figures(job.scenario())
+        text = f"{name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
+        met = found["seconds"] <= job.seconds and found["mib"] <= job.mib
+        yield Line(f"{text}, {found['mib']:,.0f} MiB", met)
+    for name, job in jobs.TOLD.items():
+        found = jobs.told(job)
+        text = f"memory by stage, {name}, {job.ranks:,} GPUs: {found['seconds']:.2f} s (aim 0.5)"
+        yield Line(f"{text}, {found['mib']:,.0f} MiB", found["seconds"] <= 0.5)
 
 
 def _commands() -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Jobs that share links, draw noise, do not fit or come by the hundred, each in a process of its own."""
+"""Jobs that share links, draw noise, are cut, do not fit or come by the hundred, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -77,9 +77,67 @@ GROWING: Final[dict[str, Job]] = {
 SIZES: Final = (64, 256, 1024, 4096)
 
 
+def _cut(training: Mapping[str, Any], **parallelism: Any) -> dict[str, Any]:
+    """What is not as usual where a model is cut: collectives as the planner has them, and a step of zero1."""
+    return {"sharding": "zero1", "collectives": "auto", **training, "parallelism": parallelism}
+
+
+# Models that are cut over ranks, as they were trained.
+CUT: Final[dict[str, Job]] = {
+    # arXiv:2407.21783, table 4.
+    "Llama 3 405B, tp 8, pp 16, 1f1b, 16 micro-batches": Job(
+        16_384,
+        "dgx_h100",
+        60,
+        training=_cut(
+            {
+                "model": "llama3_405b",
+                "seq_len": 8192,
+                "gradient_accumulation_steps": 16,
+                "activation_checkpointing": "none",
+            },
+            tp=8,
+            pp=16,
+            stages={"first_less": 1, "last_less": 1},
+        ),
+    ),
+    # arXiv:2104.04473, section 5: 175 billion parameters on 1,024 GPUs, there A100.
+    "GPT-3 175B, tp 8, pp 8, interleaved, 96 micro-batches": Job(
+        1024,
+        "dgx_h100",
+        15,
+        1024,
+        training=_cut(
+            {"model": "gpt3_175b", "gradient_accumulation_steps": 96},
+            tp=8,
+            pp=8,
+            schedule="interleaved",
+            virtual_stages=2,
+        ),
+    ),
+}
+# arXiv:2412.19437, section 3.2; 120 micro-batches are 15,360 sequences a step.
+DEEPSEEK: Final = Job(
+    2048,
+    "dgx_h100",
+    0.5,
+    training=_cut({"model": "deepseek_v3", "seq_len": 4096, "gradient_accumulation_steps": 120}, pp=16, ep=64),
+)
+# Whose memory is told without playing.
+TOLD: Final[dict[str, Job]] = {**CUT, "DeepSeek-V3, pp 16, ep 64, 120 micro-batches": DEEPSEEK}
+
+
 def figures(scenario: Mapping[str, Any], what: str = "play") -> dict[str, float]:
-    """CPU time [s] and largest memory [MiB] of a scenario that is played; "short" where it is known not to fit."""
+    """CPU time [s] and largest memory [MiB] of a scenario that is played.
+
+    "short" where it is known not to fit, "tell" where only memory is asked for.
+    """
     return alone("benchmarks.jobs", what, json.dumps(scenario))
+
+
+def told(job: Job) -> dict[str, float]:
+    """CPU time [s] and largest memory [MiB] of telling what each stage holds, from the scenario on, nothing played."""
+    return figures(job.scenario(), "tell")
 
 
 def exponent(job: Job) -> tuple[list[float], float]:
@@ -140,6 +198,20 @@ def command(*arguments: str) -> float:
     return best
 
 
+def _told(scenario: dict[str, Any]) -> dict[str, float]:
+    from simulator.cluster.build import build
+    from simulator.scenario.build_training import to_step
+    from simulator.scenario.load import load_scenario
+    from simulator.step.stage_memory import stage_memory
+
+    began, ranks = time.process_time(), scenario["cluster"]["world_size"]
+    spec = load_scenario(scenario).training
+    if spec is None:
+        raise ValueError("only of training steps")
+    stage_memory(build("star_100g", 1, gpu="h100_sxm"), to_step(spec, ranks), ranks)
+    return {"seconds": time.process_time() - began, "mib": peak_memory()}
+
+
 def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
     import simulator
     from simulator.scenario.load import load_scenario
@@ -156,4 +228,5 @@ def _played(what: str, scenario: dict[str, Any]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_played(sys.argv[1], json.loads(sys.argv[2]))))
+    asked = json.loads(sys.argv[2])
+    print(json.dumps(_told(asked) if sys.argv[1] == "tell" else _played(sys.argv[1], asked)))
