@@ -50,9 +50,17 @@ def length(slot: tuple[Pass, ...], shape: PipelineShape, placement: Placement, t
 
 
 def played(
-    schedule: PipelineSchedule, shape: PipelineShape, order: Order, times: Times, send: float = 0.0
+    schedule: PipelineSchedule,
+    shape: PipelineShape,
+    order: Order,
+    times: Times,
+    send: float = 0.0,
+    behind: Times | None = None,
 ) -> PlayedOrder:
-    """Play an order: a slot starts when its rank is free and all that its passes wait for has arrived."""
+    """Play an order: a slot starts when its rank is free and all that its passes wait for has arrived.
+
+    The last `behind` of a pass's time keeps its rank busy when it has handed on what it has made.
+    """
     ended: dict[tuple[Work, int, int], float] = {}
     slots: list[list[tuple[float, float]]] = [[] for _ in order]
     places = [0] * len(order)
@@ -70,7 +78,10 @@ def played(
                 if start == float("inf"):
                     break
                 end = start + length(slot, shape, schedule.placement, times)
-                ended |= {(one.work, one.stage, one.micro): end for one in slot}
+                ended |= {
+                    (one.work, one.stage, one.micro): end - (behind or {}).get((one.work, one.stage), 0.0)
+                    for one in slot
+                }
                 slots[rank].append((start, end))
                 places[rank] += 1
                 moved = True

@@ -23,7 +23,7 @@ from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
 Engine = Literal["auto", "events", "compiled"]
-# Operations that are kept of all ranks without being asked for; beyond, those of rank 0 and of the one that ends last.
+# Operations that are kept without being asked for.
 _MOST_KEPT: Final = 100_000
 # Transfers that the events engine follows without being asked for it: beyond, they need tens of GiB.
 _MOST_UNASKED: Final = 100_000_000
@@ -32,9 +32,17 @@ SECONDS_A_TRANSFER: Final = 2e-6
 BYTES_A_TRANSFER: Final = 130
 
 
-def whose(keep: Collection[int] | None, operations: int) -> Collection[int] | None:
-    """Ranks whose operations are kept of so many: those asked for, else all, or rank 0's where these are too many."""
-    return (0,) if keep is None and operations > _MOST_KEPT else keep
+def whose(keep: Collection[int] | None, program: Program, operations: int) -> Collection[int] | None:
+    """Ranks whose operations are kept of so many: those asked for, else all.
+
+    Where these are too many it is the first rank of each list of operations, as of each stage of a pipeline; where even
+    these are too many rank 0.
+    """
+    if keep is not None or operations <= _MOST_KEPT:
+        return keep
+    lists = program.lists
+    few = sum(map(len, lists.lists)) <= _MOST_KEPT
+    return tuple(lists.list_of.index(number) for number in range(len(lists.lists))) if few else (0,)
 
 
 def chosen(engine: Engine, *, arrays: bool) -> tuple[Literal["events", "compiled"], str]:

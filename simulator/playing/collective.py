@@ -53,7 +53,7 @@ def play_collective(
     planned = plan_collective(scenario, cluster)
     payloads = _payloads(scenario, planned, tamper)
     drawn = _drawn(planned, payloads)
-    kept = whose(keep, len(planned.ops) * len(planned.ops[0].group))
+    kept = whose(keep, planned.program, len(planned.ops) * len(planned.ops[0].group))
     timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None

@@ -42,7 +42,7 @@ def play_step(
     engine : {"auto", "events", "compiled"}
     keep : collection of int, optional
         Ranks whose operations are wanted, beside those of the one that ends last; where it is left out all, or in a
-        large job those of rank 0.
+        large job those of the first rank of each pipeline stage.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def play_step(
             jitter=jitter,
             limit_memory=limit_memory,
             allocator=step.allocator,
-            keep=None if whole else whose(keep, operations),
+            keep=None if whole else whose(keep, planned.program, operations),
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:

@@ -35,6 +35,8 @@ class Passes:
         Allocations that live until the optimizer has stepped.
     last_offload : str or None
         The last operation that the host waits for before it updates: an offload copy, or the addition after it.
+    handed_back : str
+        The kernels that made the last input's gradient: the stage before waits for no more than these.
     parts : list of tuple of Unit
         What was cut up among the ranks together, in the order of the last micro-batch.
     keeps_whole_gradients : bool
@@ -49,6 +51,7 @@ class Passes:
     keeps_whole_gradients: bool
     gradients: list[str] = field(default_factory=list)
     last_offload: str | None = None
+    handed_back: str = ""
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
 
     @property
@@ -87,6 +90,8 @@ class Passes:
         fresh = self._make_room(micro, unit, chunk, after)
         act = Act(Computation.BACKWARD, (unit.name,), micro)
         done = self._run(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
+        if not unit.spread:  # experts stand before their layer, and hand nothing on
+            self.handed_back = done
         return self._end(micro, unit, fresh, done, communicates=communicates)
 
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:

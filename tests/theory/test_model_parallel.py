@@ -19,6 +19,7 @@ from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.records.program import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline
+from simulator.step.framework import BARE
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import PipelineShape, Work
@@ -164,7 +165,7 @@ def test_a_step_takes_what_its_order_takes_with_sends_that_cost(name: str, p: in
     times = _times_of_passes(plan, shape.stages)
     # Two passes at once take turns: the forward pass sends what it has made before the backward pass begins.
     order = tuple(tuple((one,) for slot in own for one in slot) for own in schedule.order(shape))
-    found = played(schedule, shape, order, times, send)
+    found = played(schedule, shape, order, times, send, _behind(plan, shape.stages))
     ends = [max(s.end for s in timeline.spans if s.rank == r and s.kind in _PASSES) for r in range(p)]
     assert ends == pytest.approx([own[-1][1] for own in found.slots], rel=1e-9)
 
@@ -192,6 +193,13 @@ def _times_of_passes(plan: StepPlan, stages: int) -> dict[tuple[Work, int], floa
         for work in works.get(" ".join(words), ()):
             sums[work, stage] += op.duration
     return dict(sums)
+
+
+def _behind(plan: StepPlan, stages: int) -> dict[tuple[Work, int], float]:
+    """What each stage adds up when its input's gradient is there already: gradients of its first unit [s]."""
+    durations = {op.name: op.duration for ops in plan.program.ranks for op in ops if isinstance(op, Compute)}
+    first = ["embedding", *(f"layer {stage * _LAYERS_A_STAGE}" for stage in range(1, stages))]
+    return {(Work.BACKWARD, stage): durations[f"{unit} accumulate 0"] for stage, unit in enumerate(first)}
 
 
 @pytest.mark.parametrize("sequence", [False, True])
@@ -384,3 +392,17 @@ def test_all_wait_for_the_fullest_rank() -> None:
     t, h, f = 2 * 32, EXPERTS.hidden_size, EXPERTS.ffn_size
     # Two of sixteen experts for a token, three matrices of h x f each (gated), two FLOP a number.
     assert flops[1] - flops[0] == 0.5 * 2 * t * 2 * 3 * h * f
+
+
+def test_a_stage_hands_its_gradient_on_before_it_copies_those_of_its_parameters() -> None:
+    """What the stage before waits for is the input's gradient: the backward kernels of the stage's first unit."""
+    for strategy in ("ddp", "zero1", "zero3"):
+        framework = replace(BARE, parameter_bytes=36.0)
+        made = step(strategy, accumulation=4, parallelism=Parallelism(pp=2), framework=framework)
+        plan = plan_step(build("star_100g", 4), made)
+        first, second = plan.program.lists.lists
+        sends = [op for op in second if op.name.startswith("gradients to stage 0")]
+        assert len(sends) == 4
+        assert [op.after for op in sends] == [(f"layer 2 backward {micro}",) for micro in range(4)]
+        assert any("accumulate" in op.name or "copies" in op.name for op in second)
+        assert {op.name for op in first} >= {op.name for op in sends}

@@ -90,10 +90,12 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Say which run is fastest, and what its communication costs it."""
-    label, best = max(rows, key=lambda row: row[1]["tokens_per_s"])
+    """Say which run is fastest of those that fit into memory, and what its communication costs it."""
+    fitting = [row for row in rows if row[1].get("fits", True)] or rows
+    label, best = max(fitting, key=lambda row: row[1]["tokens_per_s"])
     bare = best["exposed_comm_time_s"] / best["step_time_s"]
-    name = f"{label}: " if len(rows) == 1 else f"{label} is fastest: "
+    among = "" if len(fitting) == len(rows) else " of those that fit"
+    name = f"{label}: " if len(rows) == 1 else f"{label} is fastest{among}: "
     return f"{name}{best['tokens_per_s']:,.0f} tokens/s, {bare:.0%} of its step communication that nothing hides"
 
 

@@ -112,7 +112,8 @@ class Bucketing:
             waiting = []
             return done
 
-        return self._filling(micro, chunk, one, sends=sends)
+        self._filling(micro, chunk, one, sends=sends)
+        return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """The half of it that the stage before waits for."""

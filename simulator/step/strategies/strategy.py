@@ -57,7 +57,7 @@ class Sending(Enum):
 
 
 class Planned(Protocol):
-    """Notes passes in a program, with what is communicated for them; each returns what it ends with."""
+    """Notes passes in a program, with what is communicated for them; each returns what the next stage waits for."""
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """A micro-batch forward through a chunk."""

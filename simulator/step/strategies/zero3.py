@@ -62,7 +62,8 @@ class GatheredUnits:
 
     def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """A micro-batch backward through a chunk."""
-        return self._under_way.pop((chunk.stage, micro)).backward(after, "whole")
+        self._under_way.pop((chunk.stage, micro)).backward(after, "whole")
+        return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """The half of it that the stage before waits for; the other half needs no parameters."""
