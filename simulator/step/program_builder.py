@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from simulator.model.cut import Communication
 from simulator.records.program import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
@@ -16,16 +15,7 @@ from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import CopyDirection, host_rate
 from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
-
-# Groups whose collectives do not wait for those of others have a stream of their own.
-_STREAMS: Final[dict[Scope, str]] = {
-    "replicate": "communication replicate",
-    "tensor": "communication tensor",
-    "context": "communication context",
-    "context ring": "communication context",
-    "experts": "communication experts",
-}
-
+from simulator.step.streams import stream_of
 
 # Operation, elements, dtype, scope and stream: collectives for which these are equal differ in names and acts alone.
 _Asked = tuple[str, int, str, Scope, str]
@@ -119,7 +109,7 @@ class ProgramBuilder:
         act: Act[Exchange] | None = None,
     ) -> str | None:
         """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
-        stream = _STREAMS.get(scope, "communication")
+        stream = stream_of(scope)
         key = operation, elements, dtype, scope, stream
         if key not in self._templates:
             template = self.communicator.plan(operation, elements, dtype, scope, self.rank)

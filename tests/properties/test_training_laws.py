@@ -72,7 +72,9 @@ def test_finer_sharding_changes_neither_kernels_nor_what_is_left(
     assert kernels(plain, *kinds) == kernels(fine, *kinds)
     returns_to_its_states(fine)
     report = fine.report
-    assert sum(report.exposed_comm_time_by_kind.values()) == pytest.approx(report.exposed_comm_time_s, rel=1e-9)
+    for parts in (report.exposed_comm_time_by_kind, report.exposed_comm_time_by_dimension):
+        assert sum(parts.values()) == pytest.approx(report.exposed_comm_time_s, rel=1e-9)
+    assert set(report.exposed_comm_time_by_dimension) == set(report.comm_time_by_dimension) <= {"dp", "host"}
 
 
 def returns_to_its_states(played: Played) -> None:

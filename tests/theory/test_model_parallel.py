@@ -26,7 +26,7 @@ from simulator.step.pipelines.schedule import PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import Precision
 from tests.pipelines import most_held, played
-from tests.training import step
+from tests.training import play, step
 
 MODEL = Transformer("cut", 4, 64, 8, 8, 8, 256, 512, 64, tied=False)
 GROUPED = replace(MODEL, num_kv_heads=2, norm="rmsnorm", gated=True, positions="rotary", attention_bias=False)
@@ -406,3 +406,20 @@ def test_a_stage_hands_its_gradient_on_before_it_copies_those_of_its_parameters(
         assert [op.after for op in sends] == [(f"layer 2 backward {micro}",) for micro in range(4)]
         assert any("accumulate" in op.name or "copies" in op.name for op in second)
         assert {op.name for op in first} >= {op.name for op in sends}
+
+
+def test_a_report_tells_what_each_dimension_of_parallelism_costs() -> None:
+    """All that is sent for a dimension, hidden or not, and what of it nothing hides; parts add up to the whole."""
+    sizes = Parallelism(tp=2, pp=2, cp=2, experts=ExpertCut(2))
+    experts = replace(MODEL, num_experts=4, active_experts=2)
+    for model, cut, dimensions in (
+        (MODEL, replace(sizes, experts=ExpertCut()), {"tp", "pp", "cp", "dp"}),
+        (experts, replace(sizes, tp=1, cp=1), {"pp", "ep", "dp"}),
+    ):
+        made = play(step("zero1", model, accumulation=4, attention="flash", parallelism=cut), 16)
+        report = made.report
+        assert set(report.comm_time_by_dimension) == dimensions == set(report.exposed_comm_time_by_dimension)
+        for dimension, exposed in report.exposed_comm_time_by_dimension.items():
+            assert 0 <= exposed <= report.comm_time_by_dimension[dimension] * (1 + 1e-12)
+        told = sum(report.exposed_comm_time_by_dimension.values())
+        assert told == pytest.approx(report.exposed_comm_time_s, rel=1e-9)

@@ -5,7 +5,7 @@ Rule: reads the timeline and the plan, never asks a model or an engine. Report k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
@@ -16,6 +16,7 @@ from simulator.records.program import HOST
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.plan import StepPlan
+from simulator.step.streams import dimension_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ class TrainingReport:
     because : str
     exposed_comm_time_by_kind : dict of str to float
         Parts of exposed_comm_time_s by what ran; where several did, the one that is exposed longest [s].
+    comm_time_by_dimension, exposed_comm_time_by_dimension : dict of str to float
+        Communication by what it is for (tp, cp, ep, pp, dp, and copies to the host): all of each, hidden or not; and
+        parts of exposed_comm_time_s [s].
     host_memory_bytes : int
         Model states that a rank keeps in its host's memory [B].
     capacity_bytes : int
@@ -116,6 +120,8 @@ class TrainingReport:
     bottleneck: Bottleneck | None
     because: str
     exposed_comm_time_by_kind: dict[str, float]
+    comm_time_by_dimension: dict[str, float]
+    exposed_comm_time_by_dimension: dict[str, float]
     host_memory_bytes: int
     capacity_bytes: int
     learning: Learning | None = None
@@ -211,7 +217,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
         because=_because(time, work, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
-        exposed_comm_time_by_kind={kind: seconds / rounds for kind, seconds in _by_kind(work).items()},
+        exposed_comm_time_by_kind=_shared(_exposed(work, lambda span: span.kind), rounds),
+        comm_time_by_dimension=_shared(_by_dimension(work), rounds),
+        exposed_comm_time_by_dimension=_shared(_exposed(work, _dimension), rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
     )
@@ -227,15 +235,36 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
     return sum(rounds / end for end in ends.values()) / ranks
 
 
-def _by_kind(work: _Work) -> dict[str, float]:
+def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
     """Exposed time of each kind of communication, longest first; where two overlap it counts for the longer [s]."""
-    moving, covered = work.communication, work.compute
-    alone = {kind: outside(_of(moving, kind), covered) for kind in {span.kind for span in moving}}
+    covered, kinds = work.compute, _sorted_out(work.communication, kind_of)
+    alone = {kind: outside(times, covered) for kind, times in kinds.items()}
     exposed: dict[str, float] = {}
     for kind in sorted(alone, key=lambda kind: (-alone[kind], kind)):
-        exposed[kind] = outside(_of(moving, kind), covered)
-        covered += _of(moving, kind)
+        exposed[kind] = outside(kinds[kind], covered)
+        covered += kinds[kind]
     return exposed
+
+
+def _by_dimension(work: _Work) -> dict[str, float]:
+    """Time in which something was under way for each dimension of parallelism, longest first [s]."""
+    times = {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
+    return dict(sorted(times.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _dimension(span: Span) -> str:
+    return dimension_of(span.stream)
+
+
+def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[str, list[Interval]]:
+    kinds: dict[str, list[Interval]] = {}
+    for span in spans:
+        kinds.setdefault(kind_of(span), []).append((span.start, span.end))
+    return kinds
+
+
+def _shared(times: Mapping[str, float], rounds: int) -> dict[str, float]:
+    return {kind: seconds / rounds for kind, seconds in times.items()}
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:

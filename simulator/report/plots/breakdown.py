@@ -23,8 +23,10 @@ _THINNEST: Final = 0.002
 _LABEL: Final = 40
 
 
-def parts(report: Mapping[str, Any]) -> dict[str, float]:
+def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
     """Seconds of each part of a training report; they add up to the step.
+
+    Exposed communication is told by what ran, or by the "dimension" of parallelism that it was for.
 
     Examples
     --------
@@ -33,7 +35,7 @@ def parts(report: Mapping[str, Any]) -> dict[str, float]:
     {'forward and backward': 3.5, 'recompute': 1.0, 'optimizer': 0.5, 'bare all_gather': 0.25, 'idle': 0.0}
     """
     recompute, optimizer = report["recompute_time_s"], report["optimizer_time_s"]
-    bare = {f"bare {kind}": seconds for kind, seconds in report["exposed_comm_time_by_kind"].items()}
+    bare = {f"bare {kind}": seconds for kind, seconds in report[f"exposed_comm_time_by_{by}"].items()}
     passes = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
     return passes | bare | {_IDLE: report["bubble_time_s"]}
 
@@ -45,7 +47,9 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     ----------
     rows : sequence of (label, training report)
     """
-    bars = [parts(report) for _, report in rows]
+    # Where a model is cut the question is what each cut costs.
+    cut = any({"tp", "cp", "ep", "pp"} & set(report["comm_time_by_dimension"]) for _, report in rows)
+    bars = [parts(report, by="dimension" if cut else "kind") for _, report in rows]
     longest = max(sum(bar.values()) for bar in bars)
     names = _shown(bars, longest)
     colours = _colours(names)

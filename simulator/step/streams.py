@@ -1,0 +1,47 @@
+"""Streams of communication, and for which dimension of parallelism what is on them is sent.
+
+Rule: names alone. Groups whose collectives do not wait for those of others have a stream of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulator.step.process_groups import Scope
+
+DATA: Final = "communication"
+_OF_SCOPE: Final[dict[Scope, str]] = {
+    "replicate": "communication replicate",
+    "tensor": "communication tensor",
+    "context": "communication context",
+    "context ring": "communication context",
+    "experts": "communication experts",
+}
+_DIMENSIONS: Final = {
+    _OF_SCOPE["tensor"]: "tp",
+    _OF_SCOPE["context"]: "cp",
+    _OF_SCOPE["experts"]: "ep",
+}
+
+
+def stream_of(scope: Scope) -> str:
+    """The stream of collectives of a scope."""
+    return _OF_SCOPE.get(scope, DATA)
+
+
+def dimension_of(stream: str) -> str:
+    """tp, cp, ep, pp, dp, or the host for copies.
+
+    Examples
+    --------
+    >>> [dimension_of(name) for name in ("communication", "communication tensor", "gradients to stage 2")]
+    ['dp', 'tp', 'pp']
+    """
+    if " to stage " in stream:
+        return "pp"
+    if stream.startswith("copy "):
+        return "host"
+    return _DIMENSIONS.get(stream, "dp")
+
+
+__all__ = ["dimension_of", "stream_of"]
