@@ -10,7 +10,7 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.plots import pipeline
+from simulator.report.plots import memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
@@ -60,3 +60,16 @@ def test_the_title_says_how_long_stages_are_idle() -> None:
     title = fig.get_suptitle().replace("\n", " ")
     assert title.startswith("4 stages are idle for ")
     assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == [f"stage {r} (rank {r})" for r in range(4)]
+
+
+def test_memory_by_stage_has_each_stages_peak() -> None:
+    """Bars are as long as each first rank's largest sample; the title names the longest."""
+    timeline = played(Parallelism(pp=4), 8)
+    fig = memory_by_stage.figure(CloseUp(timeline, 80e9))
+    assert fig is not None
+    most = [max(sample.nbytes for sample in own) for _, own in sorted(by_rank(timeline.memory).items())]
+    bars = [patch for patch in fig.axes[0].patches if patch.get_width() > 0]
+    ends = [max(bar.get_x() + bar.get_width() for bar in bars if round(bar.get_y() + 0.375) == row) for row in range(4)]
+    assert ends == pytest.approx(most)
+    assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} holds most")
+    assert memory_by_stage.figure(CloseUp(played(Parallelism(tp=2), 2), 80e9)) is None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.intervals import length
 from simulator.basics.units import format_time
-from simulator.records.timeline import Span, by_rank
+from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -123,6 +123,13 @@ def _stages(spans: Sequence[Span]) -> list[list[Span]]:
         if layers:
             firsts.setdefault(layers, sorted(own, key=lambda span: span.start))
     return [firsts[layers] for layers in sorted(firsts, key=min)]
+
+
+def first_of_stages(timeline: Timeline) -> list[int]:
+    """The first rank of each stage whose operations are kept; none where layers are not cut over ranks."""
+    if not any(span.kind == "send" for span in timeline.spans):
+        return []
+    return [own[0].rank for own in _stages(timeline.spans)]
 
 
 def figure(close_up: CloseUp) -> Figure | None:

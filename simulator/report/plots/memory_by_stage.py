@@ -1,0 +1,78 @@
+"""Which stage of a pipeline holds most, and of what: a bar a stage when it holds most, beside the GPU's capacity.
+
+Rule: one rank speaks for each stage: the first whose operations are kept.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Final
+
+from simulator.basics.units import format_bytes
+from simulator.records.timeline import MemorySample, by_rank
+from simulator.report.plots import style
+from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis, distance, palette, peak_of
+from simulator.report.plots.pipeline import first_of_stages
+from simulator.report.plots.plot import CloseUp, CloseUpPlot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WIDTH: Final = 9.0
+
+
+def finding(peaks: list[MemorySample], capacity: float) -> str:
+    """Say which stage holds most, of what, and how much more than the one that holds least.
+
+    Examples
+    --------
+    >>> samples = [MemorySample(0, 0.0, 3 * 2**30, (("activations", 3 * 2**30),)), MemorySample(1, 0.0, 2**30, ())]
+    >>> finding(samples, float("inf"))
+    'stage 0 holds most: 3 GiB, 100 % of it activations; stage 1 least: 1 GiB'
+    """
+    order = sorted(range(len(peaks)), key=lambda stage: (-peaks[stage].nbytes, stage))
+    most, least = peaks[order[0]], peaks[order[-1]]
+    name, largest = max(most.by_category, key=lambda item: item[1])
+    of_it = f"{largest / most.nbytes:.0%}".replace("%", " %")
+    return (
+        f"stage {order[0]} holds most: {format_bytes(most.nbytes)}, {of_it} of it {name}; stage {order[-1]} least: "
+        f"{format_bytes(least.nbytes)}{distance(most.nbytes, capacity)}"
+    )
+
+
+def figure(close_up: CloseUp) -> Figure | None:
+    """Draw a bar a stage; None where layers are not cut over ranks."""
+    samples = by_rank(close_up.timeline.memory)
+    ranks = [rank for rank in first_of_stages(close_up.timeline) if rank in samples]
+    if len(ranks) < 2:
+        return None
+    peaks = [peak_of(samples[rank]) for rank in ranks]
+    sums: dict[str, int] = {}
+    for peak in peaks:
+        for name, nbytes in peak.by_category:
+            sums[name] = sums.get(name, 0) + nbytes
+    names = sorted((name for name in sums if sums[name]), key=lambda name: (-sums[name], name))
+    colours, highest = palette(names), float(max(peak.nbytes for peak in peaks))
+    with style.applied():
+        fig = style.new_figure(_WIDTH, 1.9 + 0.36 * len(peaks))
+        axes = fig.subplots()
+        left = [0] * len(peaks)
+        for name in names:
+            widths = [dict(peak.by_category).get(name, 0) for peak in peaks]
+            axes.barh(range(len(peaks)), widths, left=left, color=colours[name], label=name, height=0.75)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        if isfinite(close_up.capacity) and close_up.capacity <= FARTHEST_LINE * highest:
+            line = axes.axvline(close_up.capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
+            line.set_label(f"capacity {format_bytes(close_up.capacity)}")
+            highest = max(highest, close_up.capacity)
+        axes.set_yticks(range(len(peaks)), [f"stage {stage} (rank {rank})" for stage, rank in enumerate(ranks)])
+        axes.invert_yaxis()
+        axes.margins(y=0.02)
+        axes.set_xlim(0, highest * 1.04)
+        bytes_axis(axes.xaxis, highest, "held when the stage holds most")
+        fig.legend(loc="outside lower left", ncols=4, frameon=False)
+        style.set_title(fig, finding(peaks, close_up.capacity))
+    return fig
+
+
+PLOT = CloseUpPlot("memory_by_stage", of=("training",), figure=figure)
