@@ -51,13 +51,15 @@ def test_the_count_is_the_hubs_but_for_rotary_frequencies(name: str) -> None:
 
 
 # What their authors and their names say, all and for each token [10^9]: Mixtral 8x22B 141 and 39, Qwen3 30.5 and 3.3,
-# 235 and 22 (arXiv:2505.09388, table 2), DeepSeek-V3 671 and 37, which leaves the input's table out (arXiv:2412.19437).
+# 235 and 22 (arXiv:2505.09388, table 2), DeepSeek-V2 236 and 21 (arXiv:2405.04434), DeepSeek-V3 671 and 37, which
+# leaves the input's table out (arXiv:2412.19437).
 # Here every active parameter counts.
 EXPERTS = {
     "mixtral_8x7b": (46.703, 12.880),
     "mixtral_8x22b": (140.621, 39.152),
     "qwen3_30b_a3b": (30.532, 3.353),
     "qwen3_235b_a22b": (235.094, 22.191),
+    "deepseek_v2": (235.741, 21.376),
     "deepseek_v3": (671.026, 37.552),
 }
 
