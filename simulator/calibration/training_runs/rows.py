@@ -7,8 +7,8 @@ nothing is played.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,15 +20,59 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import UnknownNameError
 from simulator.model.load import load_model
+from simulator.model.shape import Transformer
 from simulator.step.framework import Framework
-from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.parallelism import ALONE, Parallelism
+from simulator.step.spec import LossScaling, Precision, Sharding, TrainingStep
 
-_TABLE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "training.csv"
+_MEASURED: Final = Path(__file__).parents[2] / "catalog" / "measured"
 _GIB: Final = 2**30
+# More than any rank's gradients: they travel at once, when the last of them is there [B].
+_ONE_BUCKET: Final = 2**50
+# Keys of config.json, by family, for a shape's sizes; what does not depend on them; and the key of most positions.
+_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "gpt": {"n_layer": "layers", "n_embd": "hidden", "n_head": "heads", "n_inner": "ffn", "vocab_size": "vocab",
+            "tie_word_embeddings": "tied"},
+    "llama": {"num_hidden_layers": "layers", "hidden_size": "hidden", "num_attention_heads": "heads",
+              "num_key_value_heads": "kv_heads", "intermediate_size": "ffn", "vocab_size": "vocab",
+              "tie_word_embeddings": "tied"},
+}  # fmt: skip
+_FAMILY_KEYS: Final = {"gpt": {"model_type": "gpt2"}, "llama": {"model_type": "llama"}}
+_POSITIONS: Final = {"gpt": "n_positions", "llama": "max_position_embeddings"}
 # Beyond this many micro-batches each takes as long as the one before, so these are played and the rest are added up.
 MOST_PLAYED: Final = 3
 # Name, among changes of a GPU's constants, of the best matmul's share of the peak.
 BEST_MATMUL: Final = "best_matmul"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a model as a source states them.
+
+    Attributes
+    ----------
+    family : str
+        "gpt", "llama", or a model of the catalog, of which the first `layers` ran.
+    layers, hidden, heads, kv_heads, ffn, vocab : int
+    tied : bool
+    """
+
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    tied: bool
+
+    def transformer(self, name: str, seq_len: int) -> Transformer:
+        """The model; of a catalog's one the first layers, at most one of them dense where others have experts."""
+        if self.family not in _CONFIGS:
+            whole = load_model(self.family, seq_len)
+            return replace(whole, num_layers=self.layers, dense_layers=min(whole.dense_layers, 1))
+        keys = {key: getattr(self, field) for key, field in _CONFIGS[self.family].items()}
+        return load_model({**_FAMILY_KEYS[self.family], "name": name, **keys, _POSITIONS[self.family]: seq_len})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +82,7 @@ class MeasuredRow:
     Attributes
     ----------
     table : str
-        "foundry", "torchtitan" or "nanotron".
+        Its source: "foundry", "torchtitan", "nanotron", ...; those of training_cut.csv are told there.
     line : int
         Its line in the source, or its number there.
     framework, model, gpu, topology : str
@@ -55,6 +99,21 @@ class MeasuredRow:
     peak : float or None
         Peak memory of one GPU [B]; None where it was not printed.
     source : str
+    parallelism : Parallelism
+    shape : ModelShape or None
+        Of a model that the catalog has not under this name, or of its first layers.
+    params, grads : str
+        Dtypes of working parameters and of accumulated gradients.
+    attention : str
+        "standard", "flash", or "flash3" for kernels of generation 3.
+    buckets : bool
+        Whether gradients travel in buckets while the backward pass runs, or at once behind it.
+    fused_loss : bool
+        Whether the loss is one kernel, whatever is usual in the framework.
+    timed : bool
+        Whether a whole step was timed, and not composed of profiled pieces.
+    assumed : tuple of str
+        Columns that the source does not state.
     """
 
     table: str
@@ -76,11 +135,32 @@ class MeasuredRow:
     tokens_per_s: float
     peak: float | None
     source: str
+    parallelism: Parallelism = ALONE
+    shape: ModelShape | None = None
+    params: str = "bfloat16"
+    grads: str = "float32"
+    attention: str = "flash"
+    buckets: bool = True
+    fused_loss: bool = False
+    timed: bool = True
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def transformer(self) -> Transformer:
+        """Its model."""
+        if self.shape is None:
+            return load_model(self.model, self.seq_len)
+        return self.shape.transformer(self.model, self.seq_len)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model: dp."""
+        return self.gpus // self.parallelism.size
 
     @property
     def step_time(self) -> float:
         """Measured [s]."""
-        return self.seq_len * self.micro_batch_size * self.accumulation * self.gpus / self.tokens_per_s
+        return self.seq_len * self.micro_batch_size * self.accumulation * self.replicas / self.tokens_per_s
 
     @property
     def eight_bit(self) -> bool:
@@ -104,30 +184,50 @@ class MeasuredRow:
         dtype = " fp8" if self.eight_bit else ""
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         return (
-            f"{self.model} {chip} x{self.gpus} seq {self.seq_len} mb {self.micro_batch_size}x{self.accumulation}"
-            f"{sharding}{policy}{compiled}{dtype}"
+            f"{self.model} {chip} x{self.gpus}{self._cut} seq {self.seq_len} "
+            f"mb {self.micro_batch_size}x{self.accumulation}{sharding}{policy}{compiled}{dtype}"
         )
+
+    @property
+    def _cut(self) -> str:
+        cut = self.parallelism
+        sizes = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.experts.ranks))
+        return "".join(f" {kind}{size}" for kind, size in sizes if size > 1)
 
 
 def measured(table: str | None = None) -> tuple[MeasuredRow, ...]:
-    """Read the table, or one of its parts.
+    """Read the runs of models that no rank shares, or those of one source.
 
     Raises
     ------
     UnknownNameError
-        No such part.
+        No such source.
 
     Examples
     --------
     >>> len(measured("torchtitan"))
     9
     """
-    with _TABLE.open(encoding="utf-8", newline="") as lines:
-        rows = [_row(row) for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
+    return of_source([_row(row) for row in read_table("training.csv")], table, "--source")
+
+
+def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tuple[MeasuredRow, ...]:
+    """Keep the rows of a source; all of them without one, and UnknownNameError where it has none."""
     names = sorted({row.table for row in rows})
-    if table is not None and table not in names:
-        raise UnknownNameError("--table", table, names)
-    return tuple(row for row in rows if table in (None, row.table))
+    if source is not None and source not in names:
+        raise UnknownNameError(key, source, names)
+    return tuple(row for row in rows if source in (None, row.table))
+
+
+def read_table(name: str) -> tuple[dict[str, str], ...]:
+    """Rows of a table of catalog/measured, by column."""
+    with (_MEASURED / name).open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def gib(text: str) -> float | None:
+    """Bytes of a cell in GiB; None of an empty one."""
+    return float(text) * _GIB if text else None
 
 
 def _row(row: Mapping[str, str]) -> MeasuredRow:
@@ -150,23 +250,30 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
         checkpointing=int(policy) if policy.isdigit() else policy,
         compiled=row["compiled"] == "true",
         tokens_per_s=float(row["tokens_per_s"]),
-        peak=float(row["peak_gib"]) * _GIB if row["peak_gib"] else None,
+        peak=gib(row["peak_gib"]),
         source=row["source"],
     )
 
 
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
     """The row's training step, with so many micro-batches."""
+    sharding = Sharding(row.sharding, reshard_after_forward=row.reshard)
     return TrainingStep(
-        model=load_model(row.model, row.seq_len),
+        model=load_model(row.model, row.seq_len)
+        if row.shape is None
+        else row.shape.transformer(row.model, row.seq_len),
         seq_len=row.seq_len,
         micro_batch_size=row.micro_batch_size,
         accumulation=row.accumulation if accumulation is None else accumulation,
-        sharding=Sharding(row.sharding, reshard_after_forward=row.reshard),
-        precision=Precision(grads="float32", reduce=row.reduce, matmul=row.matmul),
+        parallelism=row.parallelism,
+        sharding=sharding if row.buckets else replace(sharding, bucket_size=_ONE_BUCKET),
+        precision=Precision(params=row.params, grads=row.grads, reduce=row.reduce, matmul=row.matmul),
         checkpointing=row.checkpointing,
+        attention="standard" if row.attention == "standard" else "flash",
+        attention_generation=3 if row.attention == "flash3" else 2,
         compiled=row.compiled,
-        framework=framework,
+        framework=replace(framework, fused_loss=True, loss_buffers=False) if row.fused_loss else framework,
+        loss_scaling=LossScaling() if row.params == "float16" else None,
     )
 
 
@@ -178,7 +285,7 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -
     """The cluster of a row, from what is known of it; `changes` are constants of its GPU with other values."""
     topology = topology or ("dgx_a100" if gpu.startswith("a100") else "dgx_h100")
     if not changes:
-        return build(topology, gpus, gpu=_gpu(gpu))
+        return build(_topology(topology), gpus, gpu=_gpu(gpu))
     base = _gpu(gpu)
     data = dict(load(registry.find("gpu", base)).data) if isinstance(base, str) else base
     other = dict(changes)
@@ -189,6 +296,14 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "") -
             dtype: f"{share * peak[dtype] / 1e12} TFLOP/s" for dtype in data["best_matmul_flops"]
         }
     return build(topology, gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}})
+
+
+def _topology(name: str) -> str | dict[str, Any]:
+    """A shipped name, or the box of vTrain's rows: a DGX A100 with cards of half the rate, 800 Gb/s in all."""
+    if name != "dgx_a100_800g":
+        return name
+    data = dict(load(registry.find("topology", "dgx_a100")).data)
+    return data | {"options": {**data["options"], "nic_bandwidth": "100 Gb/s"}}
 
 
 def _gpu(name: str) -> str | dict[str, Any]:

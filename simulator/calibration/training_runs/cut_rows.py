@@ -1,0 +1,96 @@
+"""Which runs of models cut over ranks were measured, and all measured runs together?
+
+Rule: as in rows.py, facts as their source printed them; columns and sources are told at the head of
+catalog/measured/training_cut.csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source, read_table
+from simulator.model.cut import ONE_PLACE, ExpertCut
+from simulator.step.parallelism import Parallelism
+
+
+def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
+    """Read the runs of sources that cut models over ranks, or those of one source.
+
+    Raises
+    ------
+    UnknownNameError
+        No such source.
+
+    Examples
+    --------
+    >>> len(measured_cut("dgxc"))
+    22
+    """
+    rows = [_row(row, number) for number, row in enumerate(read_table("training_cut.csv"), 1)]
+    return of_source(rows, source, "--source")
+
+
+def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow, ...]:
+    """Each `every`-th row of all sources, or of one.
+
+    Raises
+    ------
+    UnknownNameError
+        No such source.
+    """
+    return of_source((*measured(), *measured_cut()), source, "--source")[::every]
+
+
+def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
+    parallelism = _parallelism(row)
+    tokens = int(row["seq_len"]) * int(row["global_batch"])
+    return MeasuredRow(
+        table=row["table"],
+        line=number,
+        framework=row["framework"],
+        model=f"{row['family']}_{row['layers']}x{row['hidden']}",
+        shape=ModelShape(
+            family=row["family"],
+            tied=row["tied"] == "true",
+            **cast(Any, {size: int(row[size]) for size in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}),
+        ),
+        gpu=row["gpu"],
+        topology=row["topology"],
+        seq_len=int(row["seq_len"]),
+        gpus=int(row["gpus"]),
+        parallelism=parallelism,
+        micro_batch_size=int(row["micro_batch_size"]),
+        accumulation=int(row["accumulation"]),
+        params=row["params"],
+        grads=row["grads"],
+        matmul=row["matmul"],
+        reduce=row["reduce"],
+        sharding=row["sharding"],
+        reshard=True,
+        buckets=row["buckets"] == "true",
+        checkpointing=row["checkpointing"],
+        compiled=False,
+        attention=row["attention"],
+        fused_loss=row["fused_loss"] == "true",
+        tokens_per_s=tokens / float(row["step_time_s"]),
+        peak=gib(row["peak_gib"]),
+        timed=row["how"] == "timed",
+        assumed=tuple(row["assumed"].split()),
+        source=row["source"],
+    )
+
+
+def _parallelism(row: Mapping[str, str]) -> Parallelism:
+    cp, ep = int(row["cp"]), int(row["ep"])
+    return Parallelism(
+        tp=int(row["tp"]),
+        pp=int(row["pp"]),
+        cp=cp,
+        ulysses=cp if row["context"] == "ulysses" else 1,
+        sequence_parallel=row["sequence_parallel"] == "true",
+        schedule=row["schedule"] or "1f1b",
+        virtual_stages=int(row["virtual_stages"]),
+        stages=tuple(int(layers) for layers in row["stages"].split()),
+        experts=ExpertCut(ep) if ep > 1 else ONE_PLACE,
+    )
