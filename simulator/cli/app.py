@@ -299,14 +299,17 @@ def fit(
 
 @app.command()
 def validate(
-    table: Annotated[str | None, typer.Option(metavar="NAME", help="foundry or torchtitan; both otherwise.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="foundry, vtrain, nanotron_cut, ...; all otherwise.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, metavar="K", help="Each K-th row alone.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Play all measured training steps, and print how far off they are, by which constants."""
     from simulator.cli.validate import show
 
-    show(table, jobs, as_json=as_json)
+    show(source, every, jobs, as_json=as_json)
 
 
 def run_app() -> None:

@@ -9,35 +9,50 @@ from typing import Any
 
 import typer
 
+from simulator.calibration.table import Table
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
+from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
-from simulator.calibration.training_runs.summary import by_group, is_fitted, worst
+from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
 
 
-def show(table: str | None, jobs: int, *, as_json: bool) -> None:
-    """Play the rows and print groups, worst rows, constants and checks."""
-    rows = measured(table)
+def show(source: str | None, every: int, jobs: int, *, as_json: bool) -> None:
+    """Play the rows and print sources, groups, worst rows, constants and checks."""
+    rows = all_measured(source, every)
     known = frameworks()
     with progress(len(rows), what="measured rows") as advance:
         outcomes = play_rows(rows, known, jobs, advance)
-    fit_system = fitted_system(outcomes, known["llm_foundry"]) if any(is_fitted(row) for row in rows) else None
+    fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:
         typer.echo(json.dumps(_document(outcomes, fit_system, known["llm_foundry"]), indent=2))
         return
-    names = dict.fromkeys(row.table for row in rows)
-    parts = [tables.groups(outcomes), *(tables.memory(outcomes, name) for name in names)]
-    parts += [tables.worst_rows(outcomes)]
+    parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
     parts += [tables.constants(known, fit_system), tables.counts(known)]
     if fit_system is not None:
         parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
-    typer.echo("\n\n".join(part.text() for part in parts if part is not None))
+    typer.echo("\n\n".join(part.text() for part in parts))
     fitting = sum(outcome.fits for outcome in outcomes)
     typer.echo(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
+
+
+def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
+    """Whether rows of all sizes are there, so that one can be left out."""
+    return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
+
+
+def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
+    """Tables of the rows that training.csv has, of models that no ranks share."""
+    names = {row.table for row in measured()}
+    whole = [outcome for outcome in outcomes if outcome.row.table in names]
+    if not whole:
+        return [tables.worst_steps(outcomes)]
+    memory = [tables.memory(whole, name) for name in dict.fromkeys(outcome.row.table for outcome in whole)]
+    return [tables.groups(whole), *(table for table in memory if table is not None), tables.worst_rows(whole)]
 
 
 def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
@@ -49,6 +64,7 @@ def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, fr
             "step_time_s": outcome.step_time,
             "tokens_per_s": outcome.tokens_per_s,
             "error": outcome.error,
+            "time_error": outcome.time_error,
             "peak_memory_bytes": outcome.peak,
             "memory_error": outcome.memory_error,
             "fits": outcome.fits,
@@ -56,7 +72,11 @@ def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, fr
         }
         for outcome in outcomes
     ]
-    document: dict[str, Any] = {"groups": [asdict(group) for group in by_group(outcomes)], "rows": points}
+    document: dict[str, Any] = {
+        "sources": [asdict(source) for source in by_source(outcomes)],
+        "groups": [asdict(group) for group in by_group(outcomes)],
+        "rows": points,
+    }
     if fit_system is not None:
         document["left_out"] = [{"fitted": asdict(a), "kept_back": asdict(b)} for a, b in left_out(fit_system)]
         document["removed"] = [asdict(summary) for summary in without_any(fit_system, outcomes, framework)]

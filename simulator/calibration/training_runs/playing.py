@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, MeasuredRow, cluster_of, step_of
-from simulator.engine.events import execute
+from simulator.cluster.cluster import Cluster
+from simulator.engine.play import play
+from simulator.records.timeline import Timeline
 from simulator.report.numbers.training_summary import summarize_step
 from simulator.step.framework import Framework, load_framework
-from simulator.step.plan import plan_step
+from simulator.step.parallelism import ALONE
+from simulator.step.plan import StepPlan, plan_step
+from simulator.step.spec import TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class PlayedRow:
         [B]
     communication : float
         Time in which nothing but communication went on, as a share of what was played.
+    refused : bool
+        Whether an allocator ran out of memory, fragments and all.
     """
 
     row: MeasuredRow
@@ -38,6 +44,7 @@ class PlayedRow:
     peak: float
     capacity: int
     communication: float
+    refused: bool = False
 
     @property
     def tokens_per_s(self) -> float:
@@ -50,6 +57,11 @@ class PlayedRow:
         return self.row.step_time / self.step_time - 1.0
 
     @property
+    def time_error(self) -> float:
+        """Of the step's time: simulated / measured - 1."""
+        return self.step_time / self.row.step_time - 1.0
+
+    @property
     def memory_error(self) -> float | None:
         """Of peak memory; None where none was printed."""
         return None if self.row.peak is None else self.peak / self.row.peak - 1.0
@@ -57,7 +69,7 @@ class PlayedRow:
     @property
     def fits(self) -> bool:
         """Whether the played step fits into memory, as every measured run did."""
-        return self.peak <= self.capacity
+        return self.peak <= self.capacity and not self.refused
 
 
 def frameworks() -> dict[str, Framework]:
@@ -70,23 +82,43 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
 
     Notes
     -----
-    Of many micro-batches three are played; the others take as long as from the second to the third.
+    Of many micro-batches three are played, and the others take as long as from the second to the third. In a pipeline
+    two for each of its ranks are played, and then three: from there the time grows evenly.
     """
     cluster = cluster_of(row.gpu, row.gpus, changes, row.topology)
-    framework = known[row.framework]
-    accumulation = min(row.accumulation, MOST_PLAYED)
+    framework, pp = known[row.framework], row.parallelism.pp
+    accumulation = row.accumulation
+    if pp == 1:
+        accumulation = min(accumulation, MOST_PLAYED)
+    elif accumulation > MOST_PLAYED * pp:
+        accumulation = (MOST_PLAYED - 1) * pp
     step = step_of(row, framework, accumulation)
-    planned = plan_step(cluster, replace(step, collectives="closed_form"))
-    timeline = execute(planned.program, cluster, limit_memory=False)
-    rank = [span for span in timeline.spans if span.rank == 0]
-    begins = {span.name: span.start for span in rank if span.name.startswith("embedding forward")}
-    time = timeline.end
-    if row.accumulation > accumulation:
-        period = begins[f"embedding forward {accumulation - 1}"] - begins[f"embedding forward {accumulation - 2}"]
-        time += (row.accumulation - accumulation) * period
+    if row.parallelism == ALONE:
+        step = replace(step, collectives="closed_form")
+    planned, timeline = _played(cluster, step)
+    left, time = row.accumulation - accumulation, timeline.end
+    if left and pp == 1:
+        time += left * _period(timeline, accumulation)
+    elif left:
+        longer = _played(cluster, replace(step, accumulation=accumulation + pp))[1].end
+        time += left * (longer - time) / pp
     report = summarize_step(planned, cluster, timeline)
     peak = report.peak_memory_bytes + framework.reserved
-    return PlayedRow(row, time, peak, cluster.gpus[0].hbm_bytes, report.exposed_comm_time_s / report.step_time_s)
+    exposed = report.exposed_comm_time_s / report.step_time_s
+    return PlayedRow(row, time, peak, cluster.gpus[0].hbm_bytes, exposed, refused=not report.fits)
+
+
+def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:
+    planned = plan_step(cluster, step)
+    return planned, play("auto", planned.program, cluster, limit_memory=False, keep=(0,), allocator=step.allocator)
+
+
+def _period(timeline: Timeline, accumulation: int) -> float:
+    """Time from the start of the last micro-batch but one to that of the last, on rank 0 [s]."""
+    begins = {
+        span.name: span.start for span in timeline.spans if span.rank == 0 and span.name.startswith("embedding forward")
+    }
+    return begins[f"embedding forward {accumulation - 1}"] - begins[f"embedding forward {accumulation - 2}"]
 
 
 def play_rows(
@@ -116,7 +148,7 @@ def play_rows(
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return tuple(_collected(pool.map(play, rows, chunksize=4), advance))
+        return tuple(_collected(pool.map(play, rows, chunksize=1), advance))
 
 
 def _collected(outcomes: Iterable[PlayedRow], advance: Callable[[], None] | None) -> list[PlayedRow]:

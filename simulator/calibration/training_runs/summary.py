@@ -5,7 +5,7 @@ Rule: counts and sorts; plays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
@@ -75,6 +75,47 @@ def of_memory(outcomes: Sequence[PlayedRow], table: str) -> Errors | None:
     """Errors of peak memory in a part of the table, where any was printed."""
     relative = [o.memory_error for o in outcomes if o.row.table == table and o.memory_error is not None]
     return errors(table, relative) if relative else None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceErrors:
+    """Errors of a source's rows, or of a part of them.
+
+    Attributes
+    ----------
+    time : Errors
+        Of a step's time.
+    memory : Errors or None
+        Of peak memory; None where it was not measured.
+    refused : int
+        Rows that are said not to fit, though they ran.
+    """
+
+    time: Errors
+    memory: Errors | None
+    refused: int
+
+
+def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[SourceErrors, ...]:
+    """Errors of steps' times and of memory, for each value of a key in the order in which they come."""
+    parts: dict[str, list[PlayedRow]] = {}
+    for outcome in outcomes:
+        parts.setdefault(key(outcome), []).append(outcome)
+    return tuple(_of_part(name, part) for name, part in parts.items())
+
+
+def by_source(outcomes: Sequence[PlayedRow]) -> tuple[SourceErrors, ...]:
+    """Errors of each source."""
+    return by(outcomes, lambda outcome: outcome.row.table)
+
+
+def _of_part(name: str, part: Sequence[PlayedRow]) -> SourceErrors:
+    memory = [outcome.memory_error for outcome in part if outcome.memory_error is not None]
+    return SourceErrors(
+        errors(name, [outcome.time_error for outcome in part]),
+        errors(name, memory) if memory else None,
+        sum(not outcome.fits for outcome in part),
+    )
 
 
 def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:

@@ -5,6 +5,7 @@ Rule: figures come from played rows and from the fit; here they are only put int
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from simulator.calibration.table import Table
@@ -14,7 +15,7 @@ from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import cluster_of
-from simulator.calibration.training_runs.summary import Errors, by_group, of_memory, worst
+from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, of_memory, worst
 from simulator.step.framework import Framework
 
 
@@ -22,6 +23,19 @@ def groups(outcomes: Sequence[PlayedRow]) -> Table:
     """Errors of tokens/s by group."""
     head = ("tokens/s", "rows", "median", "90 % below", "bias", "middle")
     return Table("error of tokens/s by group (simulated / measured - 1)", head, tuple(map(_row, by_group(outcomes))))
+
+
+def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
+    """Errors of steps' times and of peak memory, a line for each source, or for each part that they are of."""
+    head = (title, "rows", "median", "90 % below", "bias", "with memory", "median", "90 % below", "bias", "do not fit")
+    caption = f"error of a step's time, then of peak memory, by {title} (simulated / measured - 1)"
+    return Table(caption, head, tuple(map(_source, found)))
+
+
+def _source(found: SourceErrors) -> tuple[str, ...]:
+    name, *time, _ = _row(found.time)
+    _, *memory, _ = ("", "", "", "", "", "") if found.memory is None else _row(found.memory)
+    return (name, *time, *memory, str(found.refused))
 
 
 def _row(summary: Errors) -> tuple[str, ...]:
@@ -64,6 +78,16 @@ def worst_rows(outcomes: Sequence[PlayedRow]) -> Table:
     """The ten rows that are farthest off, with reasons."""
     rows = [(o.row.name, f"{o.error:+.1%}", why) for o, why in worst(outcomes)]
     return Table("the ten worst rows", ("row", "error", "likely reason"), tuple(rows))
+
+
+def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
+    """The rows whose step's time is farthest off, by the factor between simulated and measured."""
+    ordered = sorted(outcomes, key=lambda o: -abs(math.log(o.step_time / o.row.step_time)))[:count]
+    rows = [
+        (o.row.name, o.row.table, f"{o.row.step_time:.3g} s", f"{o.step_time:.3g} s", f"{o.time_error:+.1%}")
+        for o in ordered
+    ]
+    return Table(f"the {len(rows)} worst rows", ("row", "source", "measured", "simulated", "error"), tuple(rows))
 
 
 def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:

@@ -1,0 +1,125 @@
+"""The table of measured steps of models cut over ranks: it reads, it plans, and its errors are counted rightly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_row
+from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, read_table, step_of
+from simulator.calibration.training_runs.summary import by, by_source
+from simulator.engine.play import play
+from simulator.errors import UnknownNameError
+from simulator.step.plan import plan_step
+
+CELLS = read_table("training_cut.csv")
+ROWS = measured_cut()
+KNOWN = frameworks()
+
+
+def test_every_source_has_its_rows() -> None:
+    assert Counter(row.table for row in ROWS) == {
+        "vtrain": 73, "vtrain_composed": 721, "megatron_sc21": 16, "nanotron_cut": 405, "dgxc": 22, "simumax": 19,
+    }  # fmt: skip
+    assert len(all_measured()) == len(measured()) + len(ROWS)
+    assert len(all_measured("dgxc", every=5)) == 5
+    with pytest.raises(UnknownNameError, match="did you mean 'simumax'"):
+        measured_cut("simumx")
+
+
+def test_composed_rows_are_told_from_timed_ones() -> None:
+    assert {row.table for row in ROWS if not row.timed} == {"vtrain_composed"}
+    assert all(row.table != "vtrain_composed" for row in ROWS if row.timed)
+
+
+@pytest.mark.parametrize(("cells", "row"), list(zip(CELLS, ROWS, strict=True))[::20])
+def test_sizes_multiply_out_and_what_is_assumed_is_a_column(cells: dict[str, str], row: MeasuredRow) -> None:
+    cut = row.parallelism
+    assert row.replicas == int(cells["dp"])
+    assert cut.tp * cut.pp * cut.cp * row.replicas == row.gpus
+    assert row.replicas * row.micro_batch_size * row.accumulation == int(cells["global_batch"])
+    assert not cut.stages or sum(cut.stages) == row.transformer.num_layers
+    assert row.step_time == pytest.approx(float(cells["step_time_s"]))
+    assert set(row.assumed) <= set(cells)
+    assert row.source
+
+
+def test_step_times_follow_from_what_the_source_printed() -> None:
+    for cells, row in zip(CELLS, ROWS, strict=True):
+        figure, unit = cells["printed"].split()
+        assert float(figure) == pytest.approx(PRINTED[unit](row), rel=1e-3), row.name
+
+
+def hardware_flops(row: MeasuredRow) -> float:
+    """Narayanan et al., SC21, equation 3: with the forward pass run again, of a GPU and second [TFLOP/s]."""
+    model, s = row.transformer, row.seq_len
+    sequences, h, layers = row.replicas * row.micro_batch_size * row.accumulation, model.hidden_size, model.num_layers
+    flops = 96 * sequences * s * layers * h**2 * (1 + s / (6 * h) + model.vocab_size / (16 * layers * h))
+    return flops / row.step_time / row.gpus / 1e12
+
+
+PRINTED = {
+    "s": lambda row: row.step_time,
+    "tokens/s/GPU": lambda row: row.tokens_per_s / row.gpus,
+    "TFLOP/s/GPU": hardware_flops,
+}
+
+
+def kinds(row: MeasuredRow) -> tuple[object, ...]:
+    cut = row.parallelism
+    return row.table, row.matmul, row.sharding, cut.tp > 1, cut.pp > 1, cut.cp > 1, cut.experts.ranks > 1, row.timed
+
+
+SAMPLE = tuple({kinds(row): row for row in reversed(ROWS) if row.gpus <= 64}.values())
+
+
+@pytest.mark.parametrize("row", SAMPLE, ids=lambda row: f"{row.table} {row.name}")
+def test_a_row_of_each_kind_is_planned(row: MeasuredRow) -> None:
+    step = step_of(row, KNOWN[row.framework], min(row.accumulation, 2 * row.parallelism.pp))
+    planned = plan_step(cluster_of(row.gpu, row.gpus, (), row.topology), step)
+    assert planned.tokens == row.seq_len * row.micro_batch_size * step.accumulation * row.replicas
+
+
+def test_stages_of_a_shape_are_the_first_layers_of_a_catalogs_model() -> None:
+    slice_of = next(row for row in ROWS if row.table == "simumax" and row.model.startswith("deepseek_v3"))
+    model = slice_of.transformer
+    assert (model.num_layers, model.dense_layers, model.num_experts, model.hidden_size) == (4, 1, 256, 7168)
+
+
+def test_a_pipeline_is_foretold_from_two_and_three_micro_batches_a_rank() -> None:
+    row = next(row for row in ROWS if row.parallelism.pp == 4 and row.gpus == 8 and row.accumulation == 16)
+    planned = plan_step(cluster_of(row.gpu, row.gpus, (), row.topology), step_of(row, KNOWN[row.framework]))
+    whole = play("auto", planned.program, cluster_of(row.gpu, row.gpus, (), row.topology), limit_memory=False)
+    assert play_row(row, KNOWN).step_time == pytest.approx(whole.end, rel=1e-9)
+
+
+def outcome(time: float, memory: float | None, table: str = "vtrain", *, refused: bool = False) -> PlayedRow:
+    """A row whose step is played so many times as long as measured, with so many times the memory."""
+    row = replace(ROWS[0], table=table, peak=None if memory is None else 40e9)
+    return PlayedRow(row, row.step_time * time, 40e9 * (memory or 1.0), 80 * 10**9, 0.0, refused)
+
+
+def test_errors_of_a_source_are_those_of_a_table_made_by_hand() -> None:
+    played = [outcome(1.1, None), outcome(0.7, 0.9), outcome(1.2, 0.8, refused=True), outcome(2.0, 1.5, "dgxc")]
+    vtrain, dgxc = by_source(played)
+    assert (vtrain.time.name, vtrain.time.count, dgxc.time.count) == ("vtrain", 3, 1)
+    assert vtrain.time.median == pytest.approx(0.2)  # of 10, 30 and 20 per cent
+    assert vtrain.time.most == pytest.approx(0.3)
+    assert vtrain.time.bias == pytest.approx(0.0)
+    assert vtrain.memory is not None
+    assert (vtrain.memory.count, vtrain.refused) == (2, 1)
+    assert vtrain.memory.bias == pytest.approx(-0.15)
+    assert dgxc.time.bias == pytest.approx(1.0)
+    assert tables.sources(by_source(played)).rows[1] == (
+        "dgxc", "1", "100.0%", "100.0%", "+100.0%", "1", "50.0%", "50.0%", "+50.0%", "0",
+    )  # fmt: skip
+    assert [part.time.name for part in by(played, lambda o: "all")] == ["all"]
+
+
+def test_the_worst_steps_are_those_off_by_the_largest_factor() -> None:
+    found = tables.worst_steps([outcome(1.9, None), outcome(0.4, None), outcome(1.0, None)], 2)
+    assert [row[-1] for row in found.rows] == ["-60.0%", "+90.0%"]
