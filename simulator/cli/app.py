@@ -304,12 +304,16 @@ def validate(
     ] = None,
     every: Annotated[int, typer.Option(min=1, metavar="K", help="Each K-th row alone.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    kept: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where played rows are kept, to go on when interrupted."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Play all measured training steps, and print how far off they are, by which constants."""
     from simulator.cli.validate import show
 
-    show(source, every, jobs, as_json=as_json)
+    show(source, every, jobs, kept, as_json=as_json)
 
 
 def run_app() -> None:

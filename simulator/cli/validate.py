@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,19 +15,20 @@ from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
-from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
+from simulator.calibration.training_runs.kept import play_on
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
 
 
-def show(source: str | None, every: int, jobs: int, *, as_json: bool) -> None:
+def show(source: str | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
     """Play the rows and print sources, groups, worst rows, constants and checks."""
     rows = all_measured(source, every)
     known = frameworks()
     with progress(len(rows), what="measured rows") as advance:
-        outcomes = play_rows(rows, known, jobs, advance)
+        outcomes = play_on(rows, known, jobs, advance, kept)
     fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:
         typer.echo(json.dumps(_document(outcomes, fit_system, known["llm_foundry"]), indent=2))

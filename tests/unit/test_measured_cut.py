@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs import kept, tables
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
+from simulator.calibration.training_runs.kept import play_on
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_row
 from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, read_table, step_of
 from simulator.calibration.training_runs.summary import by, by_source
@@ -123,3 +126,22 @@ def test_errors_of_a_source_are_those_of_a_table_made_by_hand() -> None:
 def test_the_worst_steps_are_those_off_by_the_largest_factor() -> None:
     found = tables.worst_steps([outcome(1.9, None), outcome(0.4, None), outcome(1.0, None)], 2)
     assert [row[-1] for row in found.rows] == ["-60.0%", "+90.0%"]
+
+
+def test_rows_that_were_kept_are_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, file = all_measured("simumax", every=6), tmp_path / "kept.jsonl"
+    calls: list[int] = []
+    played = play_on(rows[:3], KNOWN, 1, kept=file)
+    with file.open("a") as journal:
+        journal.write('{"edition": "cut sho\n')
+
+    def noted(left: Sequence[MeasuredRow], *_: object) -> list[PlayedRow]:
+        calls.extend(row.line for row in left)
+        return [play_row(row, KNOWN) for row in left]
+
+    monkeypatch.setattr(kept, "each_played", noted)
+    assert play_on(rows, KNOWN, 1, kept=file)[:3] == played
+    assert calls == [row.line for row in rows[3:]]
+    monkeypatch.setattr(kept, "edition", lambda: "another")
+    play_on(rows[:1], KNOWN, 1, kept=file)
+    assert calls[-1] == rows[0].line

@@ -5,7 +5,7 @@ Rule: a row and constants in, an outcome out; the same row gives the same outcom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -141,20 +141,24 @@ def play_rows(
     changes : Changes
         Constants of the GPUs with other values.
     """
-    play = partial(play_row, known=known or frameworks(), changes=changes)
-    if jobs == 1 or len(rows) == 1:
-        return tuple(_collected(map(play, rows), advance))
+    outcomes = []
+    for outcome in each_played(rows, known or frameworks(), jobs, changes):
+        outcomes.append(outcome)
+        if advance is not None:
+            advance()
+    return tuple(outcomes)
+
+
+def each_played(
+    rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int, changes: Changes = ()
+) -> Iterator[PlayedRow]:
+    """Play rows on so many processes; each outcome when it is there, in their order."""
+    one = partial(play_row, known=known, changes=changes)
+    if jobs == 1 or len(rows) <= 1:
+        yield from map(one, rows)
+        return
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        return tuple(_collected(pool.map(play, rows, chunksize=1), advance))
-
-
-def _collected(outcomes: Iterable[PlayedRow], advance: Callable[[], None] | None) -> list[PlayedRow]:
-    played = []
-    for outcome in outcomes:
-        played.append(outcome)
-        if advance is not None:
-            advance()
-    return played
+        yield from pool.map(one, rows)
