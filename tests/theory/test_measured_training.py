@@ -10,9 +10,10 @@ from functools import cache
 import pytest
 
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_each, without_facts
+from simulator.calibration.training_runs.cut_rows import measured_cut
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
-from simulator.calibration.training_runs.summary import errors, is_fitted
+from simulator.calibration.training_runs.summary import by_source, errors, is_fitted
 
 # One row of each kind that plays in well under a second.
 FEW = (104, 112, 117, 126, 131, 139, 143, 155, 177, 185, 199, 207, 216, 222)
@@ -86,3 +87,18 @@ def test_a_framework_that_was_not_fitted_is_within_a_tenth_where_it_communicates
     found = [o.error for o in everything() if o.row.table == "nanotron" and o.row.gpus <= 32]
     assert len(found) == 9
     assert max(map(abs, found)) <= 0.10
+
+
+@pytest.mark.long
+def test_steps_of_cut_models_are_as_far_off_as_the_page_says() -> None:
+    """Every row; the medians are of a step's time (docs/validation_cut.md), rounded up."""
+    found = {part.time.name: part for part in by_source(play_rows(measured_cut(), jobs=2))}
+    most = {
+        "vtrain": 0.10, "vtrain_composed": 0.30, "megatron_sc21": 0.12, "nanotron_cut": 0.30, "dgxc": 0.15,
+        "simumax": 0.25,
+    }  # fmt: skip
+    assert {name: part.time.median <= most[name] for name, part in found.items()} == dict.fromkeys(most, True)
+    assert [name for name, part in found.items() if part.refused] == []
+    memory = found["simumax"].memory
+    assert memory is not None
+    assert memory.most <= 0.06

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from simulator.calibration.training_runs.summary import by, by_source
 from simulator.engine.play import play
 from simulator.errors import UnknownNameError
 from simulator.step.plan import plan_step
+from tests.commands import commands_in
 
 CELLS = read_table("training_cut.csv")
 ROWS = measured_cut()
@@ -145,3 +147,18 @@ def test_rows_that_were_kept_are_not_played_again(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(kept, "edition", lambda: "another")
     play_on(rows[:1], KNOWN, 1, kept=file)
     assert calls[-1] == rows[0].line
+
+
+def test_the_command_prints_a_source_and_each_so_manieth_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator = commands_in(tmp_path, monkeypatch, capsys)
+    answer = simulator("validate", "--source", "simumax", "--every", 6, "--jobs", 1, "--kept", "rows.jsonl")
+    assert answer.code == 0
+    assert "simumax" in answer.out.splitlines()[2]
+    assert answer.out.splitlines()[-1].startswith("4 of 4 rows fit")
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
+    again = simulator("validate", "--source", "simumax", "--every", 6, "--kept", "rows.jsonl", "--json")
+    document = json.loads(again.out)
+    assert [(part["time"]["name"], part["time"]["count"]) for part in document["sources"]] == [("simumax", 4)]
+    assert simulator("validate", "--source", "nano").code == 2

@@ -13,7 +13,7 @@ import pytest
 from simulator.basics import registry
 from simulator.calibration.machines import page_text as machines_text
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs import kernel_checks
+from simulator.calibration.training_runs import cut_page_text, kernel_checks
 from simulator.calibration.training_runs import page_text as training_text
 from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
 from simulator.calibration.training_runs.constants import counted
@@ -431,7 +431,10 @@ def test_a_table_is_written_for_a_terminal_and_for_a_page() -> None:
     assert table.markdown() == "| name | figure |\n|---|---|\n| a | 1 |\n| bb | 22 |\n"
 
 
-@pytest.mark.parametrize(("page", "words"), [("measured", machines_text), ("validation", training_text)])
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [("measured", machines_text), ("validation", training_text), ("validation_cut", cut_page_text)],
+)
 def test_a_page_holds_the_words_that_it_is_written_from(page: str, words: ModuleType) -> None:
     text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
     parts = {name: part for name, part in vars(words).items() if name.isupper() and isinstance(part, str)}

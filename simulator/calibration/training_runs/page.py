@@ -1,7 +1,8 @@
-"""How is the page docs/validation.md written, with its figure? By `python -m simulator.calibration.training_runs.page`.
+"""How are the pages docs/validation.md and docs/validation_cut.md written? By `python -m
+simulator.calibration.training_runs.page [FOLDER] [whole | cut] [KEPT]`.
 
-Rule: all measured rows are played, and every number in a table is computed from them; only words (page_text.py) are
-written by hand.
+Rule: all measured rows are played, and every number in a table is computed from them; only words (page_text.py,
+cut_page_text.py) are written by hand. KEPT is a file of rows that are played already (`simulator validate --kept`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system
+from simulator.calibration.training_runs.cut_page import write_cut
+from simulator.calibration.training_runs.cut_rows import measured_cut
+from simulator.calibration.training_runs.kept import play_on
 from simulator.calibration.training_runs.page_text import (
     AIMS,
     BEFORE,
@@ -82,5 +86,13 @@ def _finding(outcomes: Sequence[PlayedRow]) -> str:
     )
 
 
+def main(folder: str = "docs", page: str = "both", kept: str = "", jobs: str = "2") -> None:
+    """Write the pages that are asked for."""
+    if page != "cut":
+        write(Path(folder), int(jobs))
+    if page != "whole":
+        write_cut(Path(folder), play_on(measured_cut(), frameworks(), int(jobs), kept=Path(kept) if kept else None))
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""How is the page docs/validation_cut.md written, of models cut over ranks? By page.py.
+
+Rule: all rows of training_cut.csv are played, and every number in a table is computed from them; only words
+(cut_page_text.py) are written by hand. Rows that were not timed are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.cut_page_text import BEFORE, COMPOSED, NARROW, PARTS, WHY, WORST
+from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.calibration.training_runs.summary import by, by_source
+from simulator.model.parameters import total
+
+# Most GPUs, and most parameters [10^9], of each part but the last.
+_GPUS: Final = (8, 64, 512)
+_PARAMETERS: Final = (2, 20, 100)
+
+
+def write_cut(folder: Path, outcomes: Sequence[PlayedRow]) -> None:
+    """Write validation_cut.md into a docs folder from played rows."""
+    timed = [outcome for outcome in outcomes if outcome.row.timed]
+    composed = [outcome for outcome in outcomes if not outcome.row.timed]
+    nanotron = [outcome for outcome in timed if outcome.row.table == "nanotron_cut"]
+    parts = [BEFORE, tables.sources(by_source(outcomes)).markdown(), PARTS]
+    smallest = sorted(timed, key=lambda outcome: total(outcome.row.transformer))
+    fewest = sorted(timed, key=lambda outcome: outcome.row.gpus)
+    parts += [
+        _table(timed, "GPU", _gpu),
+        _table(smallest, "size", _size),
+        _table(fewest, "number of GPUs", _gpus),
+        _table(timed, "cut", _kinds),
+    ]
+    parts += [
+        NARROW,
+        _table(sorted(nanotron, key=_tensor), "tensor-parallel ranks x micro-batch", _tensor_and_batch),
+        WHY,
+        COMPOSED,
+        _table(composed, "composed rows by cut", _kinds),
+        WORST,
+        tables.worst_steps(timed, 15).markdown(),
+    ]
+    (folder / "validation_cut.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def _table(outcomes: Sequence[PlayedRow], title: str, key: Callable[[PlayedRow], str]) -> str:
+    return tables.sources(by(outcomes, key), title).markdown()
+
+
+def _gpu(outcome: PlayedRow) -> str:
+    row = outcome.row
+    dtype = "eight bits" if row.eight_bit else row.params
+    return f"{row.gpu.split('_')[0].upper()}, {dtype}"
+
+
+def _part(value: float, most: Sequence[int], unit: str) -> str:
+    """The part that a value lies in, in words."""
+    for one in most:
+        if value <= one:
+            return f"to {one}{unit}"
+    return f"above {most[-1]}{unit}"
+
+
+def _size(outcome: PlayedRow) -> str:
+    return _part(total(outcome.row.transformer) / 1e9, _PARAMETERS, " B parameters")
+
+
+def _gpus(outcome: PlayedRow) -> str:
+    return _part(outcome.row.gpus, _GPUS, " GPUs")
+
+
+def _kinds(outcome: PlayedRow) -> str:
+    cut = outcome.row.parallelism
+    kinds = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.experts.ranks))
+    return ", ".join(kind for kind, ranks in kinds if ranks > 1) or "data parallel alone"
+
+
+def _tensor(outcome: PlayedRow) -> tuple[int, bool]:
+    return outcome.row.parallelism.tp, outcome.row.micro_batch_size > 2
+
+
+def _tensor_and_batch(outcome: PlayedRow) -> str:
+    ranks, wide = _tensor(outcome)
+    across = " over several boxes" if ranks > 8 else ""
+    return f"tp {ranks}{across}, micro-batch {'above 2' if wide else '1 or 2'}"
