@@ -50,7 +50,11 @@ WHY: Final = """## What is known of the reasons
 - nanotron, many stages: its loss over 131,072 words stands on the last stage alone, where eager kernels over
   float32 logits are played slower than they were; and nanotron can have head and loss on different stages, which is
   not played.
-- nanotron, single rows: some were measured 5 to 30 times as slow as others that differ in one setting alone.
+- nanotron, pipelines of 4 or more stages: 15 rows with small micro-batches take 1.0 to 1.3 s for each of them, whatever
+  the model, the cut and the number of GPUs, and are 8 to 131 times slower than played; others that differ in one
+  setting alone are not. Something of these runs stood still; nothing that is played explains it.
+- nanotron, tensor parallelism inside a pipeline: a layer of the small model takes 8, 12 and 19 ms for a micro-batch of
+  one sequence with tp 2, 4 and 8 in two stages, and 4.5 ms with each of them without a pipeline. Why is not known.
 - nanotron, memory: short by a sixth where matrices are cut in two, by a third where they are cut in eight. Its loss
   over 131,072 words holds buffers that are not played; what else it keeps as the cut grows, perhaps gathered inputs
   of matmuls, is not known.
