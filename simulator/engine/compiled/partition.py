@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.collective_routing import RoutedCollective
-from simulator.engine.compiled.colours import Colours, bits, mixed, summed
+from simulator.engine.compiled.colours import Colours, bits, different, mixed, summed
 from simulator.engine.compiled.rows import Rows
 from simulator.records.program import Collective
 
@@ -176,12 +176,13 @@ class _Graph:
         for _ in range(_MAX_PASSES):
             for edges in self.edges:
                 self._mix(edges)
-            classes = {name: np.unique(colour, return_inverse=True)[1] for name, colour in self.colours.items()}
-            count = sum(int(own.max(initial=-1)) + 1 for own in classes.values())
-            if 2 * len(np.unique(classes["participant"][: self.ranks])) > self.ranks:
+            # Which class each is in takes four times as long, and is asked for once.
+            count = sum(map(different, self.colours.values()))
+            if 2 * different(self.colours["participant"][: self.ranks]) > self.ranks:
                 return None
             if count == before:
-                return self._partition(classes)
+                every = self.colours.items()
+                return self._partition({name: np.unique(colour, return_inverse=True)[1] for name, colour in every})
             before = count
         return None
 
