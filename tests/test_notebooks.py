@@ -32,6 +32,9 @@ FIGURES = {
     "11_servers_that_do_not_wait": 4,
     "12_flash_attention_is_exact": 1,
     "13_from_8_to_131072_gpus": 1,
+    "14_pipelines_drawn_and_compared": 6,
+    "15_three_dimensions": 2,
+    "16_experts": 1,
 }
 
 # These take less than a quarter of a minute each; `make notebooks` runs all.
