@@ -311,7 +311,7 @@ class Training:
         setting, by_name = self.setting, Parameters()
         if self.serving is not None:
             for units, server in self.serving.servers.items():
-                for own in unpacked(setting.gpt, server.parameters, units).values():
+                for own in unpacked(setting.gpt, server.parameters.copy(), units).values():
                     by_name |= own
         else:
             parts: dict[str, dict[int, Array]] = {}
