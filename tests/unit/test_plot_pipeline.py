@@ -10,7 +10,8 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.plots import memory_by_stage, pipeline
+from simulator.report.numbers.link_use import link_uses
+from simulator.report.plots import dimensions_on_links, memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
@@ -73,3 +74,20 @@ def test_memory_by_stage_has_each_stages_peak() -> None:
     assert ends == pytest.approx(most)
     assert fig.get_suptitle().startswith(f"stage {most.index(max(most))} holds most")
     assert memory_by_stage.figure(CloseUp(played(Parallelism(tp=2), 2), 80e9)) is None
+
+
+def test_bytes_of_dimensions_are_all_bytes_of_all_links() -> None:
+    """A mean over the links of a kind times their number, added up, is what the links' books say."""
+    made = step("zero1", replace(TINY, num_layers=4), accumulation=4, parallelism=Parallelism(tp=2, pp=2))
+    cluster = build("dgx_h100", 16)
+    timeline = execute(plan_step(cluster, made).program, cluster, limit_memory=False)
+    uses = link_uses(timeline)
+    links = Counter(dimensions_on_links.kind_of_link(use.name) for use in uses)
+    means = dimensions_on_links.carried(timeline)
+    assert {name for own in means.values() for name in own} == {"tp", "pp", "dp"}
+    for kind, own in means.items():
+        told = sum(use.nbytes for use in uses if dimensions_on_links.kind_of_link(use.name) == kind)
+        assert sum(own.values()) * links[kind] == pytest.approx(told)
+    assert set(means) == set(links)
+    assert dimensions_on_links.figure(CloseUp(timeline, 80e9)) is not None
+    assert dimensions_on_links.figure(CloseUp(replace(timeline, spans=timeline.spans[:40]), 80e9)) is None

@@ -1,0 +1,128 @@
+"""Which dimension of parallelism uses which links, and how much: a bar a kind of link, cut by dimension.
+
+Rule: bytes are those of the transfers that were played, counted on every link of their routes; drawn is the mean over
+the links of a kind that carry anything, so that a node's many links and a spine's few stand beside each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from simulator.basics.units import format_bytes
+from simulator.records.timeline import Timeline, TransferLog
+from simulator.report.plots import style
+from simulator.report.plots.memory import bytes_axis
+from simulator.report.plots.plot import CloseUp, CloseUpPlot
+from simulator.step.streams import dimension_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WIDTH: Final = 9.0
+# More transfers take minutes to count.
+_MOST_TRANSFERS: Final = 5_000_000
+_COLOURS: Final = {
+    "tp": style.BLUE, "cp": style.SKY, "ep": style.PURPLE, "pp": style.GREEN, "dp": style.ORANGE, "host": style.GREY,
+}  # fmt: skip
+
+# By kind of link, by dimension: bytes that a link carries in the mean [B].
+Carried = dict[str, dict[str, float]]
+
+
+def kind_of_link(name: str) -> str:
+    """What a link joins, without numbers; both directions are one kind.
+
+    Examples
+    --------
+    >>> kind_of_link("gpu3->nvswitch0"), kind_of_link("leaf1->node2.nic7")
+    ('gpu - nvswitch', 'leaf - node.nic')
+    """
+    ends = sorted(re.sub(r"\d+", "", end).strip("._- ") for end in name.split("->"))
+    return " - ".join(ends)
+
+
+def carried(timeline: Timeline) -> Carried:
+    """Bytes by kind of link and dimension, a link in the mean; the kinds that carry most first."""
+    streams = {span.name: span.stream for span in timeline.spans}
+    totals: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for log in timeline.logs:
+        if log.collective in streams:
+            of_dimension = totals[dimension_of(streams[log.collective])]
+            for link, nbytes in _by_link(log).items():
+                of_dimension[link] += nbytes
+    links: dict[str, set[int]] = defaultdict(set)
+    for own in totals.values():
+        for link in own:
+            links[kind_of_link(timeline.link_names[link])].add(link)
+    means = {
+        kind: {name: sum(own.get(link, 0.0) for link in there) / len(there) for name, own in totals.items()}
+        for kind, there in links.items()
+    }
+    return dict(sorted(means.items(), key=lambda pair: (-sum(pair[1].values()), pair[0])))
+
+
+def _by_link(log: TransferLog) -> dict[int, float]:
+    by_route = np.bincount(log.route_of, log.nbytes, len(log.routes))
+    route = np.repeat(np.arange(len(log.routes)), np.diff(log.routes.begin))
+    link, place = np.unique(log.routes.link, return_inverse=True)
+    return dict(zip(link.tolist(), np.bincount(place, by_route[route], len(link)).tolist(), strict=True))
+
+
+def finding(means: Carried) -> str:
+    """Say which dimension fills the links that carry most.
+
+    Examples
+    --------
+    >>> finding({"gpu - nvswitch": {"tp": 3 * 2**30, "dp": 2**30}, "leaf - nic": {"tp": 0, "dp": 2**20}})
+    'gpu - nvswitch links carry most, 4 GiB each, 75% of it for tp; leaf - nic links 1 MiB, all of it for dp'
+    """
+    parts = []
+    for number, (kind, own) in enumerate(list(means.items())[:2]):
+        whole, (most, nbytes) = sum(own.values()), max(own.items(), key=lambda item: item[1])
+        share = "all" if nbytes == whole else f"{nbytes / whole:.0%}"
+        carry = "carry most, " if number == 0 else ""
+        parts.append(
+            f"{kind} links {carry}{format_bytes(whole)}{' each' if number == 0 else ''}, {share} of it for {most}"
+        )
+    return "; ".join(parts)
+
+
+def figure(close_up: CloseUp) -> Figure | None:
+    """Draw a bar a kind of link.
+
+    None where one dimension alone communicates, where transfers are too many, and in a large job, of which the
+    operations of a few ranks alone are kept: nobody says then what the others' collectives are for.
+    """
+    timeline = close_up.timeline
+    if len({dimension_of(span.stream) for span in timeline.spans if span.stream not in ("compute", "host")}) < 2:
+        return None
+    if not 0 < timeline.transfers <= _MOST_TRANSFERS:
+        return None
+    if {log.collective for log in timeline.sent} - {span.name for span in timeline.spans}:
+        return None
+    means = carried(timeline)
+    if not means:
+        return None
+    names = [name for name in _COLOURS if any(own.get(name, 0.0) > 0 for own in means.values())]
+    with style.applied():
+        fig = style.new_figure(_WIDTH, 1.9 + 0.4 * len(means))
+        axes = fig.subplots()
+        left = [0.0] * len(means)
+        for name in names:
+            widths = [own.get(name, 0.0) for own in means.values()]
+            axes.barh(range(len(means)), widths, left=left, color=_COLOURS[name], label=name, height=0.7)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        axes.set_yticks(range(len(means)), list(means))
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.05 * max(left))
+        bytes_axis(axes.xaxis, max(left), "carried by a link in the mean")
+        fig.legend(loc="outside lower left", ncols=6, frameon=False)
+        style.set_title(fig, finding(means))
+    return fig
+
+
+PLOT = CloseUpPlot("dimensions_on_links", of=("training",), figure=figure)
