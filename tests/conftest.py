@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 from threadpoolctl import threadpool_limits
@@ -34,6 +36,15 @@ def _matrices_on_one_thread() -> Iterator[None]:
     """Models are so small, and test processes so many, that threads of BLAS would only wait for each other."""
     with threadpool_limits(1, user_api="blas"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_heeded() -> Iterator[None]:
+    """A command that is interrupted heeds no further signal, for its process ends; that of the tests goes on."""
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

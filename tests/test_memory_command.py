@@ -97,7 +97,7 @@ def test_sequence_parallelism_holds_less(cli: Command) -> None:
         ("mixtral_8x7b --ep 3 --dp 6", "--ep: got 3; must divide the 8 experts of mixtral_8x7b: 1, 2, 4, 8"),
         ("mixtral_8x7b --tp 2", "--tp: got 2; mixtral_8x7b has experts, which are not cut yet; leave it at 1"),
         ("llama3_8b --cp 3", "--cp: got 3; "),
-        ("nope --tp 2", "MODEL: got 'nope'; one of deepseek_v3, "),
+        ("nope --tp 2", "MODEL: got 'nope'; one of deepseek_v2, "),
         ("llama3_8b --tp 2 --gpu h10", "--gpu: got 'h10'; one of "),
         ("llama3_8b --sharding parameter_server", "--sharding: got 'parameter_server', whose servers hold what"),
         ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "in which a100_sxm_80gb cannot compute; one of "),

@@ -6,6 +6,7 @@ Rule: whoever keeps or removes something for the one does so for the other.
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType
 from typing import Final
 
@@ -27,6 +28,14 @@ def heed_termination() -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise TerminatedError
+
+
+def heed_no_more() -> None:
+    """Clean up and end, whoever presses Ctrl-C again meanwhile: for good, for this process is on its way out."""
+    # Elsewhere than in the main thread no signal arrives, and none may be handled.
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def word(error: BaseException | None) -> str:

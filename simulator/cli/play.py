@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from simulator.basics.optional_packages import require_package
-from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
+from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_axes, as_overrides, as_typed
 from simulator.cli.warnings_output import print_warnings
@@ -130,6 +130,7 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], options: PlayO
     try:
         yield
     except INTERRUPTIONS as error:
+        heed_no_more()
         kept = _keep_or_discard(folder, numbered, options)
         typer.echo(f"{word(error)}: {kept or 'no point had ended, so nothing is left'}", err=True)
         raise typer.Exit(exit_code(error)) from None
