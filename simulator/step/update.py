@@ -20,10 +20,10 @@ from simulator.step.strategies.strategy import Gathering, Strategy, Updater
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
     """Note the update, then what it frees and what it must hand out."""
     step = passes.step
-    _sum_partial(builder, passes)
+    summed = _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:
         if step.offload is not None:
-            done = _on_host(builder, passes, step.offload, states, strategy)
+            done = _on_host(builder, passes, step.offload, states, strategy, summed)
         else:
             done = _on_gpu(builder, passes, timer, states, strategy)
         _hand_out(builder, passes, done, strategy)
@@ -31,8 +31,8 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
         builder.free(name)
 
 
-def _sum_partial(builder: ProgramBuilder, passes: Passes) -> None:
-    """Gradients of which each rank of a tensor-parallel group, or each end of a pipeline, has a part.
+def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
+    """Sum gradients of which each rank of a tensor-parallel group, or each end of a pipeline, has a part.
 
     Norms' weights where sequences are cut: each rank has summed over its part of the sequence, and all layers' travel
     together. A head that is the embedding: the first and the last stage have a copy each. After Megatron-LM,
@@ -42,15 +42,15 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> None:
     last = [*{op.stream: op.name for op in builder.collectives}.values(), builder.last_kernels]
     dtype = passes.step.precision.reduce
     partial = sum(unit.partial for unit in passes.units)
+    done: list[str | None] = []
     if partial:
-        builder.communicate(
-            "sum partial gradients", "all_reduce", partial, dtype, last, "tensor", Act(Exchange.SUM_PARTIAL)
-        )
+        act = Act(Exchange.SUM_PARTIAL)
+        done.append(builder.communicate("sum partial gradients", "all_reduce", partial, dtype, last, "tensor", act))
     shared = sum(unit.shared for unit in passes.units)
     if shared:
-        builder.communicate(
-            "sum the shared table's gradient", "all_reduce", shared, dtype, last, "ends", Act(Exchange.SUM_SHARED)
-        )
+        act, name = Act(Exchange.SUM_SHARED), "sum the shared table's gradient"
+        done.append(builder.communicate(name, "all_reduce", shared, dtype, last, "ends", act))
+    return [name for name in done if name is not None]
 
 
 def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> str:
@@ -69,11 +69,25 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     return builder.compute("optimizer step", done, "optimizer", [total], Act(Computation.UPDATE))
 
 
-def _on_host(builder: ProgramBuilder, passes: Passes, offload: Offload, states: States, strategy: Strategy) -> str:
-    """Unit by unit, so that one's parameters travel back while the next are updated."""
+def _on_host(
+    builder: ProgramBuilder,
+    passes: Passes,
+    offload: Offload,
+    states: States,
+    strategy: Strategy,
+    summed: list[str],
+) -> str:
+    """Unit by unit, so that one's parameters travel back while the next are updated.
+
+    What ranks of one model have summed last (`summed`) follows the other gradients to the host.
+    """
     precision = passes.step.precision
     grads, rate = states.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.last_offload]
+    if summed:
+        few = sum(shard(unit.partial + unit.shared, passes.ranks_of(unit)) for unit in passes.units)
+        nbytes = few * find(precision.grads).itemsize
+        last.append(builder.copy("hand over what was summed last", nbytes, "to host", after=summed))
     if passes.step.loss_scaling:
         found = builder.on_host("unscale and check gradients", 2 * grads, rate, after=last, act=Act(Computation.CHECK))
         last = [_checked(builder, passes.step.loss_scaling, found)]

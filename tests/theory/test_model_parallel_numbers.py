@@ -30,7 +30,7 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Placement
 from simulator.step.process_groups import Groups
-from simulator.step.spec import LossScaling, Precision
+from simulator.step.spec import LossScaling, Offload, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
 from tests.golden.half import SHAPE
 from tests.training import play, step
@@ -162,6 +162,12 @@ def test_experts_that_take_so_many_tokens_drop_the_same(strategy: str, ep: int, 
     expected = experts_on_one_rank(capacity, 4)
     same(trained(strategy, 4, {"ep": ep}, experts=4, capacity=capacity), expected)
     assert abs(expected[0][1] / experts_on_one_rank()[0][1] - 1) > 1e-9  # it did drop some
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+def test_a_host_updates_with_what_was_summed_last(strategy: str) -> None:
+    """Norms' gradients are whole behind the sum over tensor-parallel ranks; the host must not begin before."""
+    same(trained(strategy, 8, {"tp": 2, "pp": 2}, accumulation=4, offload=Offload()), on_one_rank())
 
 
 @st.composite
