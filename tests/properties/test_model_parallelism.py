@@ -25,11 +25,13 @@ from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Placement
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import LossScaling, Offload, Precision
-from tests.engines import farthest
+from tests.engines import farthest, growth
 from tests.training import WITHOUT_SERVERS, step
 
 NEVER = 2**62
 DRAWN, BLOCKS = 12, 6
+# By which factor a rounding's difference may grow in one transfer; 4.4 is the most that was seen.
+GROWS = 10
 SCHEDULES = [name for name in catalog.names() if catalog.find(name).placement is not Placement.BOTH_WAYS]
 
 
@@ -144,7 +146,9 @@ def played(seeds: range) -> Counter[str]:
         expected = events(program, cluster, jitter=jitter, limit_memory=False)
         for reduced_from in (0, NEVER):
             told = compiled(program, cluster, jitter=jitter, limit_memory=False, reduced_from=reduced_from)
-            assert farthest(expected, told) <= 1e-9, (seed, reduced_from)
+            apart = farthest(expected, told)
+            counted["grows from rounding"] += 1e-9 < apart < 1.0
+            assert apart <= 1e-9 or (apart < 1.0 and growth(expected, told) <= GROWS), (seed, reduced_from)
         memory_comes_back(cut.plan, seed)
         bytes_are_shared(cut.plan, seed)
     # `pytest -rP` shows it.
@@ -177,12 +181,15 @@ def bytes_are_shared(plan: StepPlan, seed: int) -> None:
 def test_any_combination_plays_the_same_on_both_engines(block: int) -> None:
     counted = played(range(block * DRAWN, (block + 1) * DRAWN))
     assert counted["played"] >= DRAWN // 3
+    assert counted["grows from rounding"] == 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("block", range(50))
 def test_many_combinations_play_the_same_on_both_engines(block: int) -> None:
-    assert played(range(1000 + 100 * block, 1100 + 100 * block))["played"] >= 40
+    counted = played(range(1000 + 100 * block, 1100 + 100 * block))
+    assert counted["played"] >= 40
+    assert counted["grows from rounding"] <= 10
 
 
 def test_sizes_of_one_are_todays_step_to_the_bit() -> None:
@@ -196,3 +203,12 @@ def test_sizes_of_one_are_todays_step_to_the_bit() -> None:
         assert [replace(op, schedule=None) if isinstance(op, Collective) else op for op in one] == [
             replace(op, schedule=None) if isinstance(op, Collective) else op for op in other
         ]
+
+
+def test_a_moment_that_is_wrong_by_itself_is_no_rounding_that_grew() -> None:
+    cut = next(cut for cut in map(drawn, range(9)) if cut is not None)
+    played_once = events(cut.plan.program, cut.cluster, jitter=cut.jitter, limit_memory=False)
+    span = played_once.spans[len(played_once.spans) // 2]
+    moved = tuple(replace(s, end=s.end * (1 + 1e-12)) if s is span else s for s in played_once.spans)
+    assert growth(played_once, played_once) == 1.0
+    assert growth(played_once, replace(played_once, spans=moved)) > GROWS
