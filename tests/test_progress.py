@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,8 +11,8 @@ import pytest
 from simulator import load_scenario, simulate
 from simulator.engine.compiled import library
 from simulator.engine.progress import Progress, stage, tell, watched
+from tests.interrupting import started
 
-ROOT = Path(__file__).parents[1]
 # Everybody sends to everybody over shared links: half a minute in the core.
 LONG = """\
 name: long
@@ -55,11 +52,7 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
     if not library.is_there():
         pytest.skip("there is no compiled core")
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
-    command = [sys.executable, "-m", "simulator", "run", "long.yaml", "--out", "here"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started(tmp_path, "run", "long.yaml", "--out", "here")
     while not (tmp_path / "here" / "begun.json").exists():
         assert process.poll() is None
         time.sleep(0.05)

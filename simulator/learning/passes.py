@@ -36,8 +36,9 @@ def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, be
         Steps taken before.
     """
     gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
+    number = setting.micro_batch(rank.number, unit, micro)
     own = gpt.share.positions(rows.shape[1] - 1)
-    x = rows[:, own] if unit == gpt.units[0] else rank.rising.pop((unit, micro))
+    x = rows[:, own] if unit == gpt.units[0] else rank.rising.pop((unit, number))
     draw = setting.draw(rank.number, unit, micro, begun)
     out, cache = yield from gpt.forward(unit, gpt.used(unit, rank.working), x, draw)
     loss = None
@@ -47,7 +48,7 @@ def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, be
         loss, kept = yield from vocabulary_loss.cross_entropy(logits, targets, gpt.share, gpt.vocabulary)
         cache = (cache, kept, targets)
     else:
-        rank.rising[gpt.units[gpt.units.index(unit) + 1], micro] = out
+        rank.rising[gpt.units[gpt.units.index(unit) + 1], number] = out
     rank.caches[unit, micro] = _kept(setting, unit, cache)
     return loss
 
@@ -84,7 +85,7 @@ def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) ->
     The loss of a micro-batch is its share of the step's, as users of PyTorch write `scaler.scale(loss / accumulation)`.
     """
     gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
-    part = _PARTS[act.effect]
+    part, number = _PARTS[act.effect], setting.micro_batch(rank.number, unit, micro)
     cache = rank.caches[unit, micro] if part == "input" else rank.caches.pop((unit, micro))
     if unit == gpt.units[-1]:
         cache, probabilities, targets = cache
@@ -96,7 +97,7 @@ def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) ->
         sequences = setting.plan.step.micro_batch_size
         dy = gpt.arithmetic.rounded(gradient).reshape(sequences, -1, gradient.shape[-1])
     else:
-        dy = rank.falling.pop((unit, micro))
+        dy = rank.falling.pop((unit, number))
     draw = setting.draw(rank.number, unit, micro, begun)
     left = rank.left.setdefault((unit, micro), {}) if part != "whole" else {}
     dx, gradients = yield from gpt.backward(unit, gpt.used(unit, rank.working), cache, dy, draw, left, part)
@@ -105,7 +106,7 @@ def backward(setting: Setting, rank: Rank, act: Act[Computation], begun: int) ->
     elif part == "weights":
         rank.left.pop((unit, micro))
     if dx is not None and part != "weights":
-        rank.falling[gpt.units[gpt.units.index(unit) - 1], micro] = dx
+        rank.falling[gpt.units[gpt.units.index(unit) - 1], number] = dx
     if part != "input":
         _keep(setting, rank, unit, micro, gradients)
 

@@ -15,6 +15,7 @@ from simulator.learning.state import Units
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.share import Share, is_cut
 from simulator.records.program import Collective, Computation, Compute, Exchange, Op
+from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan
 from simulator.step.strategies.strategy import Updater
 
@@ -45,6 +46,8 @@ class Place:
         Number of the group of ranks that hold the same part of the model, experts apart.
     whole : bool
         Whether it updates all that it computes with.
+    second : frozenset of str
+        Those of `units` that are of the model's second copy, where two run through a pipeline from both its ends.
     """
 
     gpt: Gpt
@@ -55,6 +58,7 @@ class Place:
     replica: int
     holders: int
     whole: bool = False
+    second: frozenset[str] = frozenset()
 
     @property
     def tells_the_loss(self) -> bool:
@@ -89,9 +93,11 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
     asked, ranks = step.parallelism, len(plan.program.ranks)
     grid = asked.grid(ranks)
     data, holders = np.zeros((2, ranks), np.int64)
-    for number, group in enumerate(grid.groups("dp", "cp")):
+    for number, group in enumerate(grid.same_part()):
         data[group], holders[group] = np.arange(len(group)), number
-    tensor, context, replica = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp"))
+    tensor, context, replica, stages = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp", "pp"))
+    pipeline = Pipeline.of(step)
+    seconds = [pipeline.second_copy(place) for place in range(asked.pp)]
     cut, experts = asked.cut(), asked.experts.ranks
     rows = cut.vocabulary(step.model) // asked.tp if asked.tp > 1 else 0
     every = replace(gpt, share=Share(experts=experts)).units
@@ -105,7 +111,10 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
         )  # fmt: skip
         own = replace(gpt, share=share, copies_table=gpt.tied and asked.apart)
         units, (travelling, alone) = of_list[lists.list_of[rank]]
-        made.append(Place(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole))
+        second = frozenset(unit for unit in units if unit.removesuffix(" experts") in seconds[stages[rank]])
+        made.append(
+            Place(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole, second)
+        )
     return tuple(made)
 
 

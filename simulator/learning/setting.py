@@ -69,9 +69,14 @@ class Setting:
 
     @property
     def data_parallel(self) -> int:
-        """Ranks that hold the same part of the model."""
+        """Ranks among which a step's tokens are spread: as many as hold the same part of one copy of the model."""
         asked = self.plan.step.parallelism
         return self.world_size // (asked.tp * asked.pp)
+
+    @property
+    def holders(self) -> int:
+        """Ranks that hold the same part of the model."""
+        return self.plan.step.parallelism.holders(self.world_size)
 
     @property
     def replicas(self) -> int:
@@ -83,7 +88,7 @@ class Setting:
         """Among how many ranks one copy of the states is cut up."""
         if self.plan.strategy.updater is Updater.EVERY_RANK:
             return 1
-        return self.plan.step.sharding.shard_size or self.data_parallel
+        return self.plan.step.sharding.shard_size or self.holders
 
     def cut_of(self, units: Units) -> int:
         """Among how many ranks the states of some units are cut up: of experts among those that have the same."""
@@ -98,12 +103,16 @@ class Setting:
     @property
     def copies(self) -> int:
         """Of the states."""
-        return self.data_parallel // self.cut
+        return self.holders // self.cut
 
     @property
     def shares(self) -> int:
         """Of how many ranks' gradients a step takes the mean: of all, or of one where each is applied alone."""
         return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
+
+    def micro_batch(self, rank: int, unit: str, micro: int) -> int:
+        """Which micro-batch a pass through a unit has: two copies of a model have a half of them each."""
+        return micro + (self.plan.step.accumulation // 2 if unit in self.places[rank].second else 0)
 
     def kept_in(self, micro: int) -> int:
         """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""

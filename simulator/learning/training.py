@@ -147,7 +147,8 @@ class Training:
             setting, begun = self.setting, self.done
             match act.effect:
                 case Computation.FORWARD:
-                    run: Pass[Any] = passes.forward(setting, rank, act, self._rows[rank.number][act.micro], begun)
+                    number = setting.micro_batch(rank.number, act.units[0], act.micro)
+                    run: Pass[Any] = passes.forward(setting, rank, act, self._rows[rank.number][number], begun)
                 case Computation.RECOMPUTE:
                     run = passes.recompute(setting, rank, act, begun)
                 case _:
@@ -207,9 +208,10 @@ class Training:
             # They come before the layer that they are of.
             unit = f"{unit} experts"
         taken = self.ranks[source].rising if forward else self.ranks[source].falling
-        array = taken.pop((unit, act.micro))
+        number = self.setting.micro_batch(target, unit, act.micro)
+        array = taken.pop((unit, number))
         own = rank.rising if forward else rank.falling
-        own[unit, act.micro] = array.astype(find(op.dtype).numpy).astype(array.dtype)
+        own[unit, number] = array.astype(find(op.dtype).numpy).astype(array.dtype)
 
     def _passed(self, rank: Rank, act: Act[Computation]) -> Any:
         """End a pass whose last kernels have ended; what it returned."""

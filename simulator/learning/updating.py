@@ -45,7 +45,7 @@ def norm(setting: Setting, rank: Rank) -> None:
 
 def _counted(setting: Setting, rank: Rank) -> list[Array]:
     """Its part of the gradient, without what another rank of the same copy of the model has too."""
-    if setting.data_parallel == setting.world_size and setting.plan.step.parallelism.experts.ranks == 1:
+    if setting.holders == setting.world_size and setting.plan.step.parallelism.experts.ranks == 1:
         return list(rank.summed.values())
     return [part[own_slice(setting, rank, units)] for units, part in rank.summed.items()]
 

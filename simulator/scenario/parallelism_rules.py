@@ -13,7 +13,7 @@ from simulator.scenario.build_training import data_parallel, parallelism
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import PipelineShape, Placement
+from simulator.step.pipelines.schedule import PipelineShape
 from simulator.step.stages import layers_of_stages
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
@@ -170,15 +170,9 @@ def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Confl
     if shape.activation_checkpointing == "sqrt":
         message = f"got {wanted.pp}, but sqrt makes segments that reach over stages; write full, or every: 2"
         yield _conflict("pp", message, "training.activation_checkpointing")
-    if schedule.placement is Placement.BOTH_WAYS:
-        message = (
-            f"got {wanted.schedule!r}, whose two copies of the model would have to sum their gradients, which is not "
-            "built yet; write dualpipe_v"
-        )
-        yield _conflict("schedule", message)
     if model is None:
         return
-    stages = wanted.pp * chunks // (2 if schedule.placement is Placement.BOTH_WAYS else 1)
+    stages = wanted.pp * chunks // (2 if wanted.mirrored else 1)
     if wanted.stages:
         if len(wanted.stages) != stages or sum(wanted.stages) != model.num_layers:
             message = (

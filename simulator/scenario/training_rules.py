@@ -17,7 +17,7 @@ from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numerics_rules, parallelism_rules
-from simulator.scenario.build_training import data_parallel, parallelism, precision
+from simulator.scenario.build_training import parallelism, precision
 from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
 from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
@@ -62,7 +62,7 @@ def conflicts(
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
     yield from sizes
     # Where the ranks cannot be spread nobody knows how many of them hold the same.
-    copies = cluster.world_size if sizes else data_parallel(shape.parallelism, cluster.world_size)
+    copies = cluster.world_size if sizes else parallelism(shape.parallelism).holders(cluster.world_size)
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)

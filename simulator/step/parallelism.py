@@ -84,6 +84,15 @@ class Parallelism:
         """Whether embedding and head lie on different ranks."""
         return self.pp > 1 and catalog.find(self.schedule).placement is Placement.LOOP
 
+    @property
+    def mirrored(self) -> bool:
+        """Whether a second copy of the model runs through the pipeline from its other end."""
+        return self.pp > 1 and catalog.find(self.schedule).placement is Placement.BOTH_WAYS
+
+    def holders(self, world_size: int) -> int:
+        """Ranks of a cluster that hold the same part of the model."""
+        return world_size // (self.tp * self.pp) * (2 if self.mirrored else 1)
+
     def grid(self, world_size: int) -> RankGrid:
         """The ranks of a cluster; ValueError where they cannot be spread so."""
         if world_size % self.size:
@@ -97,7 +106,7 @@ class Parallelism:
                 f"parallelism.ep: got {self.experts.ranks}; must divide the {each} ranks that hold the same part"
             )
         sizes: dict[Kind, int] = {"tp": self.tp, "pp": self.pp, "cp": self.cp, "dp": world_size // self.size}
-        return RankGrid(sizes, self.order)
+        return RankGrid(sizes, self.order, self.mirrored)
 
 
 ALONE: Final = Parallelism()

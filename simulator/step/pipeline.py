@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 from simulator.records.program import Act, Exchange
 from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work
+from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk, layers_of_stages, units_of_stages
@@ -54,10 +54,15 @@ class Pipeline:
             raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
         return cls(step, schedule, shape)
 
+    def second_copy(self, place: int) -> frozenset[str]:
+        """Layers, embedding and head of the model's second copy, where two run from both ends, that a rank has."""
+        stages = [stage for stage in self.schedule.stages_of(place, self.shape) if stage >= self.model_stages]
+        return frozenset(name for stage in stages for name in self._names[stage % self.model_stages])
+
     @property
     def model_stages(self) -> int:
         """Stages of one copy of the model."""
-        return self.shape.stages // (2 if self.schedule.placement is Placement.BOTH_WAYS else 1)
+        return self.shape.stages // (2 if self.step.parallelism.mirrored else 1)
 
     def layers(self) -> tuple[int, ...]:
         """Layers of each stage of one copy of the model."""
@@ -171,8 +176,12 @@ class Pipeline:
     @cached_property
     def _ends(self) -> Sequence[tuple[str, str]]:
         """By stage the names of its first and its last unit."""
-        layers = self.layers()
-        begins = [0, *accumulate(layers)]
-        ends = [[f"layer {begin}", f"layer {end - 1}"] for begin, end in pairwise(begins)]
-        ends[0][0], ends[-1][1] = "embedding", "head"
-        return [(first, last) for first, last in ends] * (self.shape.stages // self.model_stages)
+        return [(names[0], names[-1]) for names in self._names] * (self.shape.stages // self.model_stages)
+
+    @cached_property
+    def _names(self) -> Sequence[Sequence[str]]:
+        """By stage of one copy the names of its units, in order."""
+        between = [[f"layer {n}" for n in range(*ends)] for ends in pairwise([0, *accumulate(self.layers())])]
+        between[0].insert(0, "embedding")
+        between[-1].append("head")
+        return between

@@ -163,7 +163,7 @@ def few_micro_batches(cluster: Cluster, step: TrainingStep, world_size: int) -> 
 def _groups(step: TrainingStep, world_size: int) -> Groups:
     grid = step.parallelism.grid(world_size)
     asked = step.parallelism
-    shard = step.sharding.shard_size or grid.size("dp", "cp")
+    shard = step.sharding.shard_size or grid.holders
     return Groups(grid, shard, step.sharding.mesh, asked.ulysses, asked.experts.ranks, asked.unlike_places)
 
 

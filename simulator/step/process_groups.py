@@ -88,7 +88,7 @@ class Groups:
     @cached_property
     def data_parallel(self) -> int:
         """Ranks that hold the same part of the model."""
-        return self.grid.size("dp", "cp")
+        return self.grid.holders
 
     @property
     def hybrid(self) -> bool:
@@ -123,7 +123,7 @@ class Groups:
         return self._tables[scope]
 
     def _made(self, scope: Scope) -> Ints:
-        data = self.grid.groups("dp", "cp")
+        data = self.grid.same_part()
         if isinstance(scope, tuple):
             return self.grid.groups("pp")[:, list(scope)]
         if scope == "replicate":
@@ -143,7 +143,7 @@ class Groups:
             rows = data.reshape(len(data), -1, self.expert_ranks)
             return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
         if scope == "model":
-            return self.grid.groups("tp", "pp")
+            return self.grid.one_model()
         if scope == "ends":
             return self.grid.groups("pp")[:, [0, -1]]
         return data.reshape(-1, self.size(scope))
@@ -164,7 +164,7 @@ class Groups:
             "context ring": self.grid.size("cp") // self.ulysses,
             "experts": self.expert_ranks,
             "expert data": self.data_parallel // self.expert_ranks,
-            "model": self.grid.size("tp", "pp"),
+            "model": self.world_size // self.data_parallel,
             "ends": 2 if self.grid.size("pp") > 1 else 1,
             "own": 1,
             "worker": 1,

@@ -34,10 +34,13 @@ class RankGrid:
         Ranks of a group of each kind; 1 for a kind that is left out.
     order : tuple of kind
         Which kind varies fastest with the rank's number, and which next.
+    mirrored : bool
+        Whether ranks at places r and p - 1 - r of a pipeline hold the same part of the model, as under DualPipe.
     """
 
     sizes: Mapping[Kind, int]
     order: tuple[Kind, ...] = ORDER
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         if sorted(self.order) != sorted(ORDER):
@@ -77,6 +80,43 @@ class RankGrid:
         inside = [axis for axis, kind in enumerate(reversed(self.order)) if kind in kinds]
         outside = [axis for axis in range(len(self.order)) if axis not in inside]
         return self._ranks.transpose(*outside, *inside).reshape(-1, self.size(*kinds))
+
+    @property
+    def holders(self) -> int:
+        """Ranks that hold the same part of the model."""
+        return self.size("dp", "cp") * (2 if self.mirrored else 1)
+
+    def same_part(self) -> Ints:
+        """The groups of ranks that hold the same part of the model, shape (groups, holders).
+
+        Examples
+        --------
+        >>> RankGrid({"dp": 2, "pp": 4}, mirrored=True).same_part().tolist()
+        [[0, 1, 6, 7], [2, 3, 4, 5]]
+        """
+        rows = self.groups("dp", "cp")
+        if not self.mirrored:
+            return rows
+        place, tensor = self.coordinate("pp")[rows[:, 0]], self.coordinate("tp")[rows[:, 0]]
+        by_place = rows[np.lexsort((tensor, place))].reshape(self.size("pp"), self.size("tp"), -1)
+        half = self.size("pp") // 2
+        joined = np.concatenate([by_place[:half], by_place[: half - 1 : -1]], axis=2).reshape(-1, self.holders)
+        return joined[np.argsort(joined.min(axis=1))]
+
+    def one_model(self) -> Ints:
+        """The groups of ranks that hold one copy of the model together, shape (groups, ranks of a group).
+
+        Examples
+        --------
+        >>> RankGrid({"dp": 2, "pp": 4}, mirrored=True).one_model().tolist()
+        [[0, 2], [4, 6], [1, 3], [5, 7]]
+        """
+        rows = self.groups("tp", "pp")
+        if not self.mirrored:
+            return rows
+        second = self.coordinate("pp")[rows] >= self.size("pp") // 2
+        ordered = np.take_along_axis(rows, np.argsort(second, axis=1, kind="stable"), axis=1)
+        return ordered.reshape(-1, rows.shape[1] // 2)
 
 
 def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:

@@ -22,7 +22,6 @@ from simulator.model.shape import Transformer
 from simulator.records.program import Allocate, Collective, Free
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Placement
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import LossScaling, Offload, Precision
 from tests.engines import farthest, growth
@@ -32,7 +31,7 @@ NEVER = 2**62
 DRAWN, BLOCKS = 12, 6
 # By which factor a rounding's difference may grow in one transfer; 4.4 is the most that was seen.
 GROWS = 10
-SCHEDULES = [name for name in catalog.names() if catalog.find(name).placement is not Placement.BOTH_WAYS]
+SCHEDULES = list(catalog.names())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def drawn(seed: int) -> Cut | None:
     name = pick(*SCHEDULES)
     schedule = catalog.find(name)
     v = schedule.chunks or pick(1, 2)
-    m = pick(1, p, 2 * p, 2 * p + 1)
+    m = pick(1, p, 2 * p, 2 * p + 1, 2 * p + 2)
     copies = pick(1, 2, 4)
     c = pick(1, 1, 1, 2, 4)
     ways = pick(*WAYS) if c > 1 else {}

@@ -28,7 +28,6 @@ from simulator.scenario.load import load_scenario
 from simulator.step import update
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
-from simulator.step.pipelines.schedule import Placement
 from simulator.step.process_groups import Groups
 from simulator.step.spec import LossScaling, Offload, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
@@ -37,7 +36,7 @@ from tests.training import play, step
 
 # Sequences of a step, and what each is cut into; words, which pad a table that is cut.
 SEQUENCES, LENGTH, WORDS = 16, 16, 61
-SCHEDULES = tuple(name for name in catalog.names() if catalog.find(name).placement is not Placement.BOTH_WAYS)
+SCHEDULES = tuple(catalog.names())
 SMALL = {
     "model_type": "gpt2", "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": LENGTH, "vocab_size": WORDS,
 }  # fmt: skip
@@ -132,6 +131,24 @@ def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> No
     same(trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, accumulation=8), on_one_rank(8, tied=tied))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "sizes", "facts"),
+    [
+        ("ddp", 8, {}, {"tied": True}),
+        ("zero2", 8, {"tp": 2}, {"tied": True}),
+        ("zero3", 8, {"cp": 2}, {"clip_norm": 0.5}),
+        ("zero3", 8, {}, {"shard_size": 2, "checkpointing": "full"}),
+        ("zero1", 8, {"tp": 2}, {"offload": Offload()}),
+    ],
+)
+def test_two_copies_from_both_ends_sum_what_each_has_learned(
+    strategy: str, ranks: int, sizes: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    """DualPipe: ranks r and p - 1 - r hold the same stages, and micro-batches pass either copy."""
+    expected = on_one_rank(8, tied=facts.get("tied", False), clip=facts.get("clip_norm"))
+    same(trained(strategy, ranks, {"pp": 4, "schedule": "dualpipe"} | sizes, 8, accumulation=8, **facts), expected)
+
+
 @cache
 def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) -> Trained:
     return trained("ddp", 1, {}, experts=4, capacity=capacity, accumulation=accumulation)
@@ -147,6 +164,7 @@ def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) ->
         ("zero3", 4, {"ep": 2}, {"accumulation": 2}),
         ("zero1", 8, {"ep": 4, "cp": 2, "pp": 2, "schedule": "zb_h1"}, {"accumulation": 4}),
         ("ddp", 4, {"ep": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2}, {"accumulation": 4}),
+        ("zero2", 8, {"ep": 2, "pp": 4, "schedule": "dualpipe"}, {"accumulation": 8}),
     ],
 )
 def test_experts_learn_the_same_wherever_they_are(

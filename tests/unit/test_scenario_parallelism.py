@@ -61,10 +61,10 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
             "(gradient_accumulation_steps)",
         ),
         (
-            {"pp": 2, "schedule": "dualpipe"},
-            {"gradient_accumulation_steps": 4},
-            "parallelism.schedule: got 'dualpipe', whose two copies of the model would have to sum their gradients, "
-            "which is not built yet; write dualpipe_v",
+            {"pp": 4, "schedule": "dualpipe"},
+            {"gradient_accumulation_steps": 9},
+            "parallelism.schedule: dualpipe got 9 micro-batches; must be even, and at least 8 (twice the pipeline's "
+            "ranks) (gradient_accumulation_steps)",
         ),
         (
             {"pp": 4, "stages": [3, 3, 3, 4]},
