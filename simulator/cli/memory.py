@@ -12,8 +12,9 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
 from simulator.model import conventions
 from simulator.model.head import logits_memory
-from simulator.model.layer import Batch, layer_operations
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch
 from simulator.model.parameters import modules, total
 from simulator.model.shape import Transformer
 from simulator.step.checkpointing import POLICIES, kept

@@ -11,7 +11,7 @@ from typing import Final
 
 from simulator.model.cut import Communication, around_columns, around_rows
 from simulator.model.kernel import Elementwise, Kernel, Matmul
-from simulator.model.layer import Batch, Operation, Saved
+from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
 _TOKEN_BYTES: Final = 8  # torch.int64: ids and labels

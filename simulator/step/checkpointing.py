@@ -16,7 +16,7 @@ from math import sqrt
 from typing import Final
 
 from simulator.model.kernel import Attention, Matmul
-from simulator.model.layer import Operation, saved_bytes
+from simulator.model.operation import Operation, saved_bytes
 from simulator.model.shape import Transformer
 from simulator.step.spec import Checkpointing
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from simulator.model.cut import Communication
 from simulator.model.kernel import Kernel
-from simulator.model.layer import Operation
+from simulator.model.operation import Operation
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 
 # The whole backward pass, or what of it makes gradients of inputs, or of weights.

@@ -12,7 +12,8 @@ from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
 from simulator.model.cut import Cut
 from simulator.model.head import embedding_operations, head_operations
-from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
+from simulator.model.layer import layer_operations
+from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, Parameter, layer_parameters, modules
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit

@@ -13,8 +13,9 @@ from simulator.basics.document import parse
 from simulator.model.flops import model_flops_per_token
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.kernel import Matmul
-from simulator.model.layer import Batch, Operation, layer_operations, saved_bytes
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import active, embedding_parameters, layer_parameters, modules, total
 
 MODELS = registry.names("model")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.model.layer import Batch, layer_operations, saved_bytes
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch, saved_bytes
 from simulator.model.shape import Transformer
 
 SHAPES = [(1, 16, 32, 2), (2, 64, 128, 4), (3, 50, 96, 3), (4, 1024, 1600, 25), (1, 2048, 12288, 96)]

@@ -11,7 +11,8 @@ from math import sqrt
 
 import pytest
 
-from simulator.model.layer import Batch, layer_operations, saved_bytes
+from simulator.model.layer import layer_operations
+from simulator.model.operation import Batch, saved_bytes
 from simulator.model.shape import Transformer
 from simulator.step.checkpointing import kept
 from tests.training import play, step

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from simulator.basics.arrays import Array
 from simulator.model.kernel import Attention
-from simulator.model.layer import Batch, layer_operations
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.attention import attention, attention_backward
 from simulator.numerics.counted_attention import Softmax, scored, scored_backward

@@ -14,7 +14,8 @@ import pytest
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
 from simulator.model.cut import Context, Cut, ExpertCut
-from simulator.model.layer import Batch, layer_operations, saved_bytes
+from simulator.model.layer import layer_operations
+from simulator.model.operation import Batch, saved_bytes
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.records.program import Allocate, Collective, Compute

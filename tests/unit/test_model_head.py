@@ -8,7 +8,7 @@ import pytest
 
 from simulator.model.head import embedding_operations, head_operations, logits_memory
 from simulator.model.kernel import Elementwise, Matmul
-from simulator.model.layer import Batch, Operation, saved_bytes
+from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.shape import Transformer
 
 GPT = Transformer("gpt", 2, 64, 4, 4, 16, 256, 1000, 128)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from simulator.model.kernel import Attention, Elementwise, Matmul
-from simulator.model.layer import Batch, layer_operations
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch
 
 GPT2 = load_model("gpt2")
 

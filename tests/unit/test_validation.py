@@ -34,8 +34,9 @@ from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.model.head import head_operations, logits_memory
 from simulator.model.kernel import Attention, Elementwise, Matmul
-from simulator.model.layer import Batch, Operation, layer_operations
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch, Operation
 from simulator.playing.training import play_step
 from simulator.report.plots import validation as plot_validation
 from simulator.step.framework import BARE, Framework, Sustained, load_framework

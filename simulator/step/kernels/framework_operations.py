@@ -9,7 +9,7 @@ from typing import Final
 
 from simulator.model.head import logits_memory
 from simulator.model.kernel import Elementwise, Matmul
-from simulator.model.layer import Batch, Operation, Saved
+from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
 _FLOAT32: Final = 4

@@ -1,0 +1,107 @@
+"""The feed-forward block of a layer, operation by operation: one MLP, or a router and experts.
+
+Rule: counts only, as in operation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.model.cut import ONE_PLACE
+from simulator.model.experts import expert_communications
+from simulator.model.kernel import Elementwise, Matmul
+from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, residual, rows
+from simulator.model.shape import Transformer
+
+
+def feed_forward_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    body = _experts(model, batch) if model.num_experts else _dense(model, batch)
+    return (norm("norm2", "residual1", model, batch), *body, residual("residual2", model, batch))
+
+
+def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    d, f = model.hidden_size, model.ffn_size
+    normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
+    activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
+    return (
+        columns("up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias),
+        activation,
+        rows("down", d, f, batch, Saved("activation output", activation.output, "activation"), bias=model.mlp_bias),
+    )
+
+
+def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Operation:
+    before, after = (tokens * n * batch.itemsize for n in (2 * width if model.gated else width, width))
+    return Operation(
+        "activation",
+        (Elementwise("activation", before, after, fusible=True),),
+        (Elementwise("activation gradient", before + after, before, fusible=True),),
+        (Saved("activation input", before, "up"),),
+        after,
+    )
+
+
+def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Each expert gets its even share of the tokens' choices, or as many as the fullest rank's do."""
+    d, f, p, cut = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts
+    groups = model.num_experts // cut.ranks
+    if cut == ONE_PLACE:
+        sent = batch.tokens * model.active_experts // groups * groups
+        tokens = sent // groups
+    else:
+        sent, tokens = cut.chosen(model, batch.tokens), cut.at_each_expert(model, batch.tokens)
+    normed, handed, routed = batch.tokens * d * p, sent * d * p, tokens * groups * d * p
+    there, back = expert_communications(model, batch.tokens, cut)
+    activation = _activation(model, tokens * groups, f, batch)
+    return (
+        *_shared(model, batch),
+        _router(model, batch),
+        replace(_shuffle("dispatch", normed, handed), communications=there),
+        linear(
+            "up", tokens, 2 * f if model.gated else f, d, batch, Saved("dispatched tokens", routed, "dispatch"),
+            bias=model.mlp_bias, groups=groups,
+        ),
+        activation,
+        linear(
+            "down", tokens, d, f, batch, Saved("activation output", activation.output, "activation"),
+            bias=model.mlp_bias, groups=groups,
+        ),
+        replace(_shuffle("combine", handed, normed, Saved("expert outputs", handed, "down")), communications=back),
+    )  # fmt: skip
+
+
+def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
+    """Experts that see every token, as one MLP that is as wide as all of them."""
+    if not model.shared_experts:
+        return
+    d, f, p = model.hidden_size, model.shared_experts * model.ffn_size, batch.itemsize
+    normed = Saved("norm2 output", batch.tokens * d * p, "norm2")
+    yield linear("shared up", batch.tokens, 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias)
+    activation = _activation(model, batch.tokens, f, batch)
+    kept = Saved("shared activation input", activation.saved[0].nbytes, "shared up")
+    yield replace(activation, name="shared activation", saved=(kept,))
+    output = Saved("shared activation output", activation.output, "shared activation")
+    yield linear("shared down", batch.tokens, d, f, batch, output, bias=model.mlp_bias)
+
+
+def _router(model: Transformer, batch: Batch) -> Operation:
+    tokens, experts, d = batch.tokens, model.num_experts, model.hidden_size
+    size = tokens * experts * batch.itemsize
+    return Operation(
+        "router",
+        (Matmul("router", tokens, experts, d), Elementwise("routing softmax", size, size)),
+        (
+            Matmul("router input gradient", tokens, d, experts),
+            Matmul("router weight gradient", experts, d, tokens, of_weights=True),
+            Elementwise("routing softmax gradient", 2 * size, size),
+        ),
+        (Saved("norm2 output", tokens * d * batch.itemsize, "norm2"), Saved("routing weights", size, "router")),
+        size,
+    )
+
+
+def _shuffle(name: str, read: int, written: int, *saved: Saved) -> Operation:
+    """Tokens put in the order of their experts, or back; weighed on the way back, so that outputs are kept."""
+    back = Elementwise(f"{name} gradient", written + sum(s.nbytes for s in saved), read)
+    return Operation(name, (Elementwise(name, read, written),), (back,), saved, written)
