@@ -95,7 +95,12 @@ def test_sequence_parallelism_holds_less(cli: Command) -> None:
         ("llama3_8b --pp 2 --stages [3", "--stages:1:3: not YAML: "),
         ("llama3_8b --pp 4 --schedule dualpipe --micro-batches 4", "--schedule: dualpipe got 4 micro-batches; must be"),
         ("mixtral_8x7b --ep 3 --dp 6", "--ep: got 3; must divide the 8 experts of mixtral_8x7b: 1, 2, 4, 8"),
-        ("mixtral_8x7b --tp 2", "--tp: got 2; mixtral_8x7b has experts, which are not cut yet; leave it at 1"),
+        ("mixtral_8x7b --tp 2 --etp 3", "--etp: got 3; must divide the 14336 feed-forward width of mixtral_8x7b's"),
+        (
+            "mixtral_8x7b --dp 2 --tp 2 --ep 8",
+            "--ep: got 8; must divide the 2 ranks of a stage (dp x cp x tp / etp 2): 1",
+        ),
+        ("llama3_8b --etp 2", "--etp: got 2; llama3_8b has no experts; leave it out"),
         ("llama3_8b --cp 3", "--cp: got 3; "),
         ("nope --tp 2", "MODEL: got 'nope'; one of deepseek_v2, "),
         ("llama3_8b --tp 2 --gpu h10", "--gpu: got 'h10'; one of "),

@@ -210,7 +210,8 @@ def memory(
     tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel ranks.")] = 1,
     cp: Annotated[int, typer.Option(help="Context-parallel ranks.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of the dp x cp ones.")] = 1,
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of those of a stage.")] = 1,
+    etp: Annotated[int | None, typer.Option(help="Ranks that cut one expert's matrices; as --tp if left out.")] = None,
     sequence_parallel: Annotated[
         bool | None,
         typer.Option(help="Whether what lies between matrices is cut along the sequence; it is by default."),
@@ -230,6 +231,7 @@ def memory(
     """
     sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
     others = {
+        "--etp": etp,
         "--sequence-parallel": sequence_parallel,
         "--schedule": schedule,
         "--virtual-stages": virtual_stages,

@@ -47,6 +47,7 @@ _OPTIONS: Final = {
     "training.parallelism.pp": "--pp",
     "training.parallelism.cp": "--cp",
     "training.parallelism.ep": "--ep",
+    "training.parallelism.etp": "--etp",
     "training.parallelism.sequence_parallel": "--sequence-parallel",
     "training.parallelism.schedule": "--schedule",
     "training.parallelism.virtual_stages": "--virtual-stages",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.model.context import attention_communications, attention_kernels
+from simulator.model.cut import Communication, Cut
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, norm_of, residual, rows
 from simulator.model.shape import LatentAttention, Transformer
@@ -46,18 +47,33 @@ def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
 
 def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch) -> Iterator[Operation]:
     """Queries from one short vector, keys and values from another; the keys' part with positions from the input."""
-    tokens, d, p = batch.tokens, model.hidden_size, batch.itemsize
+    tokens, d, p, cut = batch.tokens_between, model.hidden_size, batch.itemsize, batch.cut
     normed = Saved("norm1 output", tokens * d * p, "norm1")
     parts = (
         ("query", latent.query_rank, 0, model.num_heads * latent.key_dim),
         ("kv", latent.kv_rank, latent.rotary_dim, model.num_heads * (latent.plain_dim + latent.value_dim)),
     )
     for name, rank, beside, width in parts:
-        yield linear(f"{name} down", tokens, rank + beside, d, batch, normed, bias=False)
+        # Every rank makes the short vectors of its own tokens, and gathers those of all before the matrix behind.
+        down = linear(f"{name} down", tokens, rank + beside, d, batch, normed, bias=False)
+        yield replace(down, communications=_positions_of_all(batch.tokens * beside, cut))
         yield norm_of(f"{name} norm", f"{name} down", tokens * rank, tokens, batch)
         short = Saved(f"{name} norm output", tokens * rank * p, f"{name} norm")
-        yield linear(f"{name} up", tokens, width, rank, batch, short, bias=False)
-    yield _rotary(tokens * (model.num_heads + 1) * latent.rotary_dim * p)
+        yield columns(f"{name} up", width, rank, batch, short, bias=False)
+    yield _rotary(batch.tokens * (model.num_heads // cut.tensor + 1) * latent.rotary_dim * p)
+
+
+def _positions_of_all(elements: int, cut: Cut) -> tuple[Communication, ...]:
+    """The part of a key that tells positions is every head's: where sequences are cut all ranks gather it.
+
+    After NVIDIA/Megatron-LM, megatron/core/transformer/multi_latent_attention.py.
+    """
+    if not elements or cut.along_sequence == 1:
+        return ()
+    return (
+        Communication("gather keys' positions", "all_gather", elements, False, 1, 1),
+        Communication("scatter keys' positions gradient", "reduce_scatter", elements, True, 0, 0),
+    )
 
 
 def _rotary(turned: int) -> Operation:
@@ -72,7 +88,7 @@ def _rotary(turned: int) -> Operation:
 
 def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, Saved]:
     if model.latent is not None:
-        each = batch.tokens * model.num_heads * batch.itemsize
+        each = batch.tokens * model.num_heads // batch.cut.tensor * batch.itemsize
         wide, narrow = each * model.latent.key_dim, each * model.latent.value_dim
         return Saved("queries", wide, source), Saved("keys", wide, source), Saved("values", narrow, "kv up")
     kv = batch.tokens * batch.cut.kv_heads(model) * model.head_dim * batch.itemsize

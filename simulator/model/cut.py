@@ -73,6 +73,8 @@ class ExpertCut:
     ----------
     ranks : int
         e, among which experts are spread.
+    tensor : int
+        Ranks among which each expert's matrices are cut.
     dispatch : {"all_to_all", "all_gather", "deduplicated"}
         A copy of a token for each expert that it has chosen; all tokens to all ranks; one copy for each rank that has
         some of its experts [7]_.
@@ -80,6 +82,9 @@ class ExpertCut:
         Tokens that an expert takes, over its even share: more are dropped, less are padded; None: all are taken.
     imbalance : float
         Tokens of the fullest rank over the mean, at least 1; all others wait for it.
+    zipf : float
+        The n-th most popular expert is chosen in proportion to n^-zipf; experts are dealt to ranks by turns, in the
+        order of their popularity, about as evenly as by chance. 0: all are chosen alike.
     dtype : str or None
         Of tokens on their way to experts; None: that of activations. Their way back is in that.
     """
@@ -89,6 +94,21 @@ class ExpertCut:
     capacity: float | None = None
     imbalance: float = 1.0
     dtype: str | None = None
+    tensor: int = 1
+    zipf: float = 0.0
+
+    def fullest(self, model: Transformer) -> float:
+        """Tokens of the fullest rank over the mean.
+
+        Examples
+        --------
+        >>> from simulator.model.load import load_model
+        >>> mixtral = load_model("mixtral_8x7b")
+        >>> [round(ExpertCut(ranks, zipf=1.0).fullest(mixtral), 3) for ranks in (1, 4, 8)]
+        [1.0, 1.766, 2.943]
+        """
+        popularity = [float(place) ** -self.zipf for place in range(1, model.num_experts + 1)]
+        return float(self.imbalance * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
 
     def slots(self, model: Transformer, tokens: int) -> int:
         """Places that a rank's tokens take at one expert, padded ones too; 0 where nothing is padded."""
@@ -100,11 +120,11 @@ class ExpertCut:
         """Copies of a rank's tokens, one for each expert that takes it."""
         return self.slots(model, tokens) * model.num_experts or tokens * model.active_experts
 
-    def at_each_expert(self, model: Transformer, tokens: int) -> int:
-        """Tokens that an expert of the fullest rank gets from all ranks that hand tokens to it."""
+    def at_experts(self, model: Transformer, tokens: int) -> int:
+        """Tokens that the experts of the fullest rank get together from all ranks that hand tokens to it."""
         if self.capacity is not None:
-            return self.slots(model, tokens) * self.ranks
-        return math.ceil(tokens * model.active_experts * self.ranks / model.num_experts * self.imbalance)
+            return self.slots(model, tokens) * model.num_experts
+        return math.ceil(tokens * model.active_experts * self.fullest(model))
 
     def distinct_ranks(self, model: Transformer) -> float:
         """How many ranks have experts of one token, where it chooses evenly.
@@ -144,6 +164,11 @@ class Cut:
     sequence: bool = False
     context: Context = ONE_PIECE
     experts: ExpertCut = ONE_PLACE
+
+    @property
+    def experts_apart(self) -> bool:
+        """Whether experts, where there are any, are the same on other ranks than the rest of a layer is."""
+        return self.experts.ranks > 1 or self.experts.tensor != self.tensor
 
     @property
     def along_sequence(self) -> int:
@@ -194,9 +219,9 @@ class Communication:
         The kernel that waits for it, in the same way; beyond the list it is the first of the next operation.
     dtype : str or None
         None for the activations'.
-    group : {"tensor", "context", "context ring", "experts"}
+    group : {"tensor", "context", "context ring", "experts", "expert tensor"}
         Among whom: ranks that cut matrices; those that hand heads to each other; those that are in one ring; those that
-        hand tokens to each other's experts.
+        hand tokens to each other's experts; those that cut the matrices of experts.
     """
 
     name: str
@@ -206,7 +231,7 @@ class Communication:
     before: int
     awaited: int
     dtype: str | None = None
-    group: Literal["tensor", "context", "context ring", "experts"] = "tensor"
+    group: Literal["tensor", "context", "context ring", "experts", "expert tensor"] = "tensor"
 
 
 def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:
@@ -243,7 +268,13 @@ def around_rows(name: str, elements: int, cut: Cut) -> tuple[Communication, ...]
 def refusal(model: Transformer, cut: Cut, seq_len: int) -> str:
     """Why a model cannot be cut so: what does not divide, and what would; empty where it can."""
     t = cut.tensor
-    sizes = {"heads": model.num_heads, "feed-forward width": model.ffn_size}
+    sizes = {"heads": model.num_heads}
+    if not model.num_experts:
+        sizes["feed-forward width"] = model.ffn_size
+    if model.dense_layers:
+        sizes["feed-forward width of dense layers"] = model.of_layer(0).ffn_size
+    if model.shared_experts:
+        sizes["feed-forward width of shared experts"] = model.shared_experts * model.ffn_size
     if cut.sequence:
         sizes["tokens of a sequence"] = seq_len // cut.context.ranks
     for name, size in sizes.items():
@@ -275,6 +306,16 @@ def experts_refusal(model: Transformer, cut: Cut) -> str:
         return f"got {e}; {model.name} has no experts; leave it at 1"
     if model.num_experts % e:
         return f"got {e}; must divide the {model.num_experts} experts of {model.name}: {_divisors(model.num_experts)}"
+    return ""
+
+
+def expert_tensor_refusal(model: Transformer, cut: Cut) -> str:
+    """Why the matrices of experts cannot be cut so; empty where they can."""
+    t = cut.experts.tensor
+    if model.num_experts and model.ffn_size % t:
+        return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + _divisors(
+            model.ffn_size
+        )
     return ""
 
 

@@ -1,7 +1,9 @@
 """What ranks exchange so that tokens get to their experts, which other ranks have, and back.
 
-Rule: counts only, as in layer.py: with even choices a rank hands on T k tokens of h numbers and keeps the e-th of them,
-there and back, and as much again for gradients: 4 (e-1)/e T k h w bytes a layer [1]_.
+Ranks that cut an expert's matrices gather what each has been handed, and sum and scatter what comes out.
+
+Rule: counts only, as in operation.py: with even choices a rank hands on T k tokens of h numbers and keeps the e-th of
+them, there and back, and as much again for gradients: 4 (e-1)/e T k h w bytes a layer [1]_.
 
 References
 ----------
@@ -10,10 +12,13 @@ References
 
 from __future__ import annotations
 
+from typing import Final
+
 from simulator.model.cut import Communication, ExpertCut
 from simulator.model.shape import Transformer
 
 Communications = tuple[Communication, ...]
+_CUT: Final = "expert tensor"
 
 
 def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tuple[Communications, Communications]:
@@ -48,6 +53,28 @@ def expert_communications(model: Transformer, tokens: int, cut: ExpertCut) -> tu
         _moved("tokens' gradients to experts", "all_to_all", elements, cut.dtype, backward=True, after=True),
     )
     return there, back
+
+
+def around_expert_columns(tokens: int, model: Transformer, cut: ExpertCut, backward_kernels: int) -> Communications:
+    """Those of the matrices in front; `tokens` are all that the experts of these ranks get."""
+    if cut.tensor == 1:
+        return ()
+    elements, after = tokens * model.hidden_size, backward_kernels
+    return (
+        Communication("gather experts' tokens", "all_gather", elements, False, 0, 0, group=_CUT),
+        Communication("scatter experts' tokens gradient", "reduce_scatter", elements, True, after, after, group=_CUT),
+    )
+
+
+def around_expert_rows(tokens: int, model: Transformer, cut: ExpertCut) -> Communications:
+    """Those of the matrices behind."""
+    if cut.tensor == 1:
+        return ()
+    elements = tokens * model.hidden_size
+    return (
+        Communication("scatter experts' outputs", "reduce_scatter", elements, False, 1, 1, group=_CUT),
+        Communication("gather experts' outputs gradient", "all_gather", elements, True, 0, 0, group=_CUT),
+    )
 
 
 def _moved(

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulator.model.cut import ONE_PLACE
-from simulator.model.experts import expert_communications
+from simulator.model.experts import around_expert_columns, around_expert_rows, expert_communications
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, residual, rows
 from simulator.model.shape import Transformer
@@ -43,50 +42,55 @@ def _activation(model: Transformer, tokens: int, width: int, batch: Batch) -> Op
 
 
 def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Each expert gets its even share of the tokens' choices, or as many as the fullest rank's do."""
-    d, f, p, cut = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts
+    """Each expert gets its even share of the tokens' choices, or as many as the fullest rank's do.
+
+    Where matrices are cut each rank hands on the tokens of its own part of the sequence; those that cut one expert's
+    matrices then gather theirs.
+    """
+    d, f, p, cut, own = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts, batch.tokens_between
     groups = model.num_experts // cut.ranks
-    if cut == ONE_PLACE:
-        sent = batch.tokens * model.active_experts // groups * groups
-        tokens = sent // groups
-    else:
-        sent, tokens = cut.chosen(model, batch.tokens), cut.at_each_expert(model, batch.tokens)
-    normed, handed, routed = batch.tokens * d * p, sent * d * p, tokens * groups * d * p
-    there, back = expert_communications(model, batch.tokens, cut)
-    activation = _activation(model, tokens * groups, f, batch)
+    sent = cut.chosen(model, own)
+    routed = cut.at_experts(model, own) * cut.tensor
+    tokens = -(-routed // groups)
+    there, back = expert_communications(model, own, cut)
+    activation = _activation(model, routed, f // cut.tensor, batch)
+    dispatched = Saved("dispatched tokens", routed * d * p, "dispatch")
+    activated = Saved("activation output", activation.output, "activation")
+    up = linear(
+        "up", tokens, (2 * f if model.gated else f) // cut.tensor, d, batch, dispatched,
+        bias=model.mlp_bias, groups=groups,
+    )  # fmt: skip
+    down = linear("down", tokens, d, f // cut.tensor, batch, activated, bias=model.mlp_bias, groups=groups)
     return (
         *_shared(model, batch),
         _router(model, batch),
-        replace(_shuffle("dispatch", normed, handed), communications=there),
-        linear(
-            "up", tokens, 2 * f if model.gated else f, d, batch, Saved("dispatched tokens", routed, "dispatch"),
-            bias=model.mlp_bias, groups=groups,
-        ),
+        replace(_shuffle("dispatch", own * d * p, sent * d * p), communications=there),
+        replace(up, communications=around_expert_columns(routed, model, cut, len(up.backward))),
         activation,
-        linear(
-            "down", tokens, d, f, batch, Saved("activation output", activation.output, "activation"),
-            bias=model.mlp_bias, groups=groups,
+        replace(down, communications=around_expert_rows(routed, model, cut)),
+        replace(
+            _shuffle("combine", sent * d * p, own * d * p, Saved("expert outputs", sent * d * p, "down")),
+            communications=back,
         ),
-        replace(_shuffle("combine", handed, normed, Saved("expert outputs", handed, "down")), communications=back),
-    )  # fmt: skip
+    )
 
 
 def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
     """Experts that see every token, as one MLP that is as wide as all of them."""
     if not model.shared_experts:
         return
-    d, f, p = model.hidden_size, model.shared_experts * model.ffn_size, batch.itemsize
-    normed = Saved("norm2 output", batch.tokens * d * p, "norm2")
-    yield linear("shared up", batch.tokens, 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias)
-    activation = _activation(model, batch.tokens, f, batch)
+    d, f = model.hidden_size, model.shared_experts * model.ffn_size
+    normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
+    yield columns("shared up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias)
+    activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
     kept = Saved("shared activation input", activation.saved[0].nbytes, "shared up")
     yield replace(activation, name="shared activation", saved=(kept,))
     output = Saved("shared activation output", activation.output, "shared activation")
-    yield linear("shared down", batch.tokens, d, f, batch, output, bias=model.mlp_bias)
+    yield rows("shared down", d, f, batch, output, bias=model.mlp_bias)
 
 
 def _router(model: Transformer, batch: Batch) -> Operation:
-    tokens, experts, d = batch.tokens, model.num_experts, model.hidden_size
+    tokens, experts, d = batch.tokens_between, model.num_experts, model.hidden_size
     size = tokens * experts * batch.itemsize
     return Operation(
         "router",

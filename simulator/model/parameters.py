@@ -47,6 +47,17 @@ class Module:
         return sum(p.elements for p in self.parameters)
 
 
+def is_expert(name: str) -> bool:
+    """Whether a tensor of a layer is one of an expert to which tokens are handed.
+
+    Examples
+    --------
+    >>> is_expert("expert 0.up.weight"), is_expert("shared expert 0.up.weight")
+    (True, False)
+    """
+    return name.startswith("expert ")
+
+
 def modules(model: Transformer, cut: Cut = WHOLE) -> tuple[Module, ...]:
     """Embedding, layers, head, in the order of the forward pass."""
     kinds = {
@@ -65,7 +76,7 @@ def total(model: Transformer) -> int:
 def active(model: Transformer) -> int:
     """Elements that work on each token: of the experts only the active ones."""
     idle = model.num_experts - model.active_experts
-    expert = sum(p.elements for p in _mlp(model, "expert", WHOLE))
+    expert = sum(p.elements for p in _mlp(model, "expert", 1))
     return total(model) - idle * expert * (model.num_layers - model.dense_layers)
 
 
@@ -79,7 +90,7 @@ def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Paramete
 
 def layer_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
     """One layer's tensors; of a model whose layers differ those of its last."""
-    attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent)
+    attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
 
 
@@ -94,8 +105,9 @@ def _attention(model: Transformer, cut: Cut) -> list[Parameter]:
     return tensors + ([Parameter("proj.bias", (d,))] if model.output_bias else [])
 
 
-def _latent_attention(model: Transformer, latent: LatentAttention) -> list[Parameter]:
-    d, heads = model.hidden_size, model.num_heads
+def _latent_attention(model: Transformer, latent: LatentAttention, cut: Cut) -> list[Parameter]:
+    """What makes the short vectors stays whole."""
+    d, heads = model.hidden_size, model.num_heads // cut.tensor
     return [
         Parameter("query down.weight", (latent.query_rank, d)),
         Parameter("query norm.weight", (latent.query_rank,)),
@@ -109,13 +121,13 @@ def _latent_attention(model: Transformer, latent: LatentAttention) -> list[Param
 
 def _feed_forward(model: Transformer, cut: Cut) -> list[Parameter]:
     if not model.num_experts:
-        return _mlp(model, "mlp", cut)
+        return _mlp(model, "mlp", cut.tensor)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
     tensors += [Parameter("router.bias", (model.num_experts,))] if model.router_bias else []
     for i in range(model.num_experts // cut.experts.ranks):
-        tensors += _mlp(model, f"expert {i}", WHOLE)
+        tensors += _mlp(model, f"expert {i}", cut.experts.tensor)
     for i in range(model.shared_experts):
-        tensors += _mlp(model, f"shared expert {i}", WHOLE)
+        tensors += _mlp(model, f"shared expert {i}", cut.tensor)
     return tensors
 
 
@@ -132,8 +144,8 @@ def _norm(model: Transformer, name: str) -> list[Parameter]:
     return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]
 
 
-def _mlp(model: Transformer, name: str, cut: Cut) -> list[Parameter]:
-    d, f = model.hidden_size, model.ffn_size // cut.tensor
+def _mlp(model: Transformer, name: str, ranks: int) -> list[Parameter]:
+    d, f = model.hidden_size, model.ffn_size // ranks
     up = 2 * f if model.gated else f
     tensors = [Parameter(f"{name}.up.weight", (up, d))]
     tensors += [Parameter(f"{name}.up.bias", (up,))] if model.mlp_bias else []

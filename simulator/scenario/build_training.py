@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
-from simulator.model.cut import ONE_PLACE, ExpertCut
+from simulator.model.cut import ExpertCut
 from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
 from simulator.scenario.training_records import (
     ExpertsSpec,
@@ -177,11 +177,6 @@ def ranks(wanted: ParallelismSpec, world_size: int) -> int:
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
 
 
-def data_parallel(wanted: ParallelismSpec | ParallelismShape, world_size: int) -> int:
-    """Ranks that hold the same part of the model."""
-    return world_size // (wanted.tp * wanted.pp)
-
-
 def ulysses_ranks(spec: ParallelismSpec | ParallelismShape) -> int:
     """Of the ranks that cut a sequence, those that hand heads to each other."""
     if isinstance(spec.context, Mapping):
@@ -207,16 +202,26 @@ def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
         stages=stages if isinstance(stages, tuple) else (),
         first_less=less.get("first_less", 0),
         last_less=less.get("last_less", 0),
-        experts=ExpertCut(
-            spec.ep,
-            cast(Any, spec.experts.dispatch),
-            spec.experts.capacity,
-            spec.experts.imbalance,
-            None if spec.experts.dtype == "auto" else spec.experts.dtype,
-        )
-        if spec.ep > 1
-        else ONE_PLACE,
+        experts=experts(spec),
         order=cast(Any, spec.order),
+    )
+
+
+def experts(spec: ParallelismSpec | ParallelismShape) -> ExpertCut:
+    """Make the record of how experts are spread."""
+    tensor = spec.tp if spec.etp is None else spec.etp
+    if spec.ep == 1:
+        return ExpertCut(tensor=tensor)
+    wanted: Any = spec.experts
+    zipf = wanted.imbalance["zipf"] if isinstance(wanted.imbalance, Mapping) else 0.0
+    return ExpertCut(
+        spec.ep,
+        wanted.dispatch,
+        wanted.capacity,
+        1.0 if zipf else wanted.imbalance,
+        None if wanted.dtype == "auto" else wanted.dtype,
+        tensor,
+        zipf,
     )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from simulator.model.cut import context_refusal, experts_refusal, refusal
-from simulator.scenario.build_training import data_parallel, parallelism
+from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
+from simulator.scenario.build_training import parallelism
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog
@@ -82,6 +82,9 @@ def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Confli
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
+    if model is not None and model.num_experts and wanted.tp > 1:
+        message = f"got {wanted.tp}; of {model.name}'s experts numbers are carried where no matrix is cut; write 1"
+        yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")
     if wanted.experts.dispatch != "all_to_all":
         message = f"got {wanted.experts.dispatch!r}, for which numbers are not carried; write all_to_all"
         yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
@@ -111,27 +114,37 @@ def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
     refused = refusal(model, wanted.cut(), shape.seq_len)
     if refused:
         yield _conflict("tp", refused, *involved)
-    if wanted.tp > 1 and (model.num_experts or model.latent):
-        what = "experts, which are" if model.num_experts else "latent attention, which is"
-        message = f"got {wanted.tp}; {model.name} has {what} not cut yet; leave it at 1"
-        yield _conflict("tp", message, *involved)
+    if wanted.tp > 1 and model.num_experts and not wanted.sequence_parallel:
+        message = (
+            f"got false; of {model.name}'s experts each of {wanted.tp} tensor-parallel ranks would get every token; "
+            "write true"
+        )
+        yield _conflict("sequence_parallel", message, *involved[:1], "training.parallelism.tp")
 
 
 def _experts(shape: TrainingShape, model: Transformer, world_size: int) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
-    e, same = wanted.experts.ranks, data_parallel(shape.parallelism, world_size)
-    if e == 1:
-        return
+    e, etp, ranks = wanted.experts.ranks, wanted.experts.tensor, world_size // wanted.pp
     involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
-    refused = experts_refusal(model, wanted.cut())
-    if refused:
+    if shape.parallelism.etp is not None and not model.num_experts:
+        message = f"got {etp}; {model.name} has no experts; leave it out"
+        yield _conflict("etp", message, "training.model")
+    elif refused := expert_tensor_refusal(model, wanted.cut()):
+        yield _conflict("etp", refused, *involved)
+    elif model.num_experts and ranks % etp:
+        fits = ", ".join(str(n) for n in range(1, 65) if ranks % n == model.ffn_size % n == 0)
+        message = f"got {etp}; must divide the {ranks} ranks of a stage (dp x cp x tp): {fits}"
+        yield _conflict("etp", message, *involved)
+    elif refused := experts_refusal(model, wanted.cut()):
         yield _conflict("ep", refused, *involved)
-    elif same % e:
-        fits = ", ".join(
-            str(n) for n in range(1, min(same, model.num_experts) + 1) if same % n == model.num_experts % n == 0
-        )
-        message = f"got {e}; must divide the {same} ranks that hold the same part of the model (dp x cp): {fits}"
+    elif model.num_experts and ranks % (e * etp):
+        most = min(ranks // etp, model.num_experts)
+        fits = ", ".join(str(n) for n in range(1, most + 1) if ranks // etp % n == model.num_experts % n == 0)
+        each = f" / etp {etp}" if etp > 1 else ""
+        message = f"got {e}; must divide the {ranks // etp} ranks of a stage (dp x cp x tp{each}): {fits}"
         yield _conflict("ep", message, *involved)
+    if not (model.num_experts and wanted.cut().experts_apart):
+        return
     sharding = shape.sharding
     if sharding.shard_size is not None or not isinstance(sharding.reshard_after_forward, bool):
         message = f"got {e}, but with sharding groups of their own experts are not built yet; leave these out"

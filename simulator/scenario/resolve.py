@@ -144,7 +144,7 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     """Write a training step as plain data; also what follows from another key, as "auto"."""
     data = asdict(spec)
     data["model"] = spec.model
-    for key in ("dp", "microbatch_group"):
+    for key in ("dp", "etp", "microbatch_group"):
         if data["parallelism"][key] is None:
             del data["parallelism"][key]
     if data["parallelism"]["experts"]["capacity"] is None:

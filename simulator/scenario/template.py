@@ -78,8 +78,9 @@ training:
   # parallelism: {tp: 2, pp: 2}   # left out: all ranks are data parallel; also dp, sequence_parallel: false,
   # schedule: 1f1b (gpipe interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe ...), virtual_stages: 2,
   # microbatch_group: 4, stages: {first_less: 1, last_less: 1} or [3, 5], order: [tp, cp, ep, dp, pp], cp: 2,
-  # context: ring (all_gather ulysses, or {ulysses: 2, ring: 2}), balanced: false, ep: 4 (of the data-parallel ranks),
-  # experts: {dispatch: all_to_all (all_gather deduplicated), capacity: 1.25, imbalance: 1.1, dtype: float8_e4m3fn}
+  # context: ring (all_gather ulysses, or {ulysses: 2, ring: 2}), balanced: false, ep: 4 (of the ranks of a stage),
+  # etp: 1 (tp if left out), experts: {dispatch: all_to_all (all_gather deduplicated), capacity: 1.25,
+  # imbalance: 1.1 or {zipf: 0.3}, dtype: float8_e4m3fn}
 
 engine: auto                    # auto events compiled
 

@@ -21,14 +21,14 @@ class ExpertsSpec:
     ----------
     dispatch : str
     capacity : float or None
-    imbalance : float
+    imbalance : float or mapping
     dtype : str
         "auto" for that of activations.
     """
 
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
     capacity: float | None = None
-    imbalance: float = 1.0
+    imbalance: float | Mapping[str, float] = 1.0
     dtype: str = "auto"
 
 
@@ -41,6 +41,8 @@ class ParallelismSpec:
     dp : int or None
         Data-parallel ranks; None: all that the others leave.
     tp, pp, cp, ep : int
+    etp : int or None
+        Ranks that cut the matrices of one expert; None: tp.
     sequence_parallel : bool
     schedule : str
     virtual_stages : int
@@ -59,6 +61,7 @@ class ParallelismSpec:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int | None = None
     sequence_parallel: bool = True
     schedule: str = "1f1b"
     virtual_stages: int = 1

@@ -148,15 +148,32 @@ def _capacity() -> reading.ValueReader:
 
 
 def _imbalance() -> reading.ValueReader:
-    """Read a factor of at least 1."""
-    factor = reading.number(positive=True, most=1e6)
+    """Read a factor of at least 1, or how unlike the popularity of experts is."""
+    factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
 
-    def reader(value: Any) -> float:
+    def reader(value: Any) -> float | dict[str, float]:
+        if isinstance(value, Mapping):
+            if set(value) != {"zipf"}:
+                raise ValueError(f"got {reading.shown(value)}; must be a number such as 1.1, or {{zipf: 0.3}}")
+            return {"zipf": float(exponent.reader(value["zipf"]))}
         if factor.reader(value) < 1:
             raise ValueError(f"got {reading.shown(value)}; must be at least 1: the fullest rank has at least the mean")
         return float(value)
 
-    return reading.ValueReader(reader, lambda: {"type": "number", "minimum": 1, "maximum": 1e6})
+    return reading.ValueReader(
+        reader,
+        lambda: {
+            "anyOf": [
+                {"type": "number", "minimum": 1, "maximum": 1e6},
+                {
+                    "type": "object",
+                    "properties": {"zipf": exponent.schema()},
+                    "required": ["zipf"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+    )
 
 
 class ExpertsShape(Shape):
@@ -169,8 +186,8 @@ class ExpertsShape(Shape):
     capacity: Annotated[float | None, _capacity()] = Field(
         default=None, description="Tokens that an expert takes, over its even share, padded; none: all that come."
     )
-    imbalance: Annotated[float, _imbalance()] = Field(
-        default=1.0, description="Tokens of the fullest rank over the mean."
+    imbalance: Annotated[Any, _imbalance()] = Field(
+        default=1.0, description="Tokens of the fullest rank over the mean; or {zipf: exponent} of experts' popularity."
     )
     dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
         default="auto", description="Of tokens on their way to experts; auto: that of activations."
@@ -187,6 +204,7 @@ class ParallelismShape(Shape):
     ep: Count = Field(
         default=1, description="Expert parallel: of the ranks that hold the same part, those that spread experts."
     )
+    etp: Count | None = Field(default=None, description="Ranks that cut the matrices of one expert; tp if left out.")
     experts: ExpertsShape = Field(default=ExpertsShape(), description="ep: how tokens get to their experts.")
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."

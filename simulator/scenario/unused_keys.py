@@ -77,6 +77,7 @@ _WHOLE: Final = frozenset(
         ("training", "model"),
         ("training", "parallelism", "stages"),
         ("training", "parallelism", "context"),
+        ("training", "parallelism", "experts", "imbalance"),
         ("compare",),
         ("sweep",),
     }

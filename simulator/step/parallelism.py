@@ -100,10 +100,11 @@ class Parallelism:
                 f"parallelism: got tp {self.tp} x pp {self.pp} x cp {self.cp} = {self.size}; must divide the "
                 f"{world_size} ranks"
             )
-        each = world_size // self.tp // self.pp
-        if each % self.experts.ranks:
+        each, spread = world_size // self.pp, self.experts.ranks * self.experts.tensor
+        if each % spread:
             raise ValueError(
-                f"parallelism.ep: got {self.experts.ranks}; must divide the {each} ranks that hold the same part"
+                f"parallelism.ep: got {self.experts.ranks} (times etp {self.experts.tensor}); must divide the {each} "
+                "ranks of a stage"
             )
         sizes: dict[Kind, int] = {"tp": self.tp, "pp": self.pp, "cp": self.cp, "dp": world_size // self.size}
         return RankGrid(sizes, self.order, self.mirrored)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.model.cut import context_refusal, experts_refusal, refusal
+from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
 from simulator.records.program import Op, Program
 from simulator.step.communicator import Communicator
@@ -164,7 +164,9 @@ def _groups(step: TrainingStep, world_size: int) -> Groups:
     grid = step.parallelism.grid(world_size)
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.holders
-    return Groups(grid, shard, step.sharding.mesh, asked.ulysses, asked.experts.ranks, asked.unlike_places)
+    return Groups(
+        grid, shard, step.sharding.mesh, asked.ulysses, asked.experts.ranks, asked.experts.tensor, asked.unlike_places
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,13 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
 def _refuse(step: TrainingStep) -> None:
     """Raise ValueError where a model cannot be cut as asked."""
     cut = step.parallelism.cut()
+    if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
+        raise ValueError("parallelism.ep: with sharding groups of their own experts are not built yet")
     for key, refused in (
         ("tp", refusal(step.model, cut, step.seq_len)),
         ("cp", context_refusal(step.model, cut, step.seq_len)),
         ("ep", experts_refusal(step.model, cut)),
+        ("etp", expert_tensor_refusal(step.model, cut)),
     ):
         if refused:
             raise ValueError(f"parallelism.{key}: {refused}")

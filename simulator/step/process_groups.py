@@ -2,10 +2,11 @@
 
 Over all ranks that hold the same part of the model ("all"), and inside of these over a shard group, a replicate group,
 a smaller mesh; over the ranks that a layer's matrices are cut among ("tensor"), over all ranks that hold a copy of the
-model together ("model"), over those that cut sequences and hand heads to each other ("context") or keys round
-("context ring"), over those that experts are spread over ("experts") and those that have the same experts ("expert
-data"), over the ends of a pipeline ("ends"), and between the ranks of two places in a pipeline (a
-pair of numbers). Two scopes are of one rank: "own" is a rank and its host, "worker" a rank and the parameter servers.
+model together ("model"), over those that cut sequences and hand heads to each other ("context") or keys round ("context
+ring"), over those that experts are spread over ("experts"), those that cut one expert's matrices ("expert tensor") and
+those that have the same experts ("expert data"), over the ends of a pipeline ("ends"), and between the ranks of two
+places in a pipeline (a pair of numbers). Two scopes are of one rank: "own" is a rank and its host, "worker" a rank and
+the parameter servers.
 
 Rule: a step is written once for the ranks of each place in a pipeline; here it becomes every rank's own, with the
 groups that the rank is in.
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -34,11 +35,15 @@ from simulator.step.rank_grid import RankGrid
 
 Scope = (
     Literal[
-        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "experts", "expert data", "model",
-        "ends", "own", "worker",
+        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "experts", "expert tensor",
+        "expert data", "model", "ends", "own", "worker",
     ]
     | tuple[int, int]
 )  # fmt: skip
+
+
+# Which axis of the table of experts' ranks a group goes along.
+_OF_EXPERTS: Final[Mapping[Scope, int]] = {"expert data": 1, "experts": 2, "expert tensor": 3}
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Groups:
         Ranks that share parameters between forward and backward; None where that is shard_size.
     ulysses : int
         Of the ranks that cut a sequence, those that hand heads to each other.
-    expert_ranks : int
-        Ranks that experts are spread over.
+    expert_ranks, expert_tensor : int
+        Ranks that experts are spread over, and that cut one expert's matrices.
     unlike_places : int
         How many ranks of those that cut a sequence have a list of operations of their own.
     """
@@ -65,6 +70,7 @@ class Groups:
     mesh_size: int | None = None
     ulysses: int = 1
     expert_ranks: int = 1
+    expert_tensor: int = 1
     unlike_places: int = 1
     _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
     _of_list: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -137,11 +143,10 @@ class Groups:
         if scope == "context ring":
             rows = self.grid.groups("cp").reshape(-1, self.size(scope), self.ulysses)
             return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
-        if scope == "experts":
-            return data.reshape(-1, self.expert_ranks)
-        if scope == "expert data":
-            rows = data.reshape(len(data), -1, self.expert_ranks)
-            return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
+        if scope in _OF_EXPERTS:
+            # By stage, ranks with the same experts, places among those that they are spread over, and that cut one's.
+            there = self.grid.stages().reshape(len(self.grid.stages()), -1, self.expert_ranks, self.expert_tensor)
+            return np.moveaxis(there, _OF_EXPERTS[scope], -1).reshape(-1, self.size(scope))
         if scope == "model":
             return self.grid.one_model()
         if scope == "ends":
@@ -163,12 +168,18 @@ class Groups:
             "context": self.ulysses,
             "context ring": self.grid.size("cp") // self.ulysses,
             "experts": self.expert_ranks,
-            "expert data": self.data_parallel // self.expert_ranks,
+            "expert tensor": self.expert_tensor,
+            "expert data": self._sharing_experts,
             "model": self.world_size // self.data_parallel,
             "ends": 2 if self.grid.size("pp") > 1 else 1,
             "own": 1,
             "worker": 1,
         }
+
+    @cached_property
+    def _sharing_experts(self) -> int:
+        """Ranks that have the same experts."""
+        return self.data_parallel * self.grid.size("tp") // (self.expert_ranks * self.expert_tensor)
 
     def number(self, scope: Scope, rank: int) -> int:
         """Which of its kind a rank's group is; -1 where it is in none."""

@@ -97,11 +97,29 @@ class RankGrid:
         rows = self.groups("dp", "cp")
         if not self.mirrored:
             return rows
+        joined = self._by_stage().reshape(-1, self.holders)
+        return joined[np.argsort(joined.min(axis=1))]
+
+    def stages(self) -> Ints:
+        """Ranks that have the same layers, shape (places of a pipeline, ranks): those that cut a matrix are neighbours.
+
+        Examples
+        --------
+        >>> RankGrid({"tp": 2, "dp": 2, "pp": 2}, ("dp", "tp", "cp", "ep", "pp")).stages().tolist()
+        [[0, 2, 1, 3], [4, 6, 5, 7]]
+        """
+        by_stage = self._by_stage()
+        return by_stage.transpose(0, 2, 1).reshape(len(by_stage), -1)
+
+    def _by_stage(self) -> Ints:
+        """Ranks by the layers that they have, place among those that cut matrices, and place among the holders."""
+        rows = self.groups("dp", "cp")
         place, tensor = self.coordinate("pp")[rows[:, 0]], self.coordinate("tp")[rows[:, 0]]
         by_place = rows[np.lexsort((tensor, place))].reshape(self.size("pp"), self.size("tp"), -1)
+        if not self.mirrored:
+            return by_place
         half = self.size("pp") // 2
-        joined = np.concatenate([by_place[:half], by_place[: half - 1 : -1]], axis=2).reshape(-1, self.holders)
-        return joined[np.argsort(joined.min(axis=1))]
+        return np.concatenate([by_place[:half], by_place[: half - 1 : -1]], axis=2)
 
     def one_model(self) -> Ints:
         """The groups of ranks that hold one copy of the model together, shape (groups, ranks of a group).

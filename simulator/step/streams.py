@@ -16,11 +16,13 @@ _OF_SCOPE: Final[dict[Scope, str]] = {
     "context": "communication context",
     "context ring": "communication context",
     "experts": "communication experts",
+    "expert tensor": "communication expert tensor",
 }
 _DIMENSIONS: Final = {
     _OF_SCOPE["tensor"]: "tp",
     _OF_SCOPE["context"]: "cp",
     _OF_SCOPE["experts"]: "ep",
+    _OF_SCOPE["expert tensor"]: "tp",
 }
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
-from simulator.model.cut import Cut
+from simulator.model.cut import WHOLE, Cut
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
-from simulator.model.parameters import Module, Parameter, layer_parameters, modules
+from simulator.model.parameters import Module, Parameter, is_expert, layer_parameters, modules
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
 from simulator.step.kernels.framework_operations import fused_loss, loss_buffers, second_maps, until_needed
@@ -116,19 +116,20 @@ def units(
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
         made[-1] = _with_gradients(timer, replace(made[-1], elements=copied.elements), copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], shared=table)
-    if step.parallelism.experts.ranks > 1:
-        made = [part for unit in made for part in _apart(timer, unit, step, ranks)]
+    if batch.cut.experts_apart:
+        sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
+        made = [part for unit in made for part in _apart(timer, unit, step, ranks, sharing)]
     return tuple(made)
 
 
-def _apart(timer: KernelTimer, unit: Unit, step: TrainingStep, ranks: int) -> Iterator[Unit]:
-    """A layer's experts, and the rest of it: each has its gradients reduced over other ranks."""
+def _apart(timer: KernelTimer, unit: Unit, step: TrainingStep, ranks: int, sharing: int) -> Iterator[Unit]:
+    """A layer's experts, which `sharing` ranks have, and the rest of it: gradients are reduced over different ranks."""
     experts = _expert_elements(step, unit)
     if experts:
         module = Module(f"{unit.name} experts", (Parameter("experts", (experts,)),))
         passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
         alone = Unit(module.name, experts, *passes, None, 0, 0, spread=True)
-        yield _with_gradients(timer, alone, module, ranks // step.parallelism.experts.ranks, sharded=False)
+        yield _with_gradients(timer, alone, module, sharing, sharded=False)
         rest = Module(unit.name, (Parameter("rest", (unit.elements - experts,)),))
         unit = _with_gradients(timer, replace(unit, elements=rest.elements), rest, ranks, sharded=False)
     yield unit
@@ -140,14 +141,21 @@ def _expert_elements(step: TrainingStep, unit: Unit) -> int:
     if not unit.is_layer or int(unit.name.split()[1]) < model.dense_layers:
         return 0
     parameters = layer_parameters(model, step.parallelism.cut())
-    return sum(parameter.elements for parameter in parameters if parameter.name.startswith("expert "))
+    return sum(parameter.elements for parameter in parameters if is_expert(parameter.name))
 
 
 def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
     """By module how many elements are not cut: each rank sums their gradients over its part of the sequence."""
-    for whole, own in zip(modules(step.model), modules(step.model, cut), strict=True):
+    # As many experts as this rank has, in one piece.
+    uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
+    for whole, own in zip(modules(step.model, uncut), modules(step.model, cut), strict=True):
         same = zip(whole.parameters, own.parameters, strict=True)
-        yield sum(mine.elements for one, mine in same if one.shape == mine.shape)
+        # Every rank's experts have seen all tokens that were theirs.
+        yield sum(
+            mine.elements
+            for one, mine in same
+            if one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
+        )
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:

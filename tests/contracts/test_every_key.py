@@ -139,7 +139,8 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.ep": (2, 1),
     "training.parallelism.experts.dispatch": ("all_gather",),
     "training.parallelism.experts.capacity": (1.5,),
-    "training.parallelism.experts.imbalance": (2.0,),
+    "training.parallelism.experts.imbalance.zipf": (1.0,),
+    "training.parallelism.etp": (2, 1),
     "training.parallelism.experts.dtype": ("float8_e4m3fn",),
     "training.parallelism.sequence_parallel": (False,),
     "training.parallelism.schedule": ("gpipe", "interleaved"),
@@ -211,6 +212,7 @@ WORDS: Final = ("name", "question", "plots", "engine")
 TOLD_AS_ONE: Final = (
     "training.activation_checkpointing",
     "training.parallelism.stages",
+    "training.parallelism.experts.imbalance",
 )
 # One value alone is taken yet.
 NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp",))

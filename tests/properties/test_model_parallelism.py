@@ -18,7 +18,7 @@ from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.model.cut import ExpertCut
-from simulator.model.shape import Transformer
+from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.program import Allocate, Collective, Free
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
@@ -67,11 +67,17 @@ def drawn(seed: int) -> Cut | None:
         "drawn", layers, 32, 4, pick(1, 2, 4), 8, 64, 128, 64, tied=pick(True, False), gated=pick(True, False),
         norm=pick("layernorm", "rmsnorm"), positions=pick("learned", "rotary"),
     )  # fmt: skip
-    if t == 1 and pick(True, False):
+    sequence_parallel = pick(True, False)
+    if pick(True, False):
         model = replace(model, num_experts=8, active_experts=2, shared_experts=pick(0, 1), dense_layers=pick(0, 1))
-        model = replace(model, dense_ffn_size=96)
-        spread = pick(1, 2, 4, 8)
-        ways = ways | {"experts": ExpertCut(spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5))}
+        model, sequence_parallel = replace(model, dense_ffn_size=96), True
+        spread, cut = pick(1, 2, 4, 8), pick(1, t)
+        experts = ExpertCut(
+            spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5), tensor=cut, zipf=pick(0.0, 0.3)
+        )
+        ways = ways | {"experts": experts}
+    if c == 1 and pick(True, False, False):
+        model = replace(model, num_kv_heads=4, positions="rotary", latent=LatentAttention(16, 16, 8, 4, 8))
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {
         "accumulation": m,
@@ -87,7 +93,7 @@ def drawn(seed: int) -> Cut | None:
             pp=p,
             cp=c,
             **ways,
-            sequence_parallel=pick(True, False),
+            sequence_parallel=sequence_parallel,
             schedule=name,
             virtual_stages=v,
             order=pick(*ORDERS),

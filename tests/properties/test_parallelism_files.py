@@ -38,7 +38,8 @@ def drawn(seed: int) -> dict[str, Any]:
         "context": ["ring", "all_gather", "ulysses", {"ulysses": 2, "ring": 2}],
         "balanced": [True, False],
         "sequence_parallel": [True, False],
-        "experts": [{"capacity": 1.5}, {"dispatch": "deduplicated", "imbalance": 2.0}],
+        "etp": [1, 2, 3],
+        "experts": [{"capacity": 1.5}, {"dispatch": "deduplicated", "imbalance": 2.0}, {"imbalance": {"zipf": 0.3}}],
         "order": [["pp", "dp", "cp", "ep", "tp"]],
     }
     for name, values in choices.items():

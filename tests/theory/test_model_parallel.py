@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.cluster.build import build
@@ -16,8 +17,8 @@ from simulator.engine.events import execute as events
 from simulator.model.cut import Context, Cut, ExpertCut
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, saved_bytes
-from simulator.model.parameters import modules
-from simulator.model.shape import Transformer
+from simulator.model.parameters import layer_parameters, modules
+from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.program import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline
 from simulator.step.framework import BARE
@@ -376,6 +377,73 @@ def test_what_ranks_hold_of_experts_sums_to_the_model() -> None:
     whole, own = (sum(m.elements for m in modules(EXPERTS, Cut(experts=ExpertCut(n)))) for n in (1, 8))
     dense = (8 * own - whole) // 7
     assert sum(held) == 2 * (8 * dense + (whole - dense))
+
+
+@pytest.mark.parametrize(("t", "e", "etp"), [(2, 1, 2), (2, 4, 2), (4, 2, 2), (2, 4, 1), (2, 1, 1), (4, 2, 1)])
+def test_experts_of_ranks_that_cut_matrices(t: int, e: int, etp: int) -> None:
+    """Each rank hands on the tokens of its part of the sequence, and the ranks that cut an expert gather theirs.
+
+    Bytes of a rank: 4 (e-1)/e T k h w for T = b s / t, and 4 (etp-1)/etp of the T k h etp w that its expert ranks have.
+    Gradients of experts are summed over 8 / (e etp) ranks, of norms and routers over the ranks that cut sequences.
+    """
+    cut = ExpertCut(e, tensor=etp)
+    model = replace(EXPERTS, mlp_bias=False, output_bias=False)
+    plan = planned(8, model, parallelism=Parallelism(tp=t, experts=cut))
+    tokens, h, w = 2 * 32 // t, EXPERTS.hidden_size, 2
+    there = {"all_to_all": 4 * (e - 1) / e * tokens * 2 * h * w} if e > 1 else {}
+    assert expert_bytes(plan, 1) == pytest.approx(there, rel=1e-12)
+    gathered: Counter[str] = Counter()
+    for op in collectives(plan, 0):
+        if op.stream == "communication expert tensor" and op.name.startswith("layer 1 "):
+            gathered[op.schedule.operation] += op.nbytes
+    each = 2 * tokens * 2 * etp * h * w
+    assert gathered == ({"all_gather": each, "reduce_scatter": each} if etp > 1 else {})
+    model_cut = Cut(t, True, experts=cut)
+    layer = layer_parameters(model, model_cut)
+    apart = sum(one.elements for one in layer if one.name.startswith("expert "))
+    whole = sum(one.elements for one in layer_parameters(model) if one.name.startswith("expert "))
+    assert apart * e * etp == whole
+    summed = {op.group for op in collectives(plan, 0) if "bucket" in op.name}
+    sharing = tuple(range(0, 8, e * etp))
+    assert summed == ({tuple(range(0, 8, t))} | ({sharing} if len(sharing) > 1 else set()))
+    (partial,) = (op for op in collectives(plan, 0) if op.name.startswith("sum partial"))
+    norms = 2 * model.num_layers + 1
+    routers = (model.num_layers - 1) * model.num_experts
+    assert partial.elements == (norms + routers) * h
+    assert partial.group == tuple(range(t))
+
+
+def test_latent_attention_gathers_short_vectors() -> None:
+    """Megatron-LM's: down-projections of own tokens; of T tokens in all the ranks gather q + kv + rope numbers."""
+    latent = LatentAttention(64, 32, 16, 8, 16)
+    model = replace(GROUPED, num_kv_heads=8, latent=latent)
+    plan = planned(8, model, parallelism=Parallelism(tp=4))
+    names = ("query up input", "kv up input", "keys' positions")
+    forward = {
+        name: op.elements
+        for op in collectives(plan, 0)
+        for name in names
+        if op.name.startswith("layer 0 forward") and name in op.name
+    }
+    tokens = 2 * 32
+    assert forward == {names[0]: tokens * 64, names[1]: tokens * 32, names[2]: tokens * 8}
+    whole, own = (
+        {one.name: one.elements for one in layer_parameters(model, cut)} for cut in (Cut(), Cut(4, sequence=True))
+    )
+    ratio = {name: whole[name] // own[name] for name in whole}
+    assert {name for name, times in ratio.items() if times == 1} == {
+        "norm1.weight", "norm2.weight", "query down.weight", "query norm.weight", "kv down.weight", "kv norm.weight",
+        "mlp.down.bias",
+    }  # fmt: skip
+    assert set(ratio.values()) == {1, 4}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_popular_experts_make_one_rank_the_fullest(ranks: int) -> None:
+    """By turns: the fullest rank has experts 1, 1 + e, 1 + 2 e, ...; each drawn in proportion to n^-s."""
+    shares = np.arange(1, 17) ** -0.3
+    expected = ranks * shares[::ranks].sum() / shares.sum()
+    assert ExpertCut(ranks, zipf=0.3).fullest(EXPERTS) == pytest.approx(expected, rel=1e-12)
 
 
 def test_all_wait_for_the_fullest_rank() -> None:

@@ -278,10 +278,10 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
 
         monkeypatch.setattr(CutLinear, "rows", alone)
         monkeypatch.setattr(cut, "around_rows", lambda *_: ())
-        monkeypatch.setattr("simulator.model.layer.around_rows", lambda *_: ())
+        monkeypatch.setattr("simulator.model.operation.around_rows", lambda *_: ())
         return "ddp", 2, {"tp": 2, "sequence_parallel": False}
     if mutant == "an exchange that was not played":
-        monkeypatch.setattr("simulator.model.layer.around_rows", lambda *_: ())
+        monkeypatch.setattr("simulator.model.operation.around_rows", lambda *_: ())
         return "ddp", 2, {"tp": 2, "sequence_parallel": False}
     if mutant == "norms are not summed over tp":
         monkeypatch.setattr(update, "_sum_partial", lambda *_: None)

@@ -59,3 +59,25 @@ def test_sharding_groups_lie_inside_those_of_data_parallelism(shard: int, mesh: 
     assert groups.members("replicate", groups.number("replicate", 0)) == ((0,) if shard == 4 else (0, 4))
     assert groups.members((0, 1), groups.number((0, 1), 3)) == (3, 11)
     assert groups.of_list("tensor", 1) == [4, 5, 6, 7]
+
+
+def test_experts_lie_over_the_ranks_of_a_stage_in_megatrons_order() -> None:
+    """etp, ep, then ranks with the same experts, whatever tp and cp are; 16 ranks in two stages."""
+    grid = RankGrid({"tp": 2, "dp": 4, "pp": 2})
+    groups = Groups(grid, 4, expert_ranks=2, expert_tensor=2)
+    firsts = {name: groups.table(name)[0].tolist() for name in ("expert tensor", "experts", "expert data")}  # type: ignore[arg-type]
+    assert firsts == {"expert tensor": [0, 1], "experts": [0, 2], "expert data": [0, 4]}
+    alone = Groups(grid, 4, expert_ranks=4)
+    assert alone.table("experts").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert alone.table("expert data")[0].tolist() == [0, 4]
+
+
+@given(st.permutations(ORDER), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
+def test_ranks_from_both_ends_hold_the_same_part(order: list[str], tp: int, dp: int, half: int) -> None:
+    grid = RankGrid({"tp": tp, "dp": dp, "pp": 2 * half}, tuple(order), mirrored=True)  # type: ignore[arg-type]
+    place, tensor = grid.coordinate("pp"), grid.coordinate("tp")
+    same, model = grid.same_part(), grid.one_model()
+    assert sorted(same.ravel().tolist()) == sorted(model.ravel().tolist()) == list(range(grid.world_size))
+    nearer = np.minimum(place, 2 * half - 1 - place)
+    assert all(len(set(zip(nearer[row], tensor[row], strict=True))) == 1 for row in same)
+    assert all(len(set(zip(nearer[row], tensor[row], strict=True))) == tp * half for row in model)

@@ -131,7 +131,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"ep": 8, "pp": 2},
             {"model": "mixtral_8x7b"},
-            "parallelism.ep: got 8; must divide the 4 ranks that hold the same part of the model (dp x cp): 1, 2, 4",
+            "parallelism.ep: got 8; must divide the 4 ranks of a stage (dp x cp x tp): 1, 2, 4",
         ),
         (
             {"ep": 2, "experts": {"imbalance": 0.5}},
@@ -139,9 +139,22 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
             "parallelism.experts.imbalance: got 0.5; must be at least 1: the fullest rank has at least the mean",
         ),
         (
-            {"tp": 2},
+            {"tp": 2, "sequence_parallel": False},
             {"model": "mixtral_8x7b"},
-            "parallelism.tp: got 2; mixtral_8x7b has experts, which are not cut yet; leave it at 1",
+            "parallelism.sequence_parallel: got false; of mixtral_8x7b's experts each of 2 tensor-parallel ranks would "
+            "get every token; write true",
+        ),
+        (
+            {"ep": 2, "etp": 3},
+            {"model": "mixtral_8x7b"},
+            "parallelism.etp: got 3; must divide the 14336 feed-forward width of mixtral_8x7b's experts: 1, 2, 4, 7, 8, "
+            "14, 16, 28, 32, 56, 64",
+        ),
+        ({"etp": 2}, {}, "parallelism.etp: got 2; gpt2 has no experts; leave it out"),
+        (
+            {"ep": 2, "experts": {"imbalance": {"zipf": -1}}},
+            {"model": "mixtral_8x7b"},
+            "parallelism.experts.imbalance: got -1; must be greater than 0",
         ),
         (
             {"tp": 2},

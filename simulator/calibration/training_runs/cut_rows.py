@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source, read_table
-from simulator.model.cut import ONE_PLACE, ExpertCut
+from simulator.model.cut import ExpertCut
 from simulator.step.parallelism import Parallelism
 
 
@@ -92,5 +92,5 @@ def _parallelism(row: Mapping[str, str]) -> Parallelism:
         schedule=row["schedule"] or "1f1b",
         virtual_stages=int(row["virtual_stages"]),
         stages=tuple(int(layers) for layers in row["stages"].split()),
-        experts=ExpertCut(ep) if ep > 1 else ONE_PLACE,
+        experts=ExpertCut(ep, tensor=int(row["tp"])),
     )
