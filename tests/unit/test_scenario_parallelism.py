@@ -147,8 +147,8 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"ep": 2, "etp": 3},
             {"model": "mixtral_8x7b"},
-            "parallelism.etp: got 3; must divide the 14336 feed-forward width of mixtral_8x7b's experts: 1, 2, 4, 7, 8, "
-            "14, 16, 28, 32, 56, 64",
+            "parallelism.etp: got 3; must divide the 14336 feed-forward width of mixtral_8x7b's experts: 1, 2, 4, 7, "
+            "8, 14, 16, 28, 32, 56, 64",
         ),
         ({"etp": 2}, {}, "parallelism.etp: got 2; gpt2 has no experts; leave it out"),
         (
