@@ -158,12 +158,15 @@ class Cut:
     context : Context
         How sequences are cut everywhere, and attention gets them together.
     experts : ExpertCut
+    overlap : {"none", "ring_exchange", "bulk"}
+        Whether matmuls hide the exchanges of those who cut them by user buffers; see overlap.py.
     """
 
     tensor: int = 1
     sequence: bool = False
     context: Context = ONE_PIECE
     experts: ExpertCut = ONE_PLACE
+    overlap: Literal["none", "ring_exchange", "bulk"] = "none"
 
     @property
     def experts_apart(self) -> bool:
@@ -222,6 +225,8 @@ class Communication:
     group : {"tensor", "context", "context ring", "experts", "expert tensor"}
         Among whom: ranks that cut matrices; those that hand heads to each other; those that are in one ring; those that
         hand tokens to each other's experts; those that cut the matrices of experts.
+    sms : int or None
+        Streaming multiprocessors that it takes from the kernels beside it; None: as many as a library's collective.
     """
 
     name: str
@@ -232,6 +237,7 @@ class Communication:
     awaited: int
     dtype: str | None = None
     group: Literal["tensor", "context", "context ring", "experts", "expert tensor"] = "tensor"
+    sms: int | None = None
 
 
 def around_columns(name: str, elements: int, cut: Cut, kernels: int) -> tuple[Communication, ...]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from simulator.model.attention import attention_block
 from simulator.model.feed_forward import feed_forward_block
 from simulator.model.operation import Batch, Operation
+from simulator.model.overlap import overlapped
 from simulator.model.shape import Transformer
 
 
 def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     """A layer's operations in the order of the forward pass; of a model whose layers differ those of its last."""
-    return (*attention_block(model, batch), *feed_forward_block(model, batch))
+    operations = (*attention_block(model, batch), *feed_forward_block(model, batch))
+    return tuple(overlapped(operation, batch.cut) for operation in operations)

@@ -196,6 +196,7 @@ def parallelism(spec: ParallelismSpec | ParallelismShape) -> Parallelism:
         gathers_keys=spec.context == "all_gather",
         balanced=spec.balanced,
         sequence_parallel=spec.sequence_parallel,
+        tp_overlap=cast(Any, spec.tp_overlap),
         schedule=spec.schedule,
         virtual_stages=spec.virtual_stages,
         microbatch_group=spec.microbatch_group,

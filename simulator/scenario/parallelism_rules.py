@@ -82,6 +82,9 @@ def _numbers(shape: TrainingShape, model: Transformer | None) -> Iterator[Confli
     wanted, without = parallelism(shape.parallelism), "or write numerics: false"
     sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
+    if wanted.tp_overlap == "ring_exchange" and wanted.tp > 1:
+        message = f"got 'ring_exchange', for which numbers are not carried; write none, {without}"
+        yield _conflict("tp_overlap", message, "training.parallelism.tp", "training.numerics")
     if model is not None and model.num_experts and wanted.tp > 1:
         message = f"got {wanted.tp}; of {model.name}'s experts numbers are carried where no matrix is cut; write 1"
         yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")

@@ -76,6 +76,7 @@ training:
   # learning: {betas: [0.9, 0.999], eps: 1e-8, warmup: 2, schedule: cosine, initial: parameters.npz}   # constant linear
   faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
   # parallelism: {tp: 2, pp: 2}   # left out: all ranks are data parallel; also dp, sequence_parallel: false,
+  # tp_overlap: none (ring_exchange bulk),
   # schedule: 1f1b (gpipe interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe ...), virtual_stages: 2,
   # microbatch_group: 4, stages: {first_less: 1, last_less: 1} or [3, 5], order: [tp, cp, ep, dp, pp], cp: 2,
   # context: ring (all_gather ulysses, or {ulysses: 2, ring: 2}), balanced: false, ep: 4 (of the ranks of a stage),

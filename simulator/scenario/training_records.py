@@ -44,7 +44,7 @@ class ParallelismSpec:
     etp : int or None
         Ranks that cut the matrices of one expert; None: tp.
     sequence_parallel : bool
-    schedule : str
+    tp_overlap, schedule : str
     virtual_stages : int
     microbatch_group : int or None
     stages : "auto", tuple of int, or mapping
@@ -63,6 +63,7 @@ class ParallelismSpec:
     ep: int = 1
     etp: int | None = None
     sequence_parallel: bool = True
+    tp_overlap: str = "none"
     schedule: str = "1f1b"
     virtual_stages: int = 1
     microbatch_group: int | None = None

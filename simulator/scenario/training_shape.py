@@ -209,6 +209,10 @@ class ParallelismShape(Shape):
     sequence_parallel: Annotated[bool, YES_NO] = Field(
         default=True, description="tp: whether what lies between matrices is cut along the sequence."
     )
+    tp_overlap: Annotated[str, reading.choice(("none", "ring_exchange", "bulk"))] = Field(
+        default="none",
+        description="tp: matmuls in pieces while others go round a ring; or exchanges beside them.",
+    )
     schedule: Annotated[str, reading.choice(pipelines.names(), _OTHER_SCHEDULES)] = Field(
         default="1f1b", description="pp: in which order micro-batches pass through the stages."
     )

@@ -126,6 +126,8 @@ def _parallelism(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, s
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
         yield (*key, "sequence_parallel"), "counts with tp above 1"
+    if wanted.tp == 1 or not wanted.sequence_parallel:
+        yield (*key, "tp_overlap"), "counts with tp above 1 and sequence_parallel"
     if wanted.ep == 1:
         for name in ("dispatch", "capacity", "imbalance", "dtype"):
             yield (*key, "experts", name), "counts with ep above 1"

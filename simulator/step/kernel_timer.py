@@ -71,9 +71,11 @@ class KernelTimer:
     step: TrainingStep
     hbm_left: float = 1.0
 
-    def cost(self, kernels: Iterable[Kernel]) -> KernelCost:
-        """Kernels one after the other."""
+    def cost(self, kernels: Iterable[Kernel], sms_taken: int | None = None) -> KernelCost:
+        """Kernels one after the other; a collective beside them takes so many SMs, or as many as a library's."""
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
+        if sms_taken is not None:
+            contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
         size = find(self.step.precision.params).itemsize
         for kernel in kernels:
             alone = self._duration(kernel, _NO_CONTENTION)

@@ -6,7 +6,7 @@ Rule: sizes and names; nothing is planned here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from simulator.model.cut import ONE_PLACE, Context, Cut, ExpertCut
 from simulator.step.pipelines import catalog
@@ -24,6 +24,8 @@ class Parallelism:
         Ranks among which matrices are cut; layers; sequences.
     sequence_parallel : bool
         Whether what lies between matrices is cut along the sequence; without effect where tp is 1.
+    tp_overlap : {"none", "ring_exchange", "bulk"}
+        Whether matmuls hide the exchanges of those who cut them by user buffers; with sequence_parallel.
     schedule : str
         A name of the pipelines' catalog.
     virtual_stages : int
@@ -53,6 +55,7 @@ class Parallelism:
     gathers_keys: bool = False
     balanced: bool = True
     sequence_parallel: bool = True
+    tp_overlap: Literal["none", "ring_exchange", "bulk"] = "none"
     schedule: str = "1f1b"
     virtual_stages: int = 1
     microbatch_group: int | None = None
@@ -67,7 +70,7 @@ class Parallelism:
         context = Context(
             self.ulysses, self.cp // self.ulysses, self.gathers_keys, self.balanced, place // self.ulysses
         )
-        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts)
+        return Cut(self.tp, self.sequence_parallel and self.tp > 1, context, self.experts, self.tp_overlap)
 
     @property
     def size(self) -> int:

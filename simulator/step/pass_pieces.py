@@ -147,5 +147,7 @@ def _in_order(
                 place += 1
         if end > begin:
             awaited = [n for n, (_, awaited, _) in enumerate(exchanges) if awaited == begin]
-            yield Piece(timer.cost(kernels[begin:end]), None, tuple(place_of[number] for number in awaited))
+            beside = [one.sms for before, until, one in exchanges if before <= begin < until and one.sms is not None]
+            cost = timer.cost(kernels[begin:end], max(beside, default=None))
+            yield Piece(cost, None, tuple(place_of[number] for number in awaited))
             place += 1

@@ -143,6 +143,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.etp": (2, 1),
     "training.parallelism.experts.dtype": ("float8_e4m3fn",),
     "training.parallelism.sequence_parallel": (False,),
+    "training.parallelism.tp_overlap": ("ring_exchange", "bulk"),
     "training.parallelism.schedule": ("gpipe", "interleaved"),
     "training.parallelism.virtual_stages": (2, 1),
     "training.parallelism.microbatch_group": (4,),

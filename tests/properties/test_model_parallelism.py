@@ -94,6 +94,7 @@ def drawn(seed: int) -> Cut | None:
             cp=c,
             **ways,
             sequence_parallel=sequence_parallel,
+            tp_overlap=pick("none", "none", "ring_exchange", "bulk"),
             schedule=name,
             virtual_stages=v,
             order=pick(*ORDERS),

@@ -39,6 +39,7 @@ def drawn(seed: int) -> dict[str, Any]:
         "balanced": [True, False],
         "sequence_parallel": [True, False],
         "etp": [1, 2, 3],
+        "tp_overlap": ["ring_exchange", "bulk"],
         "experts": [{"capacity": 1.5}, {"dispatch": "deduplicated", "imbalance": 2.0}, {"imbalance": {"zipf": 0.3}}],
         "order": [["pp", "dp", "cp", "ep", "tp"]],
     }

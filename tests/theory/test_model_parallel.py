@@ -117,6 +117,44 @@ def test_what_ranks_hold_sums_to_the_model(model: Transformer, t: int, p: int) -
     assert sum(held) == 2 * (sum(one.elements for one in whole) + (t - 1) * same * (t > 1) + padded)
 
 
+def test_overlap_by_user_buffers_moves_the_same_bytes_and_makes_the_same_products() -> None:
+    plans = [
+        planned(4, topology="star_100g", parallelism=Parallelism(tp=4, tp_overlap=way))  # type: ignore[arg-type]
+        for way in ("none", "bulk", "ring_exchange")
+    ]
+    sent, flops = [], []
+    for plan in plans:
+        own = [op for op in collectives(plan, 0) if op.stream == "communication tensor" and op.name.startswith("layer")]
+        # A shift sends each rank's part once.
+        sent.append(sum(op.nbytes / 4 if "piece" in op.name else sent_by_a_rank(op) for op in own))
+        flops.append(sum(op.flops for op in plan.program.ranks[0] if isinstance(op, Compute)))
+    assert sent[0] == sent[1] == sent[2]
+    assert flops[0] == flops[1] == pytest.approx(flops[2], rel=1e-12)
+    pieces = [op for op in collectives(plans[2], 0) if "piece" in op.name]
+    # Before queries and up, behind projection and down, forward; backward before the gradients of these two.
+    assert len(pieces) == MODEL.num_layers * 6 * 3
+
+
+def test_pieces_go_round_while_others_are_multiplied() -> None:
+    """G / t + (t - 1) max(G / t, g): on a slow network one piece's product and t - 1 shifts."""
+    cluster = build("star_100g", 4)
+    made = step("ddp", MODEL, parallelism=Parallelism(tp=4, tp_overlap="ring_exchange"))
+    timeline = events(plan_step(cluster, made).program, cluster)
+    for name in ("qkv input", "up input"):
+        shifts = [s for s in timeline.spans if s.rank == 0 and s.name.startswith(f"layer 1 forward 0: gather {name}")]
+        products = [s for s in timeline.spans if s.rank == 0 and s.name.startswith("layer 1 forward 0")]
+        first = next(
+            s for s in products if s.stream == "compute" and s.start == pytest.approx(shifts[0].start, abs=1e-12)
+        )
+        last = next(
+            s for s in products if s.stream == "compute" and s.start == pytest.approx(shifts[-1].end, abs=1e-12)
+        )
+        g = shifts[1].end - shifts[1].start
+        assert first.end - first.start < g
+        assert len(shifts) == 3
+        assert last.start - first.start == pytest.approx(3 * g, rel=1e-9)
+
+
 def by_category(timeline: Timeline, rank: int, category: str) -> int:
     """Most bytes of a category that a rank held."""
     return max(dict(sample.by_category).get(category, 0) for sample in timeline.memory if sample.rank == rank)

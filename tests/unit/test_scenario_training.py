@@ -176,8 +176,8 @@ def test_everything_is_written_out() -> None:
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 1,
         "parallelism": {
-            "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "schedule": "1f1b", "virtual_stages": 1,
-            "stages": "auto", "context": "ring", "balanced": True,
+            "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "tp_overlap": "none", "schedule": "1f1b",
+            "virtual_stages": 1, "stages": "auto", "context": "ring", "balanced": True,
             "experts": {"dispatch": "all_to_all", "capacity": "none", "imbalance": 1.0, "dtype": "auto"},
             "order": ["tp", "cp", "ep", "dp", "pp"],
         },
