@@ -80,6 +80,8 @@ class RouteFinder:
         By a link's source, and by its target.
     forwards : bool array, shape (vertices,)
         Whether routes may pass through.
+    hosts : bool array, shape (vertices,)
+        Of which routes that are as short pass as few as they can.
     latency : sequence of float
         Of each link [s].
     ordinal : int array, shape (vertices,)
@@ -91,6 +93,7 @@ class RouteFinder:
     ahead: Neighbours
     behind: Neighbours
     forwards: Bools
+    hosts: Bools
     latency: Sequence[float]
     ordinal: Ints
     chooser: Chooser | None
@@ -103,11 +106,11 @@ class RouteFinder:
         lost = [np.zeros(0, np.int64)]
         for own in np.split(order, cuts) if len(order) else ():
             target = int(dst[own[0]])
-            distance = self._distances(target, src[own])
+            distance, hosts = self._distances(target, src[own])
             missing = distance[src[own]] == _NOWHERE
             lost.append(own[missing])
             there = own[~missing]
-            for hop, (walking, link) in enumerate(self._walk(src[there], target, distance)):
+            for hop, (walking, link) in enumerate(self._walk(src[there], target, distance, hosts)):
                 if hop == len(hops):
                     hops.append(np.full(len(src), _NOWHERE, np.int32))
                 hops[hop][there[walking]] = link
@@ -116,21 +119,30 @@ class RouteFinder:
         route = np.repeat(np.arange(len(src)), np.count_nonzero(taken, axis=1))
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
-    def _distances(self, target: int, sources: Ints) -> Ints:
-        """Hops to the target from each vertex; -1 where there is no way, or where nobody asked that far."""
+    def _distances(self, target: int, sources: Ints) -> tuple[Ints, Ints]:
+        """Hops to the target from each vertex, -1 where there is no way, or where nobody asked that far; and the hosts.
+
+        These are the fewest that are passed on so many hops, the vertex itself among them unless it is the target.
+        """
         distance = np.full(len(self.forwards), _NOWHERE)
+        hosts = np.zeros(len(self.forwards), np.int64)
         distance[target], hops = 0, 0
         level = np.array([target])
         while len(level) and bool((distance[sources] == _NOWHERE).any()):
             hops += 1
-            places, _ = self.behind.of_all(level)
-            reached = self.behind.other[places]
-            reached = reached[distance[reached] == _NOWHERE]
+            places, count = self.behind.of_all(level)
+            reached, passed = self.behind.other[places], np.repeat(hosts[level], count)
+            new = distance[reached] == _NOWHERE
+            reached, passed = reached[new], passed[new]
             distance[reached] = hops
-            level = np.unique(reached[self.forwards[reached]])
-        return distance
+            found = np.unique(reached)
+            hosts[found] = len(self.forwards)
+            np.minimum.at(hosts, reached, passed)
+            hosts[found] += self.hosts[found]
+            level = found[self.forwards[found]]
+        return distance, hosts
 
-    def _walk(self, sources: Ints, target: int, distance: Ints) -> list[tuple[Ints, Ints]]:
+    def _walk(self, sources: Ints, target: int, distance: Ints, hosts: Ints) -> list[tuple[Ints, Ints]]:
         """Hop by hop who is still on the way, by place among the sources, and the link that each takes."""
         walking = np.flatnonzero(sources != target)
         here, rest = sources[walking], np.full(len(walking), self.ordinal[target])
@@ -140,6 +152,7 @@ class RouteFinder:
             places, count = self.ahead.of_all(vertices)
             other, owner = self.ahead.other[places], np.repeat(np.arange(len(vertices)), count)
             nearer = (distance[other] == distance[vertices[owner]] - 1) & (self.forwards[other] | (other == target))
+            nearer &= hosts[other] == (hosts - self.hosts)[vertices[owner]]
             places, owner = places[nearer], owner[nearer]
             choices = np.bincount(owner, minlength=len(vertices))
             number = rest if self.chooser is None else self.chooser(sources[walking], target, here)

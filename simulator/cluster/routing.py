@@ -1,7 +1,9 @@
 """Which links a route uses: routing between two vertices of a cluster.
 
-Rule: a route is a shortest path by hops that passes only through vertices that forward; where several are as short,
-the destination's number decides, so the same pair always takes the same route.
+Rule: a route is a shortest path by hops that passes only through vertices that forward; of several that are as short
+one with the fewest hosts on it, and of these the destination's number decides, so the same pair always takes the same
+route. (With a network card for each GPU the way to another rail leads over the network's next tier: through the host's
+memory to a neighbour's card it would be as short, but no library sends that way.)
 
 At a fork with c next hops on shortest paths, sorted by vertex number, destination i takes next hop i mod c; the
 quotient i // c decides at the next fork (were it i again, the second fork of a fat tree would always choose as the
@@ -87,8 +89,8 @@ class Router:
     """
 
     __slots__ = (
-        "_backward", "_finder", "_forward", "_forwards", "_link_names", "_links", "_name", "_ordinal", "_routes",
-        "_seed", "bandwidth", "index", "latency", "sources", "targets", "vertices",
+        "_backward", "_finder", "_forward", "_forwards", "_hosts", "_link_names", "_links", "_name", "_ordinal",
+        "_routes", "_seed", "bandwidth", "index", "latency", "sources", "targets", "vertices",
     )  # fmt: skip
 
     def __init__(self, graph: nx.DiGraph[str], name: str = "", *, ecmp_seed: int | None = None) -> None:
@@ -97,7 +99,9 @@ class Router:
         self.vertices: tuple[str, ...] = tuple(graph)
         self.index = {vertex: i for i, vertex in enumerate(self.vertices)}
         self._number_links(graph)
-        self._ordinal = _ordinals(facts for _, facts in graph.nodes(data=True))
+        facts_of_all = [facts for _, facts in graph.nodes(data=True)]
+        self._hosts = frozenset(number for number, facts in enumerate(facts_of_all) if facts.get("kind") == "host")
+        self._ordinal = _ordinals(facts_of_all)
         self._routes: dict[tuple[str, str], Route] = {}
         self._link_names: tuple[str, ...] | None = None
         self._finder: RouteFinder | None = None
@@ -218,6 +222,7 @@ class Router:
                 Neighbours.of(sources, targets, len(self.vertices)),
                 Neighbours.of(targets, sources, len(self.vertices)),
                 np.array(self._forwards),
+                np.isin(np.arange(len(self.vertices)), list(self._hosts)),
                 self.latency,
                 np.array(self._ordinal, np.int64),
                 None if self._seed is None else partial(_mixed_all, self._seed),
@@ -227,7 +232,8 @@ class Router:
     def _find(self, src: int, dst: int) -> Route:
         if src == dst:
             return Route((), 0.0, float("inf"))
-        path = (dst,) if dst in self._links[src] else self._choose(src, dst, self._shortest_paths(src, dst))
+        levels = [] if dst in self._links[src] else self._with_fewest_hosts(self._shortest_paths(src, dst))
+        path = self._choose(src, dst, levels)
         links, here = [], src
         for vertex in path:
             links.append(self._links[here][vertex])
@@ -262,6 +268,26 @@ class Router:
             later = kept[-1]
             kept.append({vertex for vertex in level if not self._forward[vertex].isdisjoint(later)})
         return kept[::-1]
+
+    def _with_fewest_hosts(self, levels: list[set[int]]) -> list[set[int]]:
+        """Drop from the levels what is on no path with the fewest hosts."""
+        if all(self._hosts.isdisjoint(level) for level in levels):
+            return levels
+        ahead: dict[int, int] = {}
+        passed: list[dict[int, int]] = []
+        for level in reversed(levels):
+            ahead = {
+                vertex: (vertex in self._hosts)
+                + min([ahead[other] for other in self._forward[vertex] if other in ahead], default=0)
+                for vertex in level
+            }
+            passed.append(ahead)
+        kept: list[set[int]] = []
+        for hosts in reversed(passed):
+            reached = hosts if not kept else set[int]().union(*[self._forward[v] for v in kept[-1]]) & hosts.keys()
+            fewest = min(hosts[vertex] for vertex in reached)
+            kept.append({vertex for vertex in reached if hosts[vertex] == fewest})
+        return kept
 
     def _choose(self, src: int, dst: int, levels: list[set[int]]) -> list[int]:
         """Choose one of the shortest paths by the rule of this module, or by the hash."""

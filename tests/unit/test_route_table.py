@@ -52,7 +52,8 @@ def test_on_drawn_graphs_too_where_some_vertices_let_nobody_through(data: st.Dat
     edges = data.draw(st.lists(st.tuples(*[st.integers(0, count - 1)] * 2), min_size=1, max_size=60), "edges")
     graph: nx.DiGraph[str] = nx.DiGraph()
     for number in range(count):
-        graph.add_node(f"v{number}", kind="switch", forwards=data.draw(st.booleans(), f"v{number} forwards"))
+        kind = data.draw(st.sampled_from(["switch", "host"]), f"v{number} kind")
+        graph.add_node(f"v{number}", kind=kind, forwards=data.draw(st.booleans(), f"v{number} forwards"))
     for a, b in edges:
         if a != b:
             graph.add_edge(f"v{a}", f"v{b}", bandwidth=1.0, latency=data.draw(st.sampled_from([1e-6, 0.1, 1e9])))
@@ -76,3 +77,30 @@ def test_a_pair_without_a_way_is_named() -> None:
     src = np.concatenate([np.arange(100), [101]])
     with pytest.raises(NoRouteError, match="no route from v101 to v100 in topology 'lone'"):
         router.routes(src, np.full(101, 100))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_of_paths_that_are_as_short_one_with_the_fewest_hosts_is_taken(data: st.DataObject) -> None:
+    """Against all shortest paths, one by one, as networkx lists them."""
+    count = data.draw(st.integers(3, 9), "vertices")
+    hosts = data.draw(st.sets(st.integers(0, count - 1)), "hosts")
+    edges = data.draw(st.lists(st.tuples(*[st.integers(0, count - 1)] * 2), min_size=6, max_size=40), "edges")
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for number in range(count):
+        graph.add_node(f"v{number}", kind="host" if number in hosts else "switch")
+    graph.add_edges_from([(f"v{a}", f"v{b}") for a, b in edges if a != b], bandwidth=1.0, latency=1e-6)
+    router = Router(graph)
+    for source, target in [(a, b) for a in graph for b in graph if a != b and nx.has_path(graph, a, b)]:
+        passed = [path[1:-1] for path in nx.all_shortest_paths(graph, source, target)]
+        fewest = min(sum(int(v[1:]) in hosts for v in path) for path in passed)
+        links = router.route(source, target).links
+        own = [router.vertices[router.targets[link]] for link in links[:-1]]
+        assert own in passed
+        assert sum(int(v[1:]) in hosts for v in own) == fewest
+
+
+def test_with_a_card_for_each_gpu_no_gpu_sends_through_a_host() -> None:
+    router = build("dgx_h100", 64).router
+    for target in range(1, 64):
+        assert not any("host" in router.link_name(link) for link in router.route("gpu0", f"gpu{target}").links)
