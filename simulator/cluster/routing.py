@@ -273,14 +273,27 @@ class Router:
         """Drop from the levels what is on no path with the fewest hosts."""
         if all(self._hosts.isdisjoint(level) for level in levels):
             return levels
+        # Most often there is a path without any.
+        without = self._connected([level - self._hosts for level in levels])
+        return without if all(without) else self._with_few_hosts(levels)
+
+    def _connected(self, levels: list[set[int]]) -> list[set[int]]:
+        """Drop what nothing of the level before leads to, or what leads to nothing of the next one."""
+        kept = levels[:1]
+        for level in levels[1:]:
+            before = kept[-1]
+            kept.append({vertex for vertex in level if not self._backward[vertex].isdisjoint(before)})
+        for place in reversed(range(len(kept) - 1)):
+            following = kept[place + 1]
+            kept[place] = {vertex for vertex in kept[place] if not self._forward[vertex].isdisjoint(following)}
+        return kept
+
+    def _with_few_hosts(self, levels: list[set[int]]) -> list[set[int]]:
         ahead: dict[int, int] = {}
         passed: list[dict[int, int]] = []
         for level in reversed(levels):
-            ahead = {
-                vertex: (vertex in self._hosts)
-                + min([ahead[other] for other in self._forward[vertex] if other in ahead], default=0)
-                for vertex in level
-            }
+            hosts = {v: min([ahead[other] for other in self._forward[v] & ahead.keys()], default=0) for v in level}
+            ahead = {vertex: count + (vertex in self._hosts) for vertex, count in hosts.items()}
             passed.append(ahead)
         kept: list[set[int]] = []
         for hosts in reversed(passed):

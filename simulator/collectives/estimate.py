@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import nodes_of, rate_caps
-from simulator.records.chunks import chunk_sizes, transfer_elements
+from simulator.records.chunks import timed_sizes, transfer_elements
 from simulator.records.program import Collective
 from simulator.records.transfer_rule import enter
 from simulator.records.transfers import write_out
@@ -28,7 +28,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
         return None
     transfers = write_out(op.schedule)
     vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
-    carried = transfer_elements(transfers, chunk_sizes(op.schedule, op.elements))
+    carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
     nbytes = (carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)).tolist()
     src, dst, before = transfers.src.tolist(), transfers.dst.tolist(), transfers.before_on_channel.tolist()
     routes = {pair: cluster.route(vertices[pair[0]], vertices[pair[1]]) for pair in set(zip(src, dst, strict=True))}

@@ -30,7 +30,7 @@ from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, equal_nodes
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
 from simulator.collectives.uneven import advance_uneven
-from simulator.records.chunks import split
+from simulator.records.chunks import timed_sizes
 from simulator.records.schedule import Schedule
 
 # The closed form has numbers for every hop of every ring; for more hops than this they would take GiB.
@@ -102,17 +102,17 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     hops = network.undisturbed(Counter(chain(*pairs)), reducing=request.operation != "all_gather")
     if hops is None:
         return None
-    parts = [split(int(part), size) for part in split(request.elements, n)]
+    parts = timed_sizes(plan(request), request.elements).reshape(n, size)
     # Rings with equal hops and equal pieces end at the same time, so one of them is computed.
     rows = {
-        (tuple(hops[pair] for pair in own), tuple(int(parts[rank][j]) for rank in order))
+        (tuple(hops[pair] for pair in own), tuple(float(parts[rank, j]) for rank in order))
         for j, (order, own) in enumerate(zip(rings, pairs, strict=True))
     }
     return max(_last_end(request.operation, sizes, network.startup, *row) for row in rows)
 
 
 def _last_end(
-    operation: str, sizes: Sizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[int]
+    operation: str, sizes: Sizes, startup: float, hops: Sequence[AlikeRoutes], elements: Sequence[float]
 ) -> float:
     """When the last hop of one ring has carried its last piece [s]."""
     latency, rate = (np.array([column]) for column in ([hop.latency for hop in hops], [hop.rate(1) for hop in hops]))

@@ -29,16 +29,19 @@ FEWEST = 2
 def all_reduce(request: Request) -> Schedule:
     """Reduce at the switches, then across nodes if there are several, then multicast; segment after segment."""
     nodes, cut, n = equal_nodes(request), segments(request), request.world_size
+    # Set after set, so that the first is on its way to other nodes while the last is added. Of a few numbers, such as a
+    # norm, all arrive at about once: there each rank has an order of its own, and in the engines all ranks are alike.
+    alike = request.elements < 2 * n
 
     def parts() -> Iterator[Round | Repeat]:
         stages = Stages(nodes)
         for segment in range(cut):
             stages.next_segment()
-            _ask(stages, segment)
+            _ask(stages, segment, alike=alike)
             if len(nodes) > 1:
                 stages.across(3, segment, reduce=True)
                 stages.across(3, segment, reduce=False)
-            _hand_out(stages, segment)
+            _hand_out(stages, segment, alike=alike)
         return stages.builder.parts()
 
     # For each set every rank sends to its switch, and every switch to the set's owner; the multicast reverses both.
@@ -57,38 +60,49 @@ def _sets(stages: Stages, segment: int) -> list[tuple[int, int]]:
     return [(segment * stages.ranks + g, len(stages.nodes)) for g in range(stages.size)]
 
 
-def _ask(stages: Stages, segment: int) -> None:
+def _ask(stages: Stages, segment: int, *, alike: bool) -> None:
     """Every rank sends every set to its switch; the switch sends the sum of set g to the g-th rank."""
-    n = stages.ranks
-    for g, part in enumerate(_sets(stages, segment)):
-        pushed = [
-            [stages.builder.send(r, n + b, *part, reduce=True, channel=r) for r in node]
-            for b, node in enumerate(stages.nodes)
-        ]
+    n, sets = stages.ranks, _sets(stages, segment)
+    pushed: list[list[list[int]]] = [[[] for _ in sets] for _ in stages.nodes]
+    for turn in range(stages.size):
+        for b, place, g in _by_turns(stages, turn, alike=alike):
+            r = stages.nodes[b][place]
+            pushed[b][g].append(stages.builder.send(r, n + b, *sets[g], reduce=True, channel=r))
         stages.builder.end_round()
-        for b, (node, sent) in enumerate(zip(stages.nodes, pushed, strict=True)):
-            stages.arrived[node[g]] = stages.builder.send(
-                n + b, node[g], *part, reduce=False, channel=n + node[g], after=sent
+    for b, node in enumerate(stages.nodes):
+        for g, owner in enumerate(node):
+            stages.arrived[owner] = stages.builder.send(
+                n + b, owner, *sets[g], reduce=False, channel=n + owner, after=pushed[b][g]
             )
-        stages.builder.end_round()
+    stages.builder.end_round()
 
 
-def _hand_out(stages: Stages, segment: int) -> None:
+def _hand_out(stages: Stages, segment: int, *, alike: bool) -> None:
     """The g-th rank sends the sum of set g to its switch, which sends it to all ranks of the node."""
-    n = stages.ranks
+    n, sets = stages.ranks, _sets(stages, segment)
     ready = stages.arrived.tolist()
-    for g, part in enumerate(_sets(stages, segment)):
-        ups = [
-            stages.builder.send(node[g], n + b, *part, reduce=False, channel=4 * n + node[g], after=[ready[node[g]]])
-            for b, node in enumerate(stages.nodes)
+    ups = [
+        [
+            stages.builder.send(owner, n + b, *part, reduce=False, channel=4 * n + owner, after=[ready[owner]])
+            for owner, part in zip(node, sets, strict=True)
         ]
+        for b, node in enumerate(stages.nodes)
+    ]
+    stages.builder.end_round()
+    for turn in range(stages.size):
+        for b, place, g in _by_turns(stages, turn, alike=alike):
+            r = stages.nodes[b][place]
+            # The multicast overwrites the owner's set, which the owner may still be sending to another node.
+            still_read = stages.sent[r] if place == g and stages.sent[r] >= 0 else None
+            stages.builder.send(n + b, r, *sets[g], reduce=False, channel=5 * n + r, after=[ups[b][g], still_read])
         stages.builder.end_round()
-        for b, (node, up) in enumerate(zip(stages.nodes, ups, strict=True)):
-            for r in node:
-                # The multicast overwrites the owner's set, which the owner may still be sending to another node.
-                still_read = stages.sent[r] if r == node[g] and stages.sent[r] >= 0 else None
-                stages.builder.send(n + b, r, *part, reduce=False, channel=5 * n + r, after=[up, still_read])
-        stages.builder.end_round()
+
+
+def _by_turns(stages: Stages, turn: int, *, alike: bool) -> Iterator[tuple[int, int, int]]:
+    """By node and place in it the set whose turn it is; if ranks are to be `alike`, each begins behind its own."""
+    for b in range(len(stages.nodes)):
+        for place in range(stages.size):
+            yield b, place, (place + 1 + turn) % stages.size if alike else turn
 
 
 def volume(request: Request) -> int:

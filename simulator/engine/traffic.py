@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.records.chunks import chunk_sizes, run_elements, sums_of_runs, transfer_elements
+from simulator.records.chunks import run_elements, sums_of_runs, timed_sizes, transfer_elements
 from simulator.records.schedule import Repeat, Round, Schedule
 from simulator.records.transfers import Transfers, write_out
 
@@ -101,9 +101,9 @@ class Traffic:
         return low, high, np.bincount(taken, minlength=count)
 
     @cached_property
-    def chunk_sizes(self) -> Ints:
+    def chunk_sizes(self) -> Floats:
         """Elements of each chunk."""
-        return chunk_sizes(self.schedule, self.elements)
+        return timed_sizes(self.schedule, self.elements)
 
     @cached_property
     def steady(self) -> bool:
@@ -115,7 +115,7 @@ class Traffic:
         round_ = repeat.round
         first = repeat.table[(round_.first + i * repeat.moves) % len(repeat.table)]
         elements = run_elements(first, round_.count, round_.step, self.chunk_sizes)
-        return (elements * self._width(round_)).astype(np.float64)
+        return elements * self._width(round_)
 
     def _width(self, round_: Round) -> Ints:
         """Of an element on the wire, by transfer [B]."""
@@ -129,7 +129,7 @@ class Traffic:
         by_turn = (self._by_place(repeat, count).reshape(-1, apart) for count in np.unique(repeat.round.count).tolist())
         return all(bool((elements == elements[0]).all()) for elements in by_turn)
 
-    def _by_place(self, repeat: Repeat, count: int) -> Ints:
+    def _by_place(self, repeat: Repeat, count: int) -> Floats:
         """Elements of a run of so many chunks, by the place in the table where it begins."""
         return run_elements(repeat.table, np.full(len(repeat.table), count), repeat.round.step, self.chunk_sizes)
 
@@ -146,12 +146,12 @@ class Traffic:
         repeat, round_ = part.repeat, part.repeat.round
         if part.steady:
             return part.nbytes * repeat.times
-        elements = np.zeros(len(round_), np.int64)
+        elements = np.zeros(len(round_))
         for count in np.unique(round_.count).tolist():
             mine = np.flatnonzero(round_.count == count)
             times = np.full(len(mine), repeat.times)
             elements[mine] = sums_of_runs(self._by_place(repeat, count), round_.first[mine], times, repeat.moves)
-        return (elements * self._width(round_)).astype(np.float64)
+        return elements * self._width(round_)
 
     @cached_property
     def total_bytes(self) -> float:
@@ -166,7 +166,7 @@ class Traffic:
     @cached_property
     def nbytes(self) -> Floats:
         """Of each transfer, shape (transfers,) [B]."""
-        carried = transfer_elements(self.transfers, self.chunk_sizes).astype(np.float64)
+        carried = transfer_elements(self.transfers, self.chunk_sizes)
         if self.itemsize == self.reduce_itemsize:
             return carried * self.itemsize
         return carried * np.where(self.transfers.reduce, self.reduce_itemsize, self.itemsize)

@@ -5,14 +5,20 @@ Rule: counting, and nothing else; who carries what is the schedule's business.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.basics.arrays import Ints
+from simulator.basics.arrays import Floats, Ints
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
+
+# From so many elements on pieces of a part are timed as if they were equal. Libraries cut by bytes, and no clock shows
+# one element of 500; but ranks whose pieces differ by one are unlike, and an engine has to follow each of them.
+_ALIKE: Final = 512
+
+Sizes = TypeVar("Sizes", Ints, Floats)
 
 
 def split(elements: int, chunks: int) -> Ints:
@@ -43,20 +49,27 @@ def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
     return (whole[:, None] // schedule.pieces + (np.arange(schedule.pieces) < whole[:, None] % schedule.pieces)).ravel()
 
 
+def timed_sizes(schedule: Schedule, elements: int) -> Floats:
+    """Elements of each chunk as transfers take time for them, shape (chunks,): pieces of a large part are equal."""
+    if schedule.pieces == 1 or elements < _ALIKE * schedule.chunks:
+        return chunk_sizes(schedule, elements).astype(np.float64)
+    return np.repeat(split(elements, schedule.chunks // schedule.pieces) / schedule.pieces, schedule.pieces)
+
+
 def chunk_starts(schedule: Schedule, elements: int) -> Ints:
     """Where each chunk begins in a buffer that holds all chunks in order, then its length, shape (chunks + 1,)."""
     return np.concatenate([[0], np.cumsum(chunk_sizes(schedule, elements))])
 
 
-def transfer_elements(transfers: Transfers, sizes: Ints) -> Ints:
+def transfer_elements(transfers: Transfers, sizes: Sizes) -> Sizes:
     """Elements that each transfer carries, shape (t,), for chunks of these sizes."""
     return run_elements(transfers.first, transfers.count, transfers.step, sizes)
 
 
-def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDArray[Any] | int, sizes: Ints) -> Ints:
+def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDArray[Any] | int, sizes: Sizes) -> Sizes:
     """Elements of runs of chunks: `count` of them from `first` on, `step` apart, modulo their number."""
     step = np.broadcast_to(step, first.shape)
-    carried = np.zeros(len(first), np.int64)
+    carried = np.zeros(len(first), sizes.dtype)
     single = count == 1
     carried[single] = sizes[first[single]]
     several = np.flatnonzero(~single)
@@ -66,12 +79,12 @@ def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDA
     return carried
 
 
-def sums_of_runs(values: Ints, first: Ints, count: npt.NDArray[Any], step: int) -> Ints:
+def sums_of_runs(values: Sizes, first: Ints, count: npt.NDArray[Any], step: int) -> Sizes:
     """Sums of so many values from `first` on, `step` apart, modulo their number, shape (runs,).
 
     Twice as many at a time: a run of 13 is one of 1, one of 4 and one of 8.
     """
-    total, place = np.zeros(len(first), np.int64), first % len(values)
+    total, place = np.zeros(len(first), values.dtype), first % len(values)
     size, longest = 1, int(count.max(initial=0))
     while size <= longest:
         rows = np.flatnonzero(count & size)
