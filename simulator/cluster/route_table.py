@@ -2,8 +2,9 @@
 
 Rule: the routes of `routing.py`, by the same rule; a test holds the two together.
 
-One search backwards from a destination gives every vertex its distance, and so the next hops on its shortest paths.
-Then all sources go on hop by hop, each with the number that decides at its next fork.
+A search backwards from a destination gives every vertex its distance, and so the next hops on its shortest paths; it
+is made for several destinations at once. Then all sources go on hop by hop, each with the number that decides at its
+next fork.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import numpy.typing as npt
 from simulator.basics.arrays import Bools, Floats, Ints
 
 # Chooses at forks: by places among the pairs, their sources, destination and where they are, a number each.
-Chooser = Callable[[Ints, int, Ints], npt.NDArray[np.uint64]]
+Chooser = Callable[[Ints, Ints, Ints], npt.NDArray[np.uint64]]
 _NOWHERE: Final = -1
+# Targets are searched for together as long as all their vertices are no more than this.
+_MOST_NUMBERS: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,22 @@ class Neighbours:
         return np.repeat(first - before, count) + np.arange(int(count.sum())), count
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """What a search from several targets has found, by target and vertex, one target's vertices behind another's.
+
+    Attributes
+    ----------
+    distance : int array, shape (targets x vertices,)
+        Hops to the target, -1 where there is no way, or where nobody asked that far.
+    hosts : int array, shape (targets x vertices,)
+        The fewest that are passed on so many hops, the vertex itself among them unless it is the target.
+    """
+
+    distance: npt.NDArray[np.int16]
+    hosts: npt.NDArray[np.int16]
+
+
 @dataclass(frozen=True, eq=False)
 class RouteFinder:
     """A graph in arrays, and the rule at forks.
@@ -101,16 +120,20 @@ class RouteFinder:
     def table(self, src: Ints, dst: Ints) -> tuple[RouteTable, Ints]:
         """Routes between vertices, shape (routes,), and the numbers of those that there are none for."""
         order = np.argsort(dst, kind="stable")
-        cuts = np.flatnonzero(np.diff(dst[order])) + 1
+        targets, begins = np.unique(dst[order], return_index=True)
+        together = max(1, _MOST_NUMBERS // len(self.forwards))
         hops: list[npt.NDArray[np.int32]] = []
         lost = [np.zeros(0, np.int64)]
-        for own in np.split(order, cuts) if len(order) else ():
-            target = int(dst[own[0]])
-            distance, hosts = self._distances(target, src[own])
-            missing = distance[src[own]] == _NOWHERE
+        for some in np.split(np.arange(len(targets)), range(together, len(targets), together)):
+            begin, end = begins[some[0]], ([*begins, len(order)])[some[-1] + 1]
+            own = order[begin:end]
+            # Vertices by search: each target's is a graph of its own, one behind the other.
+            base = np.searchsorted(targets[some], dst[own]) * len(self.forwards)
+            search = self._search(targets[some], base + src[own])
+            missing = search.distance[base + src[own]] == _NOWHERE
             lost.append(own[missing])
             there = own[~missing]
-            for hop, (walking, link) in enumerate(self._walk(src[there], target, distance, hosts)):
+            for hop, (walking, link) in enumerate(self._walk(src[there], dst[there], base[~missing], search)):
                 if hop == len(hops):
                     hops.append(np.full(len(src), _NOWHERE, np.int32))
                 hops[hop][there[walking]] = link
@@ -119,49 +142,50 @@ class RouteFinder:
         route = np.repeat(np.arange(len(src)), np.count_nonzero(taken, axis=1))
         return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
-    def _distances(self, target: int, sources: Ints) -> tuple[Ints, Ints]:
-        """Hops to the target from each vertex, -1 where there is no way, or where nobody asked that far; and the hosts.
-
-        These are the fewest that are passed on so many hops, the vertex itself among them unless it is the target.
-        """
-        distance = np.full(len(self.forwards), _NOWHERE)
-        hosts = np.zeros(len(self.forwards), np.int64)
-        distance[target], hops = 0, 0
-        level = np.array([target])
+    def _search(self, targets: Ints, sources: Ints) -> _Search:
+        """Search backwards from each target at once, until all sources have been reached, as far as there is a way."""
+        vertices = len(self.forwards)
+        distance = np.full(len(targets) * vertices, _NOWHERE, np.int16)
+        hosts = np.zeros(len(distance), np.int16)
+        level, hops = np.arange(len(targets)) * vertices + targets, 0
+        distance[level] = 0
         while len(level) and bool((distance[sources] == _NOWHERE).any()):
             hops += 1
-            places, count = self.behind.of_all(level)
-            reached, passed = self.behind.other[places], np.repeat(hosts[level], count)
+            places, count = self.behind.of_all(level % vertices)
+            reached = self.behind.other[places] + np.repeat(level - level % vertices, count)
             new = distance[reached] == _NOWHERE
-            reached, passed = reached[new], passed[new]
+            reached, passed = reached[new], np.repeat(hosts[level], count)[new]
             distance[reached] = hops
-            found = np.unique(reached)
-            hosts[found] = len(self.forwards)
+            found = np.flatnonzero(distance == hops)
+            hosts[found] = np.iinfo(np.int16).max
             np.minimum.at(hosts, reached, passed)
-            hosts[found] += self.hosts[found]
-            level = found[self.forwards[found]]
-        return distance, hosts
+            hosts[found] += self.hosts[found % vertices]
+            level = found[self.forwards[found % vertices]]
+        return _Search(distance, hosts)
 
-    def _walk(self, sources: Ints, target: int, distance: Ints, hosts: Ints) -> list[tuple[Ints, Ints]]:
+    def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _Search) -> list[tuple[Ints, Ints]]:
         """Hop by hop who is still on the way, by place among the sources, and the link that each takes."""
-        walking = np.flatnonzero(sources != target)
-        here, rest = sources[walking], np.full(len(walking), self.ordinal[target])
+        distance, hosts, vertices = search.distance, search.hosts, len(self.forwards)
+        walking = np.flatnonzero(sources != targets)
+        here, rest = sources[walking], self.ordinal[targets[walking]]
         steps = []
         while len(walking):
-            vertices, which = np.unique(here, return_inverse=True)
-            places, count = self.ahead.of_all(vertices)
-            other, owner = self.ahead.other[places], np.repeat(np.arange(len(vertices)), count)
-            nearer = (distance[other] == distance[vertices[owner]] - 1) & (self.forwards[other] | (other == target))
-            nearer &= hosts[other] == (hosts - self.hosts)[vertices[owner]]
+            own, which = np.unique(base[walking] + here, return_inverse=True)
+            places, count = self.ahead.of_all(own % vertices)
+            owner = np.repeat(np.arange(len(own)), count)
+            other = self.ahead.other[places] + (own - own % vertices)[owner]
+            left = distance[own] - 1
+            nearer = (distance[other] == left[owner]) & (self.forwards[other % vertices] | (left == 0)[owner])
+            nearer &= hosts[other] == (hosts[own] - self.hosts[own % vertices])[owner]
             places, owner = places[nearer], owner[nearer]
-            choices = np.bincount(owner, minlength=len(vertices))
-            number = rest if self.chooser is None else self.chooser(sources[walking], target, here)
+            choices = np.bincount(owner, minlength=len(own))
+            number = rest if self.chooser is None else self.chooser(sources[walking], targets[walking], here)
             chosen = (number % choices[which].astype(number.dtype)).astype(np.int64)
             rest = rest // choices[which]
             taken = places[(np.cumsum(choices) - choices)[which] + chosen]
             steps.append((walking, self.ahead.link[taken]))
             here = self.ahead.other[taken]
-            on = here != target
+            on = here != targets[walking]
             walking, here, rest = walking[on], here[on], rest[on]
         return steps
 

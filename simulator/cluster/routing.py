@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _MASK: Final = 2**64 - 1
 # Seen on one core: searching for one route, and for all that lead to one destination, at least and for each link [s].
-_A_ROUTE: Final = 25e-6
-_A_DESTINATION: Final = 1e-3
-_A_LINK: Final = 5e-8
+_A_ROUTE: Final = 35e-6
+_A_DESTINATION: Final = 1e-4
+_A_LINK: Final = 3e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +348,12 @@ def _mixed(numbers: Iterable[int]) -> int:
     return state
 
 
-def _mixed_all(seed: int, src: Ints, dst: int, here: Ints) -> npt.NDArray[np.uint64]:
+def _mixed_all(seed: int, src: Ints, dst: Ints, here: Ints) -> npt.NDArray[np.uint64]:
     """`_mixed` of (seed, source, destination, fork), shape (routes,)."""
     import numpy as np
 
     state = np.full(len(src), _mixed([seed]), np.uint64)
-    for number in (src, np.full(len(src), dst), here):
+    for number in (src, dst, here):
         state = (state ^ number.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
