@@ -18,6 +18,7 @@ from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk, layers_of_stages, units_of_stages
 from simulator.step.strategies.strategy import Planned
+from simulator.step.taking_turns import taking_turns
 from simulator.step.units import Unit
 
 
@@ -121,20 +122,31 @@ class Pipeline:
         builder: ProgramBuilder,
         planned: Planned,
         micros: Collection[int],
+        *,
+        by_turns: bool = True,
     ) -> dict[Pass, int]:
         """Note a rank's passes of these micro-batches, and what it sends and receives.
 
-        Returns how many operations have been noted when each pass begins, of the last step where there are several.
+        Passes that an order has at once take turns, or follow each other where that is not wanted. Returns how many
+        operations have been noted when each pass begins, of the last step where there are several.
         """
         by_stage = {chunk.stage: chunk for chunk in chunks}
         begins = {}
         # Where nobody waits several steps are noted, each with micro-batches of its own.
         for number in range(self.step.rounds):
-            for one in self.passes(place):
-                if one.micro in micros:
-                    micro = one.micro + number * self.shape.micro_batches
+            for slot in self._order[place]:
+                under_way: list[str] = []
+                noted = [one for one in slot if one.micro in micros]
+                for one in noted:
+                    # What one of two passes at once has still under way the other does not wait for.
+                    under_way += builder.awaited() if one is not noted[0] else []
                     begins[one] = len(builder.ops)
+                    micro = one.micro + number * self.shape.micro_batches
                     self._note(one, micro, by_stage[one.stage], builder, planned)
+                builder.await_next(under_way)
+                if by_turns and len(noted) == 2:
+                    first, second = (begins[one] for one in noted)
+                    builder.ops[first:] = taking_turns(builder.ops[first:second], builder.ops[second:])
         return begins
 
     def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: Planned) -> None:

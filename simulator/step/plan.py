@@ -203,7 +203,7 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         micros = pipeline.few(stage) if few else range(step.accumulation)
-        begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros)
+        begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros, by_turns=not few)
         ends = len(builder.ops)
         update(builder, passes, timer, rank_states, strategy)
         noted.append(_Noted(builder, passes, rank_states, begins, ends, micros))
