@@ -13,7 +13,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from simulator.model.cut import Communication, Context, Cut
 from simulator.model.kernel import Attention
@@ -42,36 +42,55 @@ def attention_communications(model: Transformer, tokens: int, cut: Cut, kernels:
     """What is exchanged around so many kernels over a rank's own tokens."""
     if cut.context.ranks == 1:
         return ()
-    queries = tokens * model.num_heads // cut.tensor * model.head_dim
-    keys = tokens * cut.kv_heads(model) * model.head_dim
+    heads, own = model.num_heads // cut.tensor, cut.kv_heads(model)
+    if model.latent is None:
+        moved = _Moved(*(tokens * model.head_dim * count for count in (heads, 2 * own, heads)))
+    else:
+        key, value = model.latent.key_dim, model.latent.value_dim
+        moved = _Moved(*(tokens * heads * width for width in (key, key + value, value)))
     return (
-        *_handed_over(queries, keys, cut.context, kernels),
-        *(_gathered if cut.context.gathers else _round)(keys, cut.context, kernels),
-        *_handed_back(queries, keys, cut.context, kernels),
+        *_handed_over(moved, cut.context, kernels),
+        *(_gathered if cut.context.gathers else _round)(moved.keys, cut.context, kernels),
+        *_handed_back(moved, cut.context, kernels),
     )
 
 
-def _handed_over(queries: int, keys: int, context: Context, kernels: int) -> Iterator[Communication]:
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Elements that a rank has of what others need.
+
+    Attributes
+    ----------
+    queries, keys, output : int
+        `keys` with the values.
+    """
+
+    queries: int
+    keys: int
+    output: int
+
+
+def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
     """Ulysses, before the kernels: queries, keys and values forward, the output's gradient backward."""
     if context.ulysses > 1:
-        moved = queries + 2 * keys
-        yield Communication("heads for tokens", "all_to_all", moved, False, 0, 0, group="context")
-        yield Communication("gradient's heads for tokens", "all_to_all", queries, True, 0, 0, group="context")
+        there = moved.queries + moved.keys
+        yield Communication("heads for tokens", "all_to_all", there, False, 0, 0, group="context")
+        yield Communication("gradient's heads for tokens", "all_to_all", moved.output, True, 0, 0, group="context")
 
 
-def _handed_back(queries: int, keys: int, context: Context, kernels: int) -> Iterator[Communication]:
+def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
     """Behind the kernels: the output forward, gradients of queries, keys and values backward."""
     if context.ulysses > 1:
         end = kernels, kernels
-        yield Communication("tokens for heads", "all_to_all", queries, False, *end, group="context")
-        moved = queries + 2 * keys
-        yield Communication("gradients' tokens for heads", "all_to_all", moved, True, *end, group="context")
+        yield Communication("tokens for heads", "all_to_all", moved.output, False, *end, group="context")
+        back = moved.queries + moved.keys
+        yield Communication("gradients' tokens for heads", "all_to_all", back, True, *end, group="context")
 
 
 def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
     """Keys and values of all, gathered again for the backward pass, whose gradients of them are then scattered."""
     if context.ring > 1:
-        whole = 2 * keys * context.ring
+        whole = keys * context.ring
         yield Communication("gather keys", "all_gather", whole, False, 0, 0, group="context ring")
         yield Communication("gather keys again", "all_gather", whole, True, 0, 0, group="context ring")
         yield Communication(
@@ -84,7 +103,7 @@ def _round(keys: int, context: Context, kernels: int) -> Iterator[Communication]
 
     All ranks issue them in one order, that of the steps, also those that compute nothing in some of them.
     """
-    whole = 2 * keys * context.ring
+    whole = keys * context.ring
 
     def shift(name: str, step: int, before: int, *, backward: bool) -> Communication:
         places = min(before, kernels), min(before + 1, kernels)

@@ -168,9 +168,6 @@ def _context(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
     if shape.attention != "flash":
         message = f"got {wanted.cp}, but {shape.attention} attention has all scores in one place; write flash"
         yield _conflict("cp", message, "training.attention")
-    if model.latent:
-        message = f"got {wanted.cp}; {model.name} has latent attention, which is not cut yet; leave it at 1"
-        yield _conflict("cp", message, "training.model")
 
 
 def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Conflict]:

@@ -132,6 +132,8 @@ class Pipeline:
         """
         by_stage = {chunk.stage: chunk for chunk in chunks}
         begins = {}
+        # Ranks of one group must issue what they exchange in one order, which is cut by kernels: these must be the same.
+        by_turns = by_turns and self.step.parallelism.unlike_places == 1
         # Where nobody waits several steps are noted, each with micro-batches of its own.
         for number in range(self.step.rounds):
             for slot in self._order[place]:

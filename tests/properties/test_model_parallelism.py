@@ -76,7 +76,7 @@ def drawn(seed: int) -> Cut | None:
             spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5), tensor=cut, zipf=pick(0.0, 0.3)
         )
         ways = ways | {"experts": experts}
-    if c == 1 and pick(True, False, False):
+    if pick(True, False, False):
         model = replace(model, num_kv_heads=4, positions="rotary", latent=LatentAttention(16, 16, 8, 4, 8))
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {

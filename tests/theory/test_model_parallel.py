@@ -476,6 +476,19 @@ def test_latent_attention_gathers_short_vectors() -> None:
     assert set(ratio.values()) == {1, 4}
 
 
+def test_keys_of_latent_attention_go_round_as_heads_have_them() -> None:
+    """Behind the matrices that widen them: heads times (nope + rope + value) numbers a token."""
+    latent = LatentAttention(64, 32, 16, 8, 16)
+    plan = planned(8, replace(GROUPED, num_kv_heads=8, latent=latent), parallelism=Parallelism(cp=4), attention="flash")
+    shifts = [op for op in collectives(plan, 0) if op.name.startswith("layer 1 forward") and "keys" in op.name]
+    assert [op.elements for op in shifts] == [2 * 32 * 8 * (16 + 8 + 16)] * 3
+    handed = planned(8, plan.step.model, parallelism=Parallelism(cp=4, ulysses=4), attention="flash")
+    names = ("heads for tokens", "tokens for heads")
+    there, back = (next(op for op in collectives(handed, 0) if name in op.name) for name in names)
+    tokens = 2 * 32 // 4
+    assert (there.elements, back.elements) == (tokens * 8 * (24 + 24 + 16), tokens * 8 * 16)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_popular_experts_make_one_rank_the_fullest(ranks: int) -> None:
     """By turns: the fullest rank has experts 1, 1 + e, 1 + 2 e, ...; each drawn in proportion to n^-s."""
