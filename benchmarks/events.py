@@ -16,7 +16,8 @@ from simulator.cluster.routing import Router
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Request
 from simulator.engine.events import execute
-from simulator.records.program import Collective, Program
+from simulator.records.operation import Collective
+from simulator.records.program import Program
 
 NBYTES = 16 * 2**20
 

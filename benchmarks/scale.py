@@ -25,7 +25,7 @@ from simulator.engine.compiled.playable import PlayableMaker
 from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.problem import problem_of
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 _FABRIC: dict[str, Any] = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 

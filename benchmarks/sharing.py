@@ -12,7 +12,8 @@ from simulator.collectives import ring
 from simulator.collectives.algorithm import Request
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective, Program
+from simulator.records.operation import Collective
+from simulator.records.program import Program
 
 NODES, GPUS = 8, 8
 

@@ -24,7 +24,7 @@ from simulator.engine.fabric import Fabric, Flow
 from simulator.engine.jitter import Jitter
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes
-from simulator.records.program import Compute
+from simulator.records.operation import Compute
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from simulator.collectives.plan import Plan, Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, ended_order
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.timeline import Timeline
 from simulator.records.transfers import Transfers
 

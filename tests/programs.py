@@ -14,7 +14,8 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective, Compute, Family, Op, OperationLists, Program, RanksByList, content
+from simulator.records.operation import Collective, Compute, Op, content
+from simulator.records.program import Family, OperationLists, Program, RanksByList
 from simulator.step.plan import plan_step
 from simulator.step.spec import LossScaling, Precision
 from tests.training import TINY, WITHOUT_SERVERS, step

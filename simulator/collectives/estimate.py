@@ -15,7 +15,7 @@ import numpy as np
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import timed_sizes, transfer_elements
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.transfer_rule import enter
 from simulator.records.transfers import write_out
 

@@ -20,7 +20,8 @@ from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.errors import ScenarioError
-from simulator.records.program import Collective, Program
+from simulator.records.operation import Collective
+from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 

@@ -22,7 +22,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.clock import NORMAL, Clock
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.fabric import Fabric, Flow
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.timeline import TransferLog
 from simulator.records.transfer_rule import enters
 from simulator.records.transfers import Transfers

@@ -25,7 +25,7 @@ from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.timeline import RouteLinks
 from simulator.records.transfers import Transfers
 

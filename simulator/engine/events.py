@@ -26,7 +26,8 @@ from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.errors import DeadlockError
-from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.operation import Collective, Compute, Op
+from simulator.records.program import Program
 from simulator.records.timeline import Sent, Span, Timeline
 
 NAME: Final = "events"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats
 from simulator.engine.noise import counted, factors
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 # Servers and switches draw their factors under numbers that no rank has.
 _BEHIND_RANKS: Final = 2**32

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.errors import OutOfMemoryError
-from simulator.records.program import Allocate
+from simulator.records.operation import Allocate
 from simulator.records.timeline import MemorySample
 
 

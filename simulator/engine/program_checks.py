@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.cluster.cluster import Cluster
-from simulator.records.program import Collective, Op, Program
+from simulator.records.operation import Collective, Op
+from simulator.records.program import Program
 
 
 def check_program(program: Program, cluster: Cluster) -> None:

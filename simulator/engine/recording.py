@@ -19,7 +19,8 @@ from simulator.engine.memory import Hbm
 from simulator.engine.routes import Routes
 from simulator.errors import OutOfMemoryError
 from simulator.records.later import AllRanks, LaterByRank
-from simulator.records.program import Allocate, Free, Op, Program
+from simulator.records.operation import Allocate, Free, Op
+from simulator.records.program import Program
 from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog
 
 

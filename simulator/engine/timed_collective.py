@@ -5,7 +5,7 @@ from __future__ import annotations
 import simpy
 
 from simulator.engine.clock import Clock
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 
 class TimedCollective:

@@ -16,7 +16,7 @@ from simulator.basics.arrays import Array
 from simulator.learning.place import is_spread
 from simulator.learning.setting import Setting
 from simulator.learning.state import Rank, StepResult
-from simulator.records.program import Act, Exchange
+from simulator.records.operation import Act, Exchange
 
 # Beyond which a step stands out from the last ones. A guess: narrower ones cry wolf, small batches differ by a tenth.
 _LOSS, _NORM, _LAST, _FEWEST = 1.3, 3.0, 10, 3

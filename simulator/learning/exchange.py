@@ -20,7 +20,7 @@ from simulator.learning.place import is_spread
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Units
 from simulator.numerics.flat import flat, unpacked
-from simulator.records.program import Act, Collective, Exchange
+from simulator.records.operation import Act, Collective, Exchange
 
 Key = TypeVar("Key", bound=Hashable)
 

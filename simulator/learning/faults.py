@@ -18,7 +18,8 @@ from simulator.errors import ScenarioError, one_of
 from simulator.learning.place import SENDS_GRADIENTS
 from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Spoil
-from simulator.records.program import Collective, Computation, Compute, Exchange, Op, Program
+from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
+from simulator.records.program import Program
 from simulator.step.spec import InjectedFault
 
 _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.learning.setting import Setting
-from simulator.records.program import Collective, Compute, Exchange
+from simulator.records.operation import Collective, Compute, Exchange
 
 
 @dataclass(frozen=True, slots=True)

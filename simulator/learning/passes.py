@@ -19,7 +19,7 @@ from simulator.learning.state import Rank
 from simulator.numerics import vocabulary_loss
 from simulator.numerics.block import Cache, entry, trimmed
 from simulator.numerics.exchange import Came, Pass, Wanted
-from simulator.records.program import Act, Computation
+from simulator.records.operation import Act, Computation
 
 
 def forward(setting: Setting, rank: Rank, act: Act[Computation], rows: Array, begun: int) -> Pass[float | None]:

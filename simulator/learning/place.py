@@ -14,7 +14,7 @@ from simulator.basics.arrays import Ints
 from simulator.learning.state import Units
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.share import Share, is_cut
-from simulator.records.program import Collective, Computation, Compute, Exchange, Op
+from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan
 from simulator.step.strategies.strategy import Updater

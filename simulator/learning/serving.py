@@ -23,7 +23,7 @@ from simulator.learning.updating import squares
 from simulator.numerics.flat import flat
 from simulator.numerics.server import Server, added
 from simulator.records.chunks import chunk_starts
-from simulator.records.program import Act, Collective, Computation, Exchange
+from simulator.records.operation import Act, Collective, Computation, Exchange
 from simulator.records.timeline import TransferLog
 
 

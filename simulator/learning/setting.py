@@ -13,7 +13,7 @@ from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule
-from simulator.records.program import Computation, Compute
+from simulator.records.operation import Computation, Compute
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.step.checkpointing import policy_of
 from simulator.step.plan import StepPlan

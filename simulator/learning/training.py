@@ -26,7 +26,7 @@ from simulator.learning.setting import Setting
 from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
 from simulator.numerics.exchange import Pass, Wanted
 from simulator.numerics.flat import unpacked
-from simulator.records.program import Act, Collective, Computation, Compute, Exchange
+from simulator.records.operation import Act, Collective, Computation, Compute, Exchange
 
 T = TypeVar("T")
 _INTACT: Final[Mapping[str, Tamper]] = {}

@@ -15,7 +15,8 @@ from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
 from simulator.model.parameters import total
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import Clusters
-from simulator.records.program import Collective, Program, RanksByList
+from simulator.records.operation import Collective
+from simulator.records.program import Program, RanksByList
 from simulator.scenario.build_training import to_step
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario

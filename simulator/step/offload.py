@@ -18,7 +18,7 @@ from typing import Final, Literal
 import numpy as np
 
 from simulator.cluster.cluster import Cluster
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 

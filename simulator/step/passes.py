@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act, Computation, Exchange
+from simulator.records.operation import Act, Computation, Exchange
 from simulator.step.pass_pieces import NOTHING, PassPieces
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
-from simulator.records.program import Act, Exchange
+from simulator.records.operation import Act, Exchange
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Work
 from simulator.step.program_builder import ProgramBuilder
@@ -132,7 +132,7 @@ class Pipeline:
         """
         by_stage = {chunk.stage: chunk for chunk in chunks}
         begins = {}
-        # Ranks of one group must issue what they exchange in one order, which is cut by kernels: these must be the same.
+        # Ranks of a group must issue what they exchange in one order, which is cut by kernels: these must be the same.
         by_turns = by_turns and self.step.parallelism.unlike_places == 1
         # Where nobody waits several steps are noted, each with micro-batches of its own.
         for number in range(self.step.rounds):

@@ -13,7 +13,8 @@ from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
-from simulator.records.program import Op, Program
+from simulator.records.operation import Op
+from simulator.records.program import Program
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left

@@ -30,7 +30,8 @@ from typing import Final, Literal
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.records.program import Collective, Family, Op, OperationLists, RanksByList, content
+from simulator.records.operation import Collective, Op, content
+from simulator.records.program import Family, OperationLists, RanksByList
 from simulator.step.rank_grid import RankGrid
 
 Scope = (

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from simulator.model.cut import Communication
-from simulator.records.program import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
+from simulator.records.operation import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
 from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import CopyDirection, host_rate

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.cluster.cluster import Cluster
-from simulator.records.program import Allocate, Collective, Compute, Free, Op
+from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StageNotes, few_micro_batches
 from simulator.step.spec import TrainingStep

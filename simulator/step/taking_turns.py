@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.records.program import Collective, Compute, Op
+from simulator.records.operation import Collective, Compute, Op
 
 COMPUTE = "compute"
 

@@ -7,7 +7,7 @@ of it a rank runs.
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act, Computation, Exchange
+from simulator.records.operation import Act, Computation, Exchange
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope

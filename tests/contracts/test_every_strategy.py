@@ -18,7 +18,7 @@ from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.optimizer import Adam
-from simulator.records.program import Collective, Computation, Compute, Exchange
+from simulator.records.operation import Collective, Computation, Compute, Exchange
 from simulator.step.spec import Precision
 from simulator.step.states import states
 from simulator.step.strategies import catalog

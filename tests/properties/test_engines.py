@@ -17,7 +17,8 @@ from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
 from simulator.errors import DeadlockError, ScenarioWarning, SimulationError
-from simulator.records.program import Compute, Program
+from simulator.records.operation import Compute
+from simulator.records.program import Program
 from simulator.report.numbers.link_use import link_uses
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario

@@ -16,7 +16,8 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING, Request
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Allocate, Compute, Free, Op, Program
+from simulator.records.operation import Allocate, Compute, Free, Op
+from simulator.records.program import Program
 from simulator.records.timeline import Timeline, TransferLog
 from tests.playing import (
     WIDE_GPU,

@@ -21,7 +21,8 @@ from simulator.collectives.algorithm import ROOTED, Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.operation import Collective, Compute, Op
+from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest

@@ -19,7 +19,7 @@ from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.model.cut import ExpertCut
 from simulator.model.shape import LatentAttention, Transformer
-from simulator.records.program import Allocate, Collective, Free
+from simulator.records.operation import Allocate, Collective, Free
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
 from simulator.step.plan import StepPlan, plan_step

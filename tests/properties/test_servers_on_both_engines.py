@@ -13,7 +13,8 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
-from simulator.records.program import Compute, Program
+from simulator.records.operation import Compute
+from simulator.records.program import Program
 from simulator.step.plan import plan_step
 from tests.engines import farthest
 from tests.training import TINY, step

@@ -16,7 +16,8 @@ from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.prepared import Prepared, prepare
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Collective, Compute, Op, Program
+from simulator.records.operation import Collective, Compute, Op
+from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest

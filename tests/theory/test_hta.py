@@ -10,7 +10,8 @@ from simulator.cluster.build import build
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Request
 from simulator.engine.events import execute
-from simulator.records.program import Collective, Compute, Program
+from simulator.records.operation import Collective, Compute
+from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Span, Timeline

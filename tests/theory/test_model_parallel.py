@@ -19,7 +19,7 @@ from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, saved_bytes
 from simulator.model.parameters import layer_parameters, modules
 from simulator.model.shape import LatentAttention, Transformer
-from simulator.records.program import Allocate, Collective, Compute
+from simulator.records.operation import Allocate, Collective, Compute
 from simulator.records.timeline import Timeline
 from simulator.step.framework import BARE
 from simulator.step.parallelism import Parallelism

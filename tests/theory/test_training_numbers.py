@@ -20,7 +20,7 @@ from simulator.numerics.flat import unpacked
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
-from simulator.records.program import Act, Computation, Exchange
+from simulator.records.operation import Act, Computation, Exchange
 from simulator.records.timeline import Span
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.engine.events import execute
-from simulator.records.program import Compute, Program
+from simulator.records.operation import Compute
+from simulator.records.program import Program
 from tests.playing import WIDE_GPU, parts, planned, regular, star, time_of
 from tests.strategies import rewired
 

@@ -11,7 +11,8 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine import events
 from simulator.engine.compiled import engine
-from simulator.records.program import Collective, Op, Program
+from simulator.records.operation import Collective, Op
+from simulator.records.program import Program
 from simulator.report.numbers.link_use import link_uses
 from tests.playing import equal_nodes, nodes, planned, regular, star
 

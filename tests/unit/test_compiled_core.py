@@ -22,7 +22,8 @@ from simulator.engine.compiled.library import library_path
 from simulator.engine.compiled.prepared import prepare
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.records.program import Compute, Program
+from simulator.records.operation import Compute
+from simulator.records.program import Program
 from tests.engines import farthest
 from tests.playing import planned, star
 

@@ -13,7 +13,8 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.parameter_server import Party, pull
 from simulator.engine.events import execute
 from simulator.errors import DeadlockError, OutOfMemoryError
-from simulator.records.program import Allocate, Collective, Compute, Free, Op, Program
+from simulator.records.operation import Allocate, Collective, Compute, Free, Op
+from simulator.records.program import Program
 from tests.playing import planned, star, time_of
 
 

@@ -8,7 +8,8 @@ from simulator.collectives.algorithm import Request
 from simulator.engine.clock import Clock
 from simulator.engine.events import execute
 from simulator.engine.kernels_run import Kernels
-from simulator.records.program import Compute, Program
+from simulator.records.operation import Compute
+from simulator.records.program import Program
 from tests.playing import planned, star
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import MemorySample, Span, Timeline

@@ -10,7 +10,7 @@ from simulator.cluster.build import build
 from simulator.engine.events import execute as events
 from simulator.model.cut import ExpertCut
 from simulator.model.shape import Transformer
-from simulator.records.program import Collective, Compute, Op
+from simulator.records.operation import Collective, Compute, Op
 from simulator.step import pipeline
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import StepPlan, plan_step

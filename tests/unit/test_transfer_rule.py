@@ -13,7 +13,8 @@ from simulator.collectives.plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter, latency_factors
-from simulator.records.program import Compute, Program
+from simulator.records.operation import Compute
+from simulator.records.program import Program
 from simulator.records.transfer_rule import enter, enters
 from tests.playing import regular
 

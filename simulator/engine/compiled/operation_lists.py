@@ -15,7 +15,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.compiled.columns import Columns, Known, begins
 from simulator.engine.compiled.fields import COLLECTIVE, KERNEL, MEMORY, ON_GPU, TAKES_SMS
 from simulator.engine.compiled.played_kinds import PlayedKind
-from simulator.records.program import Collective, Compute, Op
+from simulator.records.operation import Collective, Compute, Op
 
 _OP_COLUMNS: Final = (
     "queue", "after", "op_kind", "op_flags", "op_stream", "op_alone", "op_contended", "op_instance", "op_member",

@@ -29,7 +29,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.colours import Colours, bits, different, mixed, summed
 from simulator.engine.compiled.rows import Rows
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 # One odd link sets its neighbours apart in the first pass, theirs in the second, and so on: more than 64 passes means
 # that classes are nearly single vertices.

@@ -16,7 +16,7 @@ from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.partition import route_of_rows
 from simulator.engine.compiled.rows import Rows, rows_of
 from simulator.engine.routes import Routes
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 # Operations that no rank has finished before all have come: what each gets depends on what every other has.
 _ALL_WAIT: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.basics.arrays import Ints
 from simulator.engine.compiled.playable import Playable
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 
 @dataclass(frozen=True, eq=False)

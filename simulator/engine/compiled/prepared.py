@@ -23,7 +23,8 @@ from simulator.engine.compiled.problem import problem_of
 from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry
 from simulator.engine.jitter import Jitter
 from simulator.engine.progress import stage
-from simulator.records.program import Collective, Program
+from simulator.records.operation import Collective
+from simulator.records.program import Program
 
 # From so many transfers on it pays to look for what is alike: fewer are played in less time (0.1 s).
 REDUCED_FROM: Final = 200_000

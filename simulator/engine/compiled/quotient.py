@@ -20,7 +20,8 @@ from simulator.engine.compiled.playable import Playable, carried_by_row, may_be_
 from simulator.engine.compiled.played_kinds import PlayedKind
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.routes import Routes
-from simulator.records.program import Collective, Program
+from simulator.records.operation import Collective
+from simulator.records.program import Program
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.program_checks import waiting_text
 from simulator.errors import DeadlockError
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 
 def deadlock(prepared: Prepared, problem: Problem, times: Times) -> DeadlockError:

@@ -20,7 +20,7 @@ from simulator.engine.compiled.fields import MEMORY, Problem
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
 from simulator.records.later import AllRanks, Later, LaterByRank
-from simulator.records.program import Collective, Compute
+from simulator.records.operation import Collective, Compute
 from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 
 NAME: Final = "compiled"

@@ -13,7 +13,7 @@ import numpy as np
 from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.link_use import link_uses

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.basics.intervals import Interval, length, outside
 from simulator.cluster.cluster import Cluster
-from simulator.records.program import HOST
+from simulator.records.operation import HOST
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.plan import StepPlan

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.intervals import length
 from simulator.basics.units import format_time
-from simulator.records.program import HOST
+from simulator.records.operation import HOST
 from simulator.records.timeline import Span, Timeline
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.records.program import HOST, Collective
+from simulator.records.operation import HOST, Collective
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.traces.kineto_names import collective_args, kernel_name
 

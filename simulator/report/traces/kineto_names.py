@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from simulator.records.chunks import split
-from simulator.records.program import Collective
+from simulator.records.operation import Collective
 
 # NCCL's device functions are named after operation, reduction, dtype, algorithm and protocol, for example
 # ncclDevKernel_AllReduce_Sum_bf16_RING_LL (github.com/NVIDIA/nccl, src/device/generate.py, 2.19 and later).

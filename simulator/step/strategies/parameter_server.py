@@ -18,7 +18,7 @@ References
 from __future__ import annotations
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act, Computation, Exchange
+from simulator.records.operation import Act, Computation, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Offload, Sharding, TrainingStep

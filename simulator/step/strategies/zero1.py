@@ -3,7 +3,7 @@ update."""
 
 from __future__ import annotations
 
-from simulator.records.program import Act, Exchange
+from simulator.records.operation import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding

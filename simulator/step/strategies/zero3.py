@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simulator.basics.dtypes import find
-from simulator.records.program import Act, Exchange
+from simulator.records.operation import Act, Exchange
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
