@@ -166,7 +166,7 @@ def _cut() -> Iterator[Line]:
         text = f"{name}, {job.ranks:,} GPUs: {found['seconds']:.1f} s (aim {job.seconds})"
         met = found["seconds"] <= job.seconds and found["mib"] <= job.mib
         yield Line(f"{text}, {found['mib']:,.0f} MiB", met)
-    for name, job in jobs.TOLD.items():
+    for name, job in jobs.CUT.items():
         found = jobs.told(job)
         text = f"memory by stage, {name}, {job.ranks:,} GPUs: {found['seconds']:.2f} s (aim 0.5)"
         yield Line(f"{text}, {found['mib']:,.0f} MiB", found["seconds"] <= 0.5)

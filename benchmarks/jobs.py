@@ -88,7 +88,8 @@ CUT: Final[dict[str, Job]] = {
     "Llama 3 405B, tp 8, pp 16, 1f1b, 16 micro-batches": Job(
         16_384,
         "dgx_h100",
-        60,
+        20,
+        2048,
         training=_cut(
             {
                 "model": "llama3_405b",
@@ -105,8 +106,7 @@ CUT: Final[dict[str, Job]] = {
     "GPT-3 175B, tp 8, pp 8, interleaved, 96 micro-batches": Job(
         1024,
         "dgx_h100",
-        15,
-        1024,
+        5,
         training=_cut(
             {"model": "gpt3_175b", "gradient_accumulation_steps": 96},
             tp=8,
@@ -115,18 +115,30 @@ CUT: Final[dict[str, Job]] = {
             virtual_stages=2,
         ),
     ),
+    # arXiv:2412.19437, sections 3.2 and 4.2; 120 micro-batches are 15,360 sequences a step.
+    "DeepSeek-V3, pp 16, ep 64, dualpipe, 120 micro-batches": Job(
+        2048,
+        "dgx_h100",
+        20,
+        cluster={"gpu": "h200"},
+        training=_cut(
+            {
+                "model": "deepseek_v3",
+                "seq_len": 4096,
+                "gradient_accumulation_steps": 120,
+                "precision": "fp8",
+                "activation_checkpointing": "selective_op",
+            },
+            pp=16,
+            ep=64,
+            schedule="dualpipe",
+            experts={"dispatch": "deduplicated", "dtype": "float8_e4m3fn"},
+        ),
+    ),
 }
+
+
 # arXiv:2412.19437, section 3.2; 120 micro-batches are 15,360 sequences a step.
-DEEPSEEK: Final = Job(
-    2048,
-    "dgx_h100",
-    0.5,
-    training=_cut({"model": "deepseek_v3", "seq_len": 4096, "gradient_accumulation_steps": 120}, pp=16, ep=64),
-)
-# Whose memory is told without playing.
-TOLD: Final[dict[str, Job]] = {**CUT, "DeepSeek-V3, pp 16, ep 64, 120 micro-batches": DEEPSEEK}
-
-
 def figures(scenario: Mapping[str, Any], what: str = "play") -> dict[str, float]:
     """CPU time [s] and largest memory [MiB] of a scenario that is played.
 
