@@ -253,6 +253,34 @@ def memory(
 
 
 @app.command()
+def kernels(
+    model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
+    gpu: Annotated[str, typer.Option(help="On which GPU.")] = "h100_sxm",
+    seq_len: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.")] = 1,
+    precision: Annotated[str, typer.Option(help="bf16, fp32, tf32, fp8, ...")] = "bf16",
+    attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
+    framework: Annotated[str | None, typer.Option(help="Whose kernels: torchtitan, llm_foundry, bare, ...")] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="What a compiler merges takes no time of its own.")
+    ] = False,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks: the kernels of one of them.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Print how long each kernel of a micro-batch takes, and what bounds it."""
+    from simulator.cli.kernels import show as show_kernels
+
+    show_kernels(
+        {
+            "MODEL": model, "--gpu": gpu, "--seq-len": seq_len, "--micro-batch-size": micro_batch_size,
+            "--precision": precision, "--attention": attention, "--framework": framework,
+            "--compile": compiled or None, "--tp": tp,
+        },
+        as_json=as_json,
+    )  # fmt: skip
+
+
+@app.command()
 def schema(
     kind: Annotated[str, typer.Argument(help="scenario or topology.", metavar="KIND")] = "scenario",
 ) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from simulator.basics import document
 from simulator.basics.plain_data import at
+from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
 from simulator.errors import ScenarioError
@@ -147,14 +148,8 @@ def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
 
 def _as_options(message: str) -> str:
     """Lines about a scenario's keys, with the options that set them."""
-    lines = [line.removeprefix("<dict>: ") for line in message.splitlines()]
-    for dotted, option in _OPTIONS.items():
-        lines = [
-            f"{option}{line.removeprefix(dotted)}" if line.startswith((f"{dotted}:", f"{dotted}.")) else line
-            for line in lines
-        ]
     # Rules of a schedule say in brackets which key its micro-batches are.
-    return "\n".join(lines).replace("(gradient_accumulation_steps)", "(--micro-batches)")
+    return as_options(message, _OPTIONS).replace("(gradient_accumulation_steps)", "(--micro-batches)")
 
 
 def _lines(found: _Found) -> Iterator[str]:

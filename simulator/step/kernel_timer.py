@@ -83,6 +83,15 @@ class KernelTimer:
             total += KernelCost(alone, contended, kernel.flops, kernel.nbytes(size))
         return total
 
+    def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
+        """One kernel's time where others hold so many SMs, or leave such a share of HBM's bandwidth [s]."""
+        return self._duration(kernel, _Contention(sms_taken, hbm_left))
+
+    @property
+    def launch(self) -> float:
+        """What every kernel takes to begin and to end [s]."""
+        return self.seconds(Elementwise("nothing", 0.0, 0.0))
+
     def copies(self, nbytes: float) -> KernelCost:
         """Plain copies of so many bytes, read and written together [B]."""
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)

@@ -87,22 +87,10 @@ def units(
     rank's own among those that cut sequences.
     """
     timer = KernelTimer(gpu, step, hbm_left)
-    # The head and the embedding keep the activations' dtype where layers multiply with eight bits.
-    timer_of_ends = timer
-    if is_eight_bit(step.precision.matmul):
-        wide = replace(step, precision=replace(step.precision, matmul=step.precision.params))
-        timer_of_ends = replace(timer, step=wide)
-    batch = Batch(
-        step.micro_batch_size,
-        step.seq_len,
-        find(step.precision.params).itemsize,
-        step.attention,
-        step.dropout,
-        cut=step.parallelism.cut(place),
-    )
+    ends, batch = timer_of_ends(timer), batch_of(step, place)
     first, *layers, last = modules(step.model, batch.cut)
-    embedding = _plain("embedding", first.elements, timer_of_ends, embedding_operations(step.model, batch))
-    computed = (embedding, *_layers(timer, batch, layers), _head(timer_of_ends, batch, last.elements))
+    embedding = _plain("embedding", first.elements, ends, embedding_operations(step.model, batch))
+    computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.elements))
     made = [
         _with_gradients(timer, unit, module, ranks, sharded=sharded)
         for unit, module in zip(computed, (first, *layers, last), strict=True)
@@ -120,6 +108,26 @@ def units(
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
         made = [part for unit in made for part in _apart(timer, unit, step, ranks, sharing)]
     return tuple(made)
+
+
+def batch_of(step: TrainingStep, place: int = 0) -> Batch:
+    """A micro-batch as a rank has it; `place` is its own among those that cut sequences."""
+    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
+    return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
+
+
+def timer_of_ends(timer: KernelTimer) -> KernelTimer:
+    """Head and embedding keep the activations' dtype where layers multiply with eight bits."""
+    step = timer.step
+    if not is_eight_bit(step.precision.matmul):
+        return timer
+    return replace(timer, step=replace(step, precision=replace(step.precision, matmul=step.precision.params)))
+
+
+def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
+    """The head's, as the framework has them."""
+    operations = head_operations(step.model, batch)
+    return fused_loss(operations) if step.framework.fused_loss else operations
 
 
 def _apart(timer: KernelTimer, unit: Unit, step: TrainingStep, ranks: int, sharing: int) -> Iterator[Unit]:
@@ -201,11 +209,8 @@ def _recompute(
 
 def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     model, framework = timer.step.model, timer.step.framework
-    operations = head_operations(model, batch)
-    if framework.fused_loss:
-        return _plain("head", elements, timer, fused_loss(operations))
-    head = _plain("head", elements, timer, operations)
-    if not framework.loss_buffers:
+    head = _plain("head", elements, timer, loss_operations(timer.step, batch))
+    if framework.fused_loss or not framework.loss_buffers:
         return head
     return replace(head, recomputed=loss_buffers(model, batch, compiled=timer.step.compiled), makes=(head.name,))
 

@@ -1,0 +1,135 @@
+"""`simulator kernels`: how long each kernel of a model takes on a GPU, and what bounds it; nothing is played."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import typer
+
+from simulator.cli.as_options import as_options
+from simulator.cluster.cluster import Gpu
+from simulator.cluster.gpu_file import load_gpu
+from simulator.errors import ScenarioError
+from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.step.kernel_table import KernelRow, kernel_rows
+from simulator.step.spec import TrainingStep
+
+# By key of a scenario the option that sets it.
+_OPTIONS: Final = {
+    "training.model": "MODEL",
+    "training.seq_len": "--seq-len",
+    "training.micro_batch_size": "--micro-batch-size",
+    "training.precision": "--precision",
+    "training.attention": "--attention",
+    "training.framework": "--framework",
+    "training.compile": "--compile",
+    "training.parallelism.tp": "--tp",
+    "cluster.gpu": "--gpu",
+}
+
+
+def show(options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a line for each kernel of a micro-batch; `options` are those of `_OPTIONS` by name, None if not given."""
+    step, gpu = _asked(options)
+    try:
+        rows = kernel_rows(step, gpu)
+    except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
+        raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
+    if as_json:
+        typer.echo(json.dumps({"gpu": gpu.name, "kernels": [_document(row) for row in rows]}, indent=2))
+        return
+    for line in _lines(step, gpu, rows):
+        typer.echo(line)
+
+
+def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
+    given = {dotted: options.get(option) for dotted, option in _OPTIONS.items()}
+    training = {
+        key.removeprefix("training."): value
+        for key, value in given.items()
+        if value is not None and key.startswith("training.") and key.count(".") == 1
+    }
+    tp = options["--tp"]
+    training |= {"parallelism": {"tp": tp}} if tp != 1 else {}
+    cluster = {"topology": "star_100g", "world_size": max(tp, 1), "gpu": options["--gpu"]}
+    try:
+        spec = load_scenario({"name": "kernels", "cluster": cluster, "training": training}).training
+    except ScenarioError as error:
+        error.args = (as_options(str(error), _OPTIONS),)
+        raise
+    if spec is None:
+        raise TypeError("a scenario of a training step has a training step")
+    return to_step(spec, cluster["world_size"]), load_gpu(options["--gpu"])
+
+
+def _lines(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> Iterator[str]:
+    total = sum(row.times * row.seconds for row in rows)
+    by_bound: dict[str, float] = {}
+    for row in rows:
+        by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
+    longest = max(rows, key=lambda row: row.times * row.seconds)
+    share = longest.times * longest.seconds / total
+    yield (
+        f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels a micro-batch of {step.micro_batch_size} x "
+        f"{step.seq_len}, forward and backward; {longest.kernel.name} takes most, {share:.0%}"
+    )
+    shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
+    yield f"bound by: {', '.join(one for one in shares if 'merged' not in one)}"
+    yield ""
+    heads = ["part", "pass", "kernel", "shape", "us", "times", "of all", "TFLOP/s", "GB/s", "bound by"]
+    cells = [heads, *(_cells(row, total) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        left = [cell.ljust(width) for cell, width in zip(line[:4], widths[:4], strict=True)]
+        right = [cell.rjust(width) for cell, width in zip(line[4:], widths[4:], strict=True)]
+        yield "  ".join(left + right).rstrip()
+    yield ""
+    yield (
+        "Bytes: each operand and result once. Bound by what would cost most if halved: SMs or HBM's bandwidth; or by "
+        "the kernel's begin and end. Not here: the optimizer, copies around collectives, what is run again."
+    )
+
+
+def _cells(row: KernelRow, total: float) -> list[str]:
+    seconds = row.seconds or float("inf")
+    rate = f"{row.kernel.flops / seconds / 1e12:.0f}" if row.kernel.flops else ""
+    return [
+        row.part,
+        "backward" if row.backward else "forward",
+        row.kernel.name,
+        _shape(row.kernel),
+        f"{row.seconds * 1e6:.1f}",
+        str(row.times),
+        f"{row.times * row.seconds / total:.1%}",
+        rate,
+        f"{row.nbytes / seconds / 1e9:.0f}",
+        row.bound,
+    ]
+
+
+def _shape(kernel: Kernel) -> str:
+    match kernel:
+        case Matmul(m=m, n=n, k=k, batch=batch):
+            return f"{m} x {n} x {k}" + (f", {batch} times" if batch > 1 else "")
+        case Attention(batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim):
+            return f"{batch} x {heads} heads x {seq_len} x {head_dim}"
+        case Elementwise(read=read, written=written):
+            return f"{(read + written) / 1e6:.1f} MB"
+
+
+def _document(row: KernelRow) -> dict[str, Any]:
+    return {
+        "part": row.part,
+        "times": row.times,
+        "pass": "backward" if row.backward else "forward",
+        "kernel": row.kernel.name,
+        "shape": _shape(row.kernel),
+        "seconds": row.seconds,
+        "flops": row.kernel.flops,
+        "bytes": row.nbytes,
+        "bound": row.bound,
+    }

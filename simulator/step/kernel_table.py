@@ -1,0 +1,94 @@
+"""The kernels of a micro-batch one by one: how long each takes on a GPU, and what bounds it.
+
+Rule: operations are the model's and times the step's; nothing is played.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.basics.dtypes import find
+from simulator.cluster.cluster import Gpu
+from simulator.model.head import embedding_operations
+from simulator.model.kernel import Kernel
+from simulator.model.layer import layer_operations
+from simulator.model.operation import Operation
+from simulator.step.kernel_timer import KernelTimer
+from simulator.step.spec import TrainingStep
+from simulator.step.units import batch_of, loss_operations, timer_of_ends
+
+Bound = Literal["arithmetic", "HBM", "launch", "merged"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel.
+
+    Attributes
+    ----------
+    part : str
+        "embedding", "dense layer", "layer" or "head".
+    times : int
+        How many of these parts a model has.
+    backward : bool
+    kernel : Kernel
+    seconds : float
+        Of one [s].
+    nbytes : float
+        That it reads and writes at least [B].
+    bound : {"arithmetic", "HBM", "launch", "merged"}
+        Half of what would cost it most: of the SMs, or of HBM's bandwidth; or that it is mostly beginning and end.
+        "merged": a compiler has put it into its neighbour.
+    """
+
+    part: str
+    times: int
+    backward: bool
+    kernel: Kernel
+    seconds: float
+    nbytes: float
+    bound: Bound
+
+
+def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
+    """All kernels of a micro-batch, in order; of parts that are alike those of one.
+
+    Examples
+    --------
+    >>> from simulator.cluster.gpu_file import load_gpu
+    >>> from simulator.model.load import load_model
+    >>> rows = kernel_rows(TrainingStep(load_model("llama3_8b"), 8192, 1), load_gpu("h100_sxm"))
+    >>> [(row.part, row.times, row.kernel.name, row.bound) for row in rows if row.part == "layer"][:2]
+    [('layer', 32, 'norm1', 'HBM'), ('layer', 32, 'qkv', 'arithmetic')]
+    """
+    timer, batch, model = KernelTimer(gpu, step), batch_of(step), step.model
+    ends = timer_of_ends(timer)
+    parts: list[tuple[str, int, KernelTimer, Sequence[Operation]]] = [
+        ("embedding", 1, ends, embedding_operations(model, batch)),
+        ("dense layer", model.dense_layers, timer, layer_operations(model.of_layer(0), batch)),
+        ("layer", model.num_layers - model.dense_layers, timer, layer_operations(model, batch)),
+        ("head", 1, ends, loss_operations(step, batch)),
+    ]
+    return tuple(row for part in parts if part[1] for row in _rows(*part))
+
+
+def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operation]) -> Iterator[KernelRow]:
+    itemsize = find(timer.step.precision.params).itemsize
+    for backward in (False, True):
+        for operation in operations:
+            for kernel in operation.backward if backward else operation.forward:
+                seconds, nbytes = timer.seconds(kernel), kernel.nbytes(itemsize)
+                yield KernelRow(part, times, backward, kernel, seconds, nbytes, _bound(timer, kernel, seconds))
+
+
+def _bound(timer: KernelTimer, kernel: Kernel, seconds: float) -> Bound:
+    if not seconds:
+        return "merged"
+    lost: dict[Bound, float] = {
+        "arithmetic": timer.seconds(kernel, sms_taken=timer.gpu.sms // 2) - seconds,
+        "HBM": timer.seconds(kernel, hbm_left=0.5) - seconds,
+        "launch": timer.launch,
+    }
+    return max(lost, key=lambda bound: lost[bound])

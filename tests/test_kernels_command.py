@@ -1,0 +1,78 @@
+"""`simulator kernels`: every kernel of a micro-batch, its time and what bounds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.load import load_model
+from simulator.step.kernel_table import kernel_rows
+from simulator.step.spec import TrainingStep
+from simulator.step.units import units
+from tests.commands import Command, commands_in
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "gpt2", "mixtral_8x7b", "deepseek_v3"])
+def test_the_kernels_take_what_a_step_is_planned_with(name: str) -> None:
+    step, gpu = TrainingStep(load_model(name, 1024), 1024, 2), load_gpu("h100_sxm")
+    rows = kernel_rows(step, gpu)
+    planned = sum(unit.forward.alone + unit.backward.alone for unit in units(step, gpu))
+    assert sum(row.times * row.seconds for row in rows) == pytest.approx(planned, rel=1e-12)
+    flops = sum(unit.forward.flops + unit.backward.flops for unit in units(step, gpu))
+    assert sum(row.times * row.kernel.flops for row in rows) == pytest.approx(flops, rel=1e-12)
+
+
+def test_what_bounds_a_kernel_follows_from_its_size() -> None:
+    """A large product by arithmetic; a norm by HBM; of 16 tokens everything small by its launch."""
+    large, small = (
+        {
+            row.kernel.name: row.bound
+            for row in kernel_rows(TrainingStep(load_model("gpt2", s), s, b), load_gpu("h100_sxm"))
+        }
+        for s, b in ((1024, 32), (16, 1))
+    )
+    assert (large["up"], large["norm1"], large["residual1 add"]) == ("arithmetic", "HBM", "HBM")
+    assert (small["norm1"], small["activation"]) == ("launch", "launch")
+
+
+def test_a_line_for_each_kernel_and_what_takes_most(cli: Command) -> None:
+    answer = cli("kernels", "llama3_8b", "--seq-len", 8192, "--framework", "bare", "--compile")
+    assert answer.code == 0
+    first, second, *lines = answer.out.splitlines()
+    assert first.startswith("llama3_8b on h100_sxm: ")
+    assert "forward and backward" in first
+    assert second.startswith("bound by: ")
+    rows = [line.split() for line in lines if line.startswith(("embedding", "layer", "head"))]
+    assert ["layer", "forward", "norm1"] in [row[:3] for row in rows if row[-1] == "merged"]
+    document: dict[str, Any] = cli(
+        "kernels", "llama3_8b", "--seq-len", 8192, "--framework", "bare", "--compile", "--json"
+    ).data
+    assert len(document["kernels"]) == len(rows)
+    (up,) = (one for one in document["kernels"] if one["kernel"] == "up")
+    assert up["flops"] == 2 * 8192 * 28672 * 4096
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("nope", "MODEL: got 'nope'; one of deepseek_v2, "),
+        ("llama3_8b --tp 3", "--tp: got 3; must divide the 32 heads of llama3_8b"),
+        ("llama3_8b --gpu h10", "--gpu: got 'h10'; one of "),
+        ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "in which a100_sxm_80gb cannot compute"),
+        ("llama3_8b --seq-len 0", "--seq-len: got 0; must be at least 1"),
+        ("llama3_8b --framework jax", "--framework: got 'jax'; one of bare, "),
+    ],
+)
+def test_what_cannot_be_is_one_line(cli: Command, options: str, said: str) -> None:
+    answer = cli("kernels", *options.split())
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
