@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
@@ -35,10 +34,6 @@ def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
     return nodes
 
 
-# Stages of one schedule have numbers below this.
-_OWN_CHANNELS: Final = 8
-
-
 @dataclass(slots=True)
 class Stages:
     """Builds the rings of nodes of G ranks, stage by stage.
@@ -46,8 +41,7 @@ class Stages:
     `arrived` holds for each rank the last transfer into it in the current segment, `sent` the last one that a ring
     stage sends from it; -1 where there is none.
 
-    Each stage has its own channel for each source rank, in which the stage's transfers queue; of those across nodes
-    each segment has.
+    Each stage has its own channel for each source rank, in which the stage's transfers queue.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -75,17 +69,15 @@ class Stages:
         """Add a ring inside every node that moves whole sets; set g ends (reduce) or begins (copy) at the g-th rank."""
         sets = segment * self.ranks + np.arange(self.size)
         part = np.broadcast_to(np.arange(self.size), (len(self.nodes), self.size))
-        self._rings(np.array(self.nodes), part, sets, 1, len(self.nodes), stage * self.ranks, reduce=reduce)
+        self._rings(np.array(self.nodes), part, sets, 1, len(self.nodes), stage, reduce=reduce)
 
     def across(self, stage: int, segment: int, *, reduce: bool) -> None:
         """Add rings through the g-th ranks of all nodes that move single chunks; chunk b ends or begins at node b."""
         chunks = segment * self.ranks + np.arange(self.ranks)
         part = np.arange(self.ranks).reshape(len(self.nodes), self.size)
-        # A segment's way through all nodes is long: the next one does not wait until it is over.
-        channel = (_OWN_CHANNELS + segment if segment else stage) * self.ranks
-        self._rings(np.array(self.nodes).T, part.T, chunks, self.size, 1, channel, reduce=reduce)
+        self._rings(np.array(self.nodes).T, part.T, chunks, self.size, 1, stage, reduce=reduce)
 
-    def _rings(self, rings: Ints, part: Ints, table: Ints, apart: int, count: int, base: int, *, reduce: bool) -> None:
+    def _rings(self, rings: Ints, part: Ints, table: Ints, apart: int, count: int, stage: int, *, reduce: bool) -> None:
         """Add rings that run at once, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
 
         `part`, of the same shape, is the index in `table` of each part's first chunk; the index of the part at the next
@@ -93,7 +85,7 @@ class Stages:
         """
         n = rings.shape[1]
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
-        counts, channel = np.full(len(src), count), base + src
+        counts, channel = np.full(len(src), count), stage * self.ranks + src
         adds, step = np.full(len(src), reduce), self.builder.step
         shift = 1 if reduce else 0
         # An add also waits for what the receiver got before this stage, because it adds to that. Only the first round

@@ -357,19 +357,3 @@ def test_an_nvswitch_node_is_a_star_whose_pcie_ports_do_not_matter(size: int) ->
     for algorithm in ("ring", "naive", "direct", "tree", "halving_doubling"):
         expected = forms[algorithm, "all_reduce"]
         assert_time(expected, nodes(size, size), algorithm, Request("all_reduce", size, ELEMENTS))
-
-
-@pytest.mark.parametrize("boxes", [4, 12])
-def test_segments_across_many_boxes_do_not_wait_for_each_other(boxes: int) -> None:
-    """No more segments make an array of 256 MiB slower by more than they fill and empty their stages.
-
-    One segment takes 2 (M-1) steps of S/(G M) after another's at the switches; eight must not take eight times these.
-    """
-    cluster = build("aws_p5", 8 * boxes)
-    one, eight = (
-        time_of(
-            cluster, "nvls", Request("all_reduce", 8 * boxes, 2**26, nodes=equal_nodes(8 * boxes, 8), chunks=chunks)
-        )
-        for chunks in (1, 8)
-    )
-    assert eight <= one
