@@ -24,9 +24,9 @@ NAMES = registry.names("scenario")
 _MOST_STEPS = 8
 _MOST_LAYERS = 16
 # Of a cut model: more of them do what others do.
-_MOST_MICRO_BATCHES = 8
+_MOST_MICRO_BATCHES = 4
 _MOST_RANKS = 32
-_MOST_SIZES = {"tp": 2, "pp": 4, "ep": 8}
+_MOST_SIZES = {"tp": 2, "pp": 2, "ep": 8}
 
 
 def _smaller(scenario: Scenario) -> Scenario:
