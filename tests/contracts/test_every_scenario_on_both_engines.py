@@ -22,7 +22,7 @@ from tests.engines import farthest
 
 NAMES = registry.names("scenario")
 _MOST_STEPS = 8
-_MOST_LAYERS = 16
+_MOST_LAYERS = 8
 # Of a cut model: more of them do what others do.
 _MOST_MICRO_BATCHES = 4
 _MOST_RANKS = 32

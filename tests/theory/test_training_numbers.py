@@ -80,13 +80,13 @@ def same_bits(one: Trained, other: Trained) -> bool:
 @pytest.mark.parametrize("checkpointing", ["full", 2, (1,), "sqrt", "attention", "selective_op"], ids=str)
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_what_is_computed_again_changes_no_bit(strategy: str, checkpointing: object, attention: str) -> None:
-    plain, again = (trained(strategy, checkpointing=c, attention=attention) for c in ("none", checkpointing))
+    plain, again = (trained(strategy, 8, checkpointing=c, attention=attention) for c in ("none", checkpointing))
     assert same_bits(plain, again)
 
 
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
 def test_the_same_training_twice_gives_the_same_bits(strategy: str) -> None:
-    assert same_bits(trained(strategy), trained(strategy))
+    assert same_bits(trained(strategy, 8), trained(strategy, 8))
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)

@@ -49,7 +49,7 @@ def test_there_are_33_cases() -> None:
     assert len(cases()) == 33
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(crowds())
 @BOTH
 def test_random_crowds_meet_the_fluid_solver(played: Player, crowd: tuple[list[Sent], list[float]]) -> None:
