@@ -92,7 +92,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in training.items() if value is not None}, cluster
 
 
-@pytest.mark.parametrize("block", range(12))
+@pytest.mark.parametrize("block", [*range(6), *(pytest.param(n, marks=pytest.mark.long) for n in range(6, 12))])
 def test_any_combination_learns_what_one_rank_does(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         training, cluster = drawn(seed)
