@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute
+from simulator.engine.jitter import Jitter
 from simulator.model.shape import Transformer
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import with_link_use
@@ -41,12 +43,18 @@ def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> Tr
     return TrainingStep(model, sharding=Sharding(strategy, **shards), **given)  # type: ignore[arg-type]
 
 
-def play(made: TrainingStep, ranks: int, topology: Any = "star_100g") -> Played:
+def play(
+    made: TrainingStep,
+    ranks: int,
+    topology: Any = "star_100g",
+    stragglers: Mapping[int, float] | None = None,
+    jitter: Jitter | None = None,
+) -> Played:
     """Play a step on so many ranks, without a limit on memory."""
     servers = strategies.find(made.sharding.strategy).servers(made.sharding)
-    cluster = build(topology, ranks, servers=servers)
-    plan = plan_step(cluster, made)
-    timeline = with_link_use(execute(plan.program, cluster, limit_memory=False))
+    cluster = build(topology, ranks, servers=servers, stragglers=stragglers)
+    plan = plan_step(cluster, made, steady=jitter is None)
+    timeline = with_link_use(execute(plan.program, cluster, jitter=jitter or Jitter(), limit_memory=False))
     return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
 
 

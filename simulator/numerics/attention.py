@@ -69,7 +69,7 @@ def attention_backward(
     q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))
     weights = a.load(kept.get("dropped", softmax))
     dv = a.product(weights.swapaxes(-1, -2), dy)
-    dp = layers.dropout_backward(a, a.product(dy, v.swapaxes(-1, -2)), kept.get("mask"), draw)
+    dp = layers.masked(a, a.product(dy, v.swapaxes(-1, -2)), kept.get("mask"), draw)
     ds = softmax * (dp - (dp * softmax).sum(axis=-1, keepdims=True))
     ds = a.rounded(ds * q.dtype.type(1.0 / np.sqrt(q.shape[-1])))
     return a.product(ds, k), a.product(ds.swapaxes(-1, -2), q), dv

@@ -70,17 +70,19 @@ class Block:
         qkv, c["qkv"] = yield from linear["qkv"].columns(p, normed)
         q, k, v = (self._split(part, len(x)) for part in np.split(qkv, 3, axis=1))
         mixed, c["core"] = yield from self._attend(q, k, v, draw.at(_SCORES))
-        projected, c["proj"] = yield from linear["proj"].rows(p, self._joined(mixed))
+        projected = yield from linear["proj"].rows(p, self._joined(mixed), c, "proj")
         projected, c["projected"] = layers.dropout(a, projected, draw.at(_PROJECTED))
         middle = a.rounded(flat + projected)
         normed, c["norm2"] = layers.layer_norm(a, middle, p["ln2.weight"], p["ln2.bias"])
+        # Known before the last exchange, which a pass that is run again may leave out.
+        c["out"] = draw.at(_OUT).mask(flat.shape)
         if self.experts is None:
             wide, c["fc1"] = yield from linear["fc1"].columns(p, normed)
             bent, c["gelu"] = layers.gelu(a, wide)
-            out, c["fc2"] = yield from linear["fc2"].rows(p, bent)
+            out = yield from linear["fc2"].rows(p, bent, c, "fc2")
         else:
             out, c["experts"] = yield from self.experts.forward(p, normed)
-        out, c["out"] = layers.dropout(a, out, draw.at(_OUT))
+        out = layers.masked(a, out, c["out"], draw.at(_OUT))
         return a.rounded(middle + out).reshape(shape)
 
     def backward(
@@ -102,7 +104,7 @@ class Block:
             return dy
         norms = left if part == "input" else g
         flat = dy.reshape(-1, shape[-1])
-        d = layers.dropout_backward(a, flat, c["out"], draw.at(_OUT))
+        d = layers.masked(a, flat, c["out"], draw.at(_OUT))
         if self.experts is None:
             d = yield from linear["fc2"].rows_backward(p, d, c["fc2"], g, left, part)
             d = layers.gelu_backward(a, d, c["gelu"])
@@ -112,7 +114,7 @@ class Block:
             d = yield from self.experts.backward(p, d, c["experts"], norms)
         d, norms["ln2.weight"], norms["ln2.bias"] = layers.layer_norm_backward(a, d, c["norm2"], p["ln2.weight"])
         middle = a.rounded(flat + d)
-        d = layers.dropout_backward(a, middle, c["projected"], draw.at(_PROJECTED))
+        d = layers.masked(a, middle, c["projected"], draw.at(_PROJECTED))
         d = yield from linear["proj"].rows_backward(p, d, c["proj"], g, left, part)
         mixed = self._split(a.load(c["proj"]), len(dy))
         # It needs nothing of attention, whose last exchange may still be under way when it has come.

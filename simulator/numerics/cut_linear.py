@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from simulator.basics.arrays import Array
 from simulator.numerics import layers
@@ -80,16 +80,19 @@ class CutLinear:
                 g[self.bias] = a.rounded(dy.sum(axis=0))
         return dx
 
-    def rows(self, p: Parameters, x: Array) -> Pass[tuple[Array, Array]]:
-        """Output of a matrix cut by rows, shape (tokens between matrices, outputs), and its input, which is kept."""
+    def rows(self, p: Parameters, x: Array, c: dict[str, Any], name: str) -> Pass[Array]:
+        """Output of a matrix cut by rows, shape (tokens between matrices, outputs); `c` gets its input by a name.
+
+        It has it before the outputs' exchange, behind which nothing is left to be made again.
+        """
         a, share = self.arithmetic, self.share
         bias = p[self.bias] if self.bias else None
-        y, kept = layers.linear(a, x, p[self.weight], bias if share.tensor == 1 else None)
+        y, c[name] = layers.linear(a, x, p[self.weight], bias if share.tensor == 1 else None)
         if share.tensor > 1:
             how, what = (share.scattered, "scatter") if share.sequence else (share.summed, "sum")
             y = yield from self._flat(how(f"{what} {self.exchange} output", self._sequences(y)))
             y = y if bias is None else a.rounded(y + a.load(bias))
-        return y, kept
+        return y
 
     def rows_backward(self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
         """The input's gradient; the weights' is put into `g`. A bias has the gradient of this rank's tokens alone."""

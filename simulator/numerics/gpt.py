@@ -250,7 +250,7 @@ class Gpt:
             left["embedding"] = dy
             return
         a, (tokens, mask) = self.arithmetic, cache
-        own = layers.dropout_backward(a, left.pop("embedding") if part == "weights" else dy, mask, draw)
+        own = layers.masked(a, left.pop("embedding") if part == "weights" else dy, mask, draw)
         together = yield from self.share.gathered("gather token embedding output gradient", own)
         rows, mine = self._rows(tokens)
         tok = np.zeros((self.shapes("embedding")["tok.weight"][0], self.width), own.dtype)

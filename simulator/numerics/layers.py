@@ -77,12 +77,12 @@ def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
 def dropout(a: Arithmetic, x: Array, draw: Draw) -> tuple[Array, Array | None]:
     """Set numbers to 0 and scale up the others [1]_; keeps the mask, of one byte each, or None where all stay."""
     mask = draw.mask(x.shape)
-    return (x, None) if mask is None else (a.rounded(x * draw.factor(mask, x.dtype)), mask)
+    return masked(a, x, mask, draw), mask
 
 
-def dropout_backward(a: Arithmetic, dy: Array, mask: Array | None, draw: Draw) -> Array:
-    """Gradient of x."""
-    return dy if mask is None else a.rounded(dy * draw.factor(mask, dy.dtype))
+def masked(a: Arithmetic, x: Array, mask: Array | None, draw: Draw) -> Array:
+    """Dropout with a mask that was drawn, of numbers or of their gradients."""
+    return x if mask is None else a.rounded(x * draw.factor(mask, x.dtype))
 
 
 def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:

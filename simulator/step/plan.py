@@ -214,6 +214,8 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
 def _refuse(step: TrainingStep) -> None:
     """Raise ValueError where a model cannot be cut as asked."""
     cut = step.parallelism.cut()
+    if step.parallelism.pp > 1 and step.checkpointing == "sqrt":
+        raise ValueError("checkpointing: got 'sqrt'; its segments reach over stages of a pipeline: full, or every k-th")
     if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
         raise ValueError("parallelism.ep: with sharding groups of their own experts are not built yet")
     for key, refused in (

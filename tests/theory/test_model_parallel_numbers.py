@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.basics.arrays import Array
+from simulator.engine.jitter import Jitter
 from simulator.errors import ScenarioError, SimulationError
 from simulator.learning import passes
 from simulator.learning.learn import gpt_of
@@ -26,6 +27,7 @@ from simulator.numerics.cut_linear import CutLinear
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step import update
+from simulator.step.framework import Framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
 from simulator.step.process_groups import Groups
@@ -102,8 +104,9 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     experts = given.pop("experts", 0)
     model = replace(model, num_experts=experts, active_experts=2 if experts else 0)
     batch = SEQUENCES * cut_into.size // ranks // given["accumulation"]
+    machine = {name: given.pop(name) for name in ("topology", "stragglers", "jitter") if name in given}
     made = step(strategy, model, seq_len=LENGTH, micro_batch_size=batch, parallelism=cut_into, **given)
-    played = play(made, ranks)
+    played = play(made, ranks, **machine)
     setting = Setting(gpt_of(made), played.plan, played.timeline)
     training = start(setting, task.initial(setting.gpt, 1))
     told = [training.step(task.sequences(3, n, SEQUENCES, LENGTH + 1, WORDS)) for n in range(2)]
@@ -188,6 +191,19 @@ def test_a_host_updates_with_what_was_summed_last(strategy: str) -> None:
     same(trained(strategy, 8, {"tp": 2, "pp": 2}, accumulation=4, offload=Offload()), on_one_rank())
 
 
+@pytest.mark.parametrize("sizes", [{"tp": 2}, {"tp": 2, "sequence_parallel": False}, {"tp": 2, "pp": 2}], ids=str)
+@pytest.mark.parametrize("checkpointing", ["full", 2])
+def test_what_is_made_again_may_stop_before_the_layers_last_sum(sizes: dict[str, Any], checkpointing: Any) -> None:
+    """torch.utils.checkpoint ends there: nothing behind it is needed."""
+    facts = {"checkpointing": checkpointing, "framework": Framework(stops_early=True), "accumulation": 2}
+    same(trained("zero1", 4, sizes, **facts), on_one_rank())
+
+
+def test_segments_that_would_reach_over_stages_are_refused() -> None:
+    with pytest.raises(ValueError, match="segments reach over stages"):
+        trained("ddp", 2, {"pp": 2}, 8, accumulation=2, checkpointing="sqrt")
+
+
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
     """A strategy, ranks, how the model is cut, and other facts of a step."""
@@ -203,11 +219,20 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
         "accumulation": accumulation,
         "clip_norm": draw(st.sampled_from([None, 0.5])),
         "checkpointing": draw(st.sampled_from(["none", "full", 2, (1,), "attention"])),
+        "framework": Framework(stops_early=draw(st.booleans())),
+        "loss_scaling": draw(st.sampled_from([None, LossScaling("dynamic")])),
+        "topology": draw(st.sampled_from(["star_100g", "dgx_h100"])),
     }
+    ranks = tp * pp * cp * dp
+    if ranks > 1:
+        facts["stragglers"] = draw(st.sampled_from([None, {ranks - 1: 0.4}]))
+        facts["jitter"] = draw(st.sampled_from([None, Jitter(0.2, 0.2, 7)]))
+    if strategy != "ddp":
+        facts["offload"] = draw(st.sampled_from([None, Offload()]))
     if strategy == "zero3":
         facts["reshard_after_forward"] = draw(st.booleans())
         facts |= {"shard_size": 2} if dp * cp == 4 and draw(st.booleans()) else {}
-    return strategy, tp * pp * cp * dp, sizes, facts
+    return strategy, ranks, sizes, facts
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(400, marks=pytest.mark.long)])
@@ -266,8 +291,8 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
         # Neither the played step nor the numbers sum what a matrix cut by rows makes.
         rows = CutLinear.rows
 
-        def alone(self: CutLinear, p: Any, x: Array) -> Any:
-            run = rows(self, p, x)
+        def alone(self: CutLinear, p: Any, x: Array, *kept: Any) -> Any:
+            run = rows(self, p, x, *kept)
             wanted = next(run)
             try:
                 run.send(wanted.array)  # type: ignore[union-attr]
