@@ -161,6 +161,7 @@ def build(
         nodes=tuple(members for _, members in nodes),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
         collectives=_measured(file, one_node=len(nodes) == 1),
+        in_node=_measured(file, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
     )
 

@@ -5,10 +5,10 @@ Rule: the router numbers vertices and directed links once, and the engines use t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
 from simulator.cluster.routing import Route, Router
@@ -58,6 +58,19 @@ class Gpu:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Steps(NamedTuple):
+    """Transfers that wait for each other on the longest way through a collective.
+
+    Attributes
+    ----------
+    inside, across : float
+        Inside a node, and from one node to another.
+    """
+
+    inside: float = 0.0
+    across: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class MachineCollective:
     """How well a machine runs one operation, as fitted from measurements; data of a topology file.
@@ -78,6 +91,8 @@ class MachineCollective:
         How steeply: factor(S) = 1 / (1 + (half_size / S)^exponent), S at least a packet.
     chunks : int or None
         Pipeline segments of a large array, for algorithms that take them; see `segments`.
+    step, cross_step : float
+        What a step of the algorithm takes besides its transfers: inside a node, and between nodes [s].
     source : str
         Where the figures were measured.
     """
@@ -89,6 +104,8 @@ class MachineCollective:
     half_size: float = 0.0
     exponent: float = 1.0
     chunks: int | None = None
+    step: float = 0.0
+    cross_step: float = 0.0
     source: str = ""
 
     def factor(self, nbytes: float) -> float:
@@ -96,6 +113,13 @@ class MachineCollective:
         if self.half_size == 0.0 or nbytes <= 0:
             return 1.0
         return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
+
+    def latency(self, steps: Steps) -> float:
+        """What is paid before the first transfer: the start-up, and all steps of the longest way at once [s].
+
+        NCCL's own model of its algorithms adds them up so (src/graph/tuning.cc, ncclTopoTuneModel).
+        """
+        return self.startup + steps.inside * self.step + steps.across * self.cross_step
 
     def segments(self, nbytes: float) -> int | None:
         """Into how many pieces an array of this size [B] is cut: none smaller than a buffer; None where not said."""
@@ -128,7 +152,9 @@ class Cluster:
     reducing_switches : tuple of str
         For each node the switch that can reduce; empty where none can.
     collectives : mapping of operation to MachineCollective
-        What this machine runs at this number of nodes, where it was measured.
+        What this machine runs over all of its nodes, where it was measured.
+    in_node : mapping of operation to MachineCollective
+        What it runs among ranks of one node; empty where that is not told apart.
     hosts : tuple of str
         Rank r's processor socket, where offloaded data lie; empty where the topology has none.
     """
@@ -143,6 +169,7 @@ class Cluster:
     nodes: tuple[tuple[int, ...], ...] = ()
     reducing_switches: tuple[str, ...] = ()
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
+    in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     _recent: Recent = field(init=False, repr=False, compare=False)
 
@@ -165,6 +192,11 @@ class Cluster:
     def route(self, src: str, dst: str) -> Route:
         """The route between two vertices; see `Router.route`."""
         return self.router.route(src, dst)
+
+    def machine(self, operation: str, group: Sequence[int]) -> MachineCollective | None:
+        """How well this machine runs an operation among some ranks; None where that was not measured."""
+        inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
+        return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)
 
     def node_of(self) -> Mapping[int, int]:
         """Number of each rank's node."""

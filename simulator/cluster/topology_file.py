@@ -80,6 +80,8 @@ class _Collective(Strict):
     # Fitted ones lie between 0.2 and 1; 10 is nearly a step already, and (1e30 B / 1 B)^10 still fits into a float.
     exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1.0
     chunks: Count | None = None
+    step: Seconds = 0.0
+    cross_step: Seconds = 0.0
     source: str = ""
 
     def record(self) -> MachineCollective:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import ceil, log2
 from typing import Final, Literal
 
+from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.schedule import Schedule
@@ -113,6 +115,7 @@ class Auxiliary(Enum):
 
 
 Plan = Callable[[Request], Schedule]
+CountSteps = Callable[[Request], Steps]
 Volume = Callable[[Request], int]
 ClosedForm = Callable[[Request, Sizes, IdleNetwork], float | None]
 
@@ -138,6 +141,8 @@ class Algorithm:
         Fewest ranks in every node for which a machine uses this algorithm without being asked.
     most_by_choice : int or None
         Most ranks for which `auto` picks it while other algorithms can run too; None for no limit.
+    steps : function (Request) -> Steps
+        Transfers of the longest way, for machines that take a while for each.
     auxiliary : Auxiliary
         What takes part besides ranks: parameter servers, if the request gives them vertices of their own; or the
         reducing switch of each node.
@@ -155,6 +160,7 @@ class Algorithm:
     flows: Callable[[Request], int] = field(default=lambda request: 1)
     fewest_in_node: int = 1
     most_by_choice: int | None = None
+    steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
@@ -179,6 +185,34 @@ def least_volume(request: Request) -> int:
 def own_part(request: Request, rank: int) -> int:
     """Elements of the part of the array that belongs to a rank: the first n mod N ranks have one more."""
     return request.elements // request.world_size + (rank < request.elements % request.world_size)
+
+
+def ring_steps(request: Request) -> Steps:
+    """Of a ring through all nodes, one after the other: N - 1 steps, of which each node but one is left once.
+
+    Examples
+    --------
+    >>> ring_steps(Request("all_reduce", 16, 1, nodes=(tuple(range(8)), tuple(range(8, 16)))))
+    Steps(inside=28, across=2)
+    """
+    times, across = _times(request), max(1, len(request.nodes)) - 1
+    return Steps(times * (request.world_size - 1 - across), times * across)
+
+
+def tree_steps(request: Request) -> Steps:
+    """Of a binary tree over nodes, with one in each of them."""
+    nodes = max(1, len(request.nodes))
+    inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
+    return Steps(_times(request) * inside, _times(request) * across)
+
+
+def direct_steps(request: Request) -> Steps:
+    """Of an exchange of all with all."""
+    return Steps(0, _times(request)) if len(request.nodes) > 1 else Steps(_times(request), 0)
+
+
+def _times(request: Request) -> int:
+    return 2 if request.operation == "all_reduce" else 1
 
 
 def always(request: Request) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
-from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, direct_steps, least_volume
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -160,4 +160,5 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     most_by_choice=MOST_TO_ONE,
+    steps=direct_steps,
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.collectives.algorithm import Algorithm, Request, always, least_volume
+from simulator.collectives.algorithm import Algorithm, Request, always, least_volume, tree_steps
 from simulator.collectives.example import in_pieces
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
@@ -155,4 +155,5 @@ ALGORITHM = Algorithm(
     minimal=always,
     options=("chunks",),
     examples=in_pieces,
+    steps=tree_steps,
 )

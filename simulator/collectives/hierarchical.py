@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.basics.arrays import Ints
+from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
 from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
 from simulator.collectives.example import in_nodes
@@ -193,6 +194,12 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return time
 
 
+def steps(request: Request) -> Steps:
+    """Of rings in every node, and rings from node to node between them."""
+    nodes, times = max(1, len(request.nodes)), 2 if request.operation == "all_reduce" else 1
+    return Steps(times * (-(-request.world_size // nodes) - 1), times * (nodes - 1))
+
+
 ALGORITHM = Algorithm(
     plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
     volume=least_volume,
@@ -201,4 +208,5 @@ ALGORITHM = Algorithm(
     options=("nodes", "chunks"),
     whole=("reduce_scatter", "all_gather"),
     examples=in_nodes,
+    steps=steps,
 )

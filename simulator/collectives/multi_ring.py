@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, ring_steps
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, equal_nodes
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
@@ -134,4 +134,5 @@ ALGORITHM = Algorithm(
     options=("nodes",),
     flows=flows,
     examples=in_nodes,
+    steps=ring_steps,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, direct_steps, least_volume
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -48,4 +48,5 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     most_by_choice=MOST_TO_ONE,
+    steps=direct_steps,
 )

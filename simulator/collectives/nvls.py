@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.cluster.cluster import Steps
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
 from simulator.collectives.example import at_switches
 from simulator.collectives.hierarchical import Stages, equal_nodes, rows_of_rings
@@ -118,6 +119,11 @@ def never(request: Request) -> bool:
     return False
 
 
+def steps(request: Request) -> Steps:
+    """To the switch and back, and rings from node to node between."""
+    return Steps(2, 2 * (max(1, len(request.nodes)) - 1))
+
+
 ALGORITHM = Algorithm(
     plans={"all_reduce": all_reduce},
     volume=volume,
@@ -126,4 +132,5 @@ ALGORITHM = Algorithm(
     fewest_in_node=FEWEST,
     auxiliary=Auxiliary.SWITCHES,
     examples=at_switches,
+    steps=steps,
 )

@@ -160,7 +160,7 @@ def _with_nodes(cluster: Cluster, task: Task) -> Request:
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
-    machine = _runs(cluster, task.request)
+    machine = _runs(cluster, task)
     if machine is not None and _tried(cluster, task, machine.algorithm) is not None:
         return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
     able = [
@@ -202,7 +202,7 @@ def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
     """Set the machine's own number of segments, if it runs this algorithm for this operation and none was requested."""
-    machine = _runs(cluster, task.request)
+    machine = _runs(cluster, task)
     if (
         machine is None
         or machine.algorithm != name
@@ -216,7 +216,7 @@ def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
 
 def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, label: str, why: str) -> Collective:
     dtype = find_dtype(task.dtype)
-    machine = _machine(cluster, task.request)
+    machine = _machine(cluster, task)
     request = task.request
     # This may fail, on networks where no switch reduces, so it comes before the schedule, which may be long.
     auxiliaries = _auxiliaries(cluster, task, name, algorithm.auxiliary)
@@ -239,7 +239,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         reduction=task.reduction,
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
         auxiliaries=auxiliaries,
-        startup=machine.startup if machine else 0.0,
+        startup=machine.latency(algorithm.steps(request)) if machine else 0.0,
         rate_cap=machine.rate_cap * factor / algorithm.flows(request) if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
         why=why,
@@ -252,22 +252,23 @@ def _schedule(name: str, request: Request) -> Schedule:
     return catalog.find(name).plans[request.operation](request)
 
 
-def _runs(cluster: Cluster, request: Request) -> MachineCollective | None:
+def _runs(cluster: Cluster, task: Task) -> MachineCollective | None:
     """The algorithm that this machine runs for an operation, with its measured constants; None where none was measured.
 
     Where fewer ranks of a node take part than that algorithm needs, the machine's all-gather stands for it, because a
     ring's all-reduce is a reduce-scatter and an all-gather.
     """
-    own = cluster.collectives.get(request.operation)
+    request, group = task.request, task.group
+    own = cluster.machine(request.operation, group)
     in_node = min(map(len, request.nodes), default=request.world_size)
     if own is not None and in_node < catalog.find(own.algorithm).fewest_in_node:
-        return cluster.collectives.get("all_gather", own)
+        return cluster.machine("all_gather", group) or own
     return own
 
 
-def _machine(cluster: Cluster, request: Request) -> MachineCollective | None:
+def _machine(cluster: Cluster, task: Task) -> MachineCollective | None:
     """The machine's constants for an operation; where none were measured, those of the all-reduce as the nearest."""
-    return _runs(cluster, request) or cluster.collectives.get("all_reduce")
+    return _runs(cluster, task) or cluster.machine("all_reduce", task.group)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

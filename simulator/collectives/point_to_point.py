@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.dtypes import find
-from simulator.cluster.cluster import Cluster
+from simulator.cluster.cluster import Cluster, Steps
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -53,8 +53,14 @@ def ring_shift(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ..
     return _sent(cluster, elements, dtype, group, _shift(len(group)))
 
 
+def _step(cluster: Cluster, group: tuple[int, ...]) -> Steps:
+    """Every rank sends once; where any of them sends to another node the others wait for it."""
+    node_of = cluster.node_of()
+    return Steps(inside=1) if len({node_of.get(rank) for rank in group}) == 1 else Steps(across=1)
+
+
 def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], schedule: Schedule) -> Collective:
-    machine = next((cluster.collectives[name] for name in _LIKE if name in cluster.collectives), None)
+    machine = next(filter(None, (cluster.machine(name, group) for name in _LIKE)), None)
     itemsize = find(dtype).itemsize
     factor = machine.factor(elements * itemsize) if machine else 1.0
     return Collective(
@@ -65,7 +71,7 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
         itemsize=itemsize,
         reduce_itemsize=itemsize,
         dtype=dtype,
-        startup=machine.startup if machine else 0.0,
+        startup=machine.latency(_step(cluster, group)) if machine else 0.0,
         rate_cap=machine.rate_cap * factor if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
         why="every rank sends once",

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from simulator.basics.arrays import Ints
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, ring_steps
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
@@ -121,4 +121,5 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     options=("rank_order",),
+    steps=ring_steps,
 )

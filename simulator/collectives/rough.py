@@ -24,7 +24,7 @@ def roughly(cluster: Cluster, operation: str, nbytes: float, group: tuple[int, .
     group : tuple of int
         Ranks.
     """
-    machine = cluster.collectives.get(operation) or cluster.collectives.get("all_reduce")
+    machine = cluster.machine(operation, group) or cluster.machine("all_reduce", group)
     factor = machine.factor(nbytes) if machine else 1.0
     first, node_of = group[0], cluster.node_of()
     inside = [rank for rank in group if node_of.get(rank) == node_of.get(first)]

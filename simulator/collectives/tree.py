@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, least_volume, own_part, tree_steps
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
@@ -147,4 +147,5 @@ ALGORITHM = Algorithm(
     volume=volume,
     minimal=minimal,
     closed_form=closed_form,
+    steps=tree_steps,
 )

@@ -14,6 +14,8 @@ from simulator.records.schedule import Schedule
 
 # The stream of what the host's processors do for a rank.
 HOST: Final = "host"
+# The stream on which a host issues what its rank does.
+ISSUE: Final = "issue"
 
 
 class Computation(Enum):

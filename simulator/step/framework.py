@@ -64,6 +64,20 @@ class Framework:
         second one again.
     stops_early : bool
         Whether recomputation ends with the last tensor that the backward pass needs.
+    casts_once : bool
+        Whether a tensor is brought to eight bits once, in both orders, by a kernel of its own, and weights once a step;
+        else each matmul casts both operands.
+    overlaps : bool
+        Whether collectives of sharding and kernels run beside each other; else each waits for the other.
+    each_tensor : bool
+        Whether every tensor travels in a collective of its own.
+    issue : float
+        Host's time to issue a kernel or a collective [s]; a GPU that is faster waits for it.
+    sends_block : bool
+        Whether a host waits for what another stage sends before it issues more.
+    issue_in_pipeline : float
+        What a host takes besides to issue a tensor-parallel exchange, for each rank but one, where a pipeline's stages
+        stand on several nodes [s].
     reserved : float
         Held beside tensors: contexts, communication buffers, fragments [B].
     sustained : mapping of str to Sustained
@@ -81,6 +95,12 @@ class Framework:
     loss_buffers: bool = False
     split_maps: bool = False
     stops_early: bool = False
+    casts_once: bool = False
+    overlaps: bool = True
+    each_tensor: bool = False
+    issue: float = 0.0
+    sends_block: bool = False
+    issue_in_pipeline: float = 0.0
     reserved: float = 0.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -166,6 +186,12 @@ class _FrameworkFile(Strict):
     loss_buffers: _Fact = _Fact(value=False)
     split_maps: _Fact = _Fact(value=False)
     stops_early: _Fact = _Fact(value=False)
+    casts_once: _Fact = _Fact(value=False)
+    overlaps: _Fact = _Fact(value=True)
+    each_tensor: _Fact = _Fact(value=False)
+    issue: _Amount = _Amount(value=0.0)
+    sends_block: _Fact = _Fact(value=False)
+    issue_in_pipeline: _Amount = _Amount(value=0.0)
     reserved: _Amount = _Amount(value=0.0)
     sustained: dict[str, _Chip] = Field(default_factory=dict)
 
@@ -210,6 +236,12 @@ def _framework(name: str, document: Document) -> Framework:
         loss_buffers=file.loss_buffers.value,
         split_maps=file.split_maps.value,
         stops_early=file.stops_early.value,
+        casts_once=file.casts_once.value,
+        overlaps=file.overlaps.value,
+        each_tensor=file.each_tensor.value,
+        issue=file.issue.value,
+        sends_block=file.sends_block.value,
+        issue_in_pipeline=file.issue_in_pipeline.value,
         reserved=file.reserved.value,
         sustained={chip: Sustained(load.time, load.power, load.peak_flops) for chip, load in file.sustained.items()},
         facts={

@@ -28,12 +28,15 @@ class KernelCost:
         How long they take with no collective in flight, and with one in flight all the time [s].
     flops, nbytes : float
         [FLOP], [B]
+    launches : int
+        Kernels that the host issues.
     """
 
     alone: float
     contended: float
     flops: float
     nbytes: float
+    launches: int = 0
 
     def __add__(self, other: KernelCost) -> KernelCost:
         return KernelCost(
@@ -41,6 +44,7 @@ class KernelCost:
             self.contended + other.contended,
             self.flops + other.flops,
             self.nbytes + other.nbytes,
+            self.launches + other.launches,
         )
 
 
@@ -80,7 +84,8 @@ class KernelTimer:
         for kernel in kernels:
             alone = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
-            total += KernelCost(alone, contended, kernel.flops, kernel.nbytes(size))
+            # What a compiler has merged into another kernel is not issued.
+            total += KernelCost(alone, contended, kernel.flops, kernel.nbytes(size), int(alone > 0.0))
         return total
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
@@ -127,7 +132,8 @@ class KernelTimer:
         precision = self.step.precision
         if not is_eight_bit(precision.matmul) or is_eight_bit(precision.params):
             return 0.0
-        return self._bare(eight_bit_casts(kernel), replace(contention, sms_taken=0))
+        casts = eight_bit_casts(kernel, once=self.step.framework.casts_once)
+        return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
         precision = self.step.precision

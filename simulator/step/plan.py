@@ -195,7 +195,8 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
     noted = []
     for number in range(groups.lists):
         stage, place = divmod(number, groups.unlike_places)
-        builder = ProgramBuilder(communicator, groups.list_of.index(number), step.precision.params)
+        rank = groups.list_of.index(number)
+        builder = ProgramBuilder(communicator, rank, step.precision.params, step.framework)
         chunks = pipeline.chunks(stage, by_place[place])
         own = tuple(unit for chunk in chunks for unit in chunk.units)
         whole = strategy.keeps_whole_gradients(step.sharding)

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from simulator.model.cut import Communication
-from simulator.records.operation import HOST, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
+from simulator.records.operation import HOST, ISSUE, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
 from simulator.step.communicator import Communicator, ServerOperation
+from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import CopyDirection, host_rate
 from simulator.step.process_groups import Scope
@@ -32,6 +33,8 @@ class ProgramBuilder:
         Whose operations these are: the first of those that do the same.
     activations : str
         Dtype of what layers hand on.
+    framework : Framework
+        How its host issues what it does.
     ops : list of Op
     scopes : dict of str to Scope
         Which group each collective is among.
@@ -42,11 +45,13 @@ class ProgramBuilder:
     communicator: Communicator
     rank: int = 0
     activations: str = "bfloat16"
+    framework: Framework = BARE
     ops: list[Op] = field(default_factory=list)
     scopes: dict[str, Scope] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     last_kernels: str | None = None
     _awaited: list[str] = field(default_factory=list)
+    _blocking: list[str] = field(default_factory=list)
     _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
 
     def compute(
@@ -59,9 +64,25 @@ class ProgramBuilder:
     ) -> str:
         """Kernels on the compute stream; returns their name, for others to wait for."""
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
-        self._note(Compute(name, *work, kind, after=_given([*after, *self.awaited()]), act=act))
+        waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
+        self._note(Compute(name, *work, kind, after=_given(waits), act=act))
         self.last_kernels = name
         return name
+
+    def _issued(self, name: str, launches: int, more: float = 0.0) -> str | None:
+        """The host's work before kernels or a collective can begin: it goes on to the next without waiting for them."""
+        if not self.framework.issue or not launches:
+            return None
+        waits, self._blocking = self._blocking, []
+        seconds = self.framework.issue * launches + more
+        return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
+
+    def _more_to_issue(self, scope: Scope) -> float:
+        """What issuing an exchange within a stage takes besides, where stages stand on several nodes [s]."""
+        groups, cluster = self.communicator.groups, self.communicator.cluster
+        if scope != "tensor" or groups.grid.size("pp") == 1 or len(cluster.nodes) == 1:
+            return 0.0
+        return self.framework.issue_in_pipeline * (groups.size(scope) - 1)
 
     def awaited(self) -> list[str]:
         """What the next kernels wait for; once asked for, nobody else does."""
@@ -96,7 +117,12 @@ class ProgramBuilder:
         if key not in self._templates:
             template = self.communicator.send(elements, dtype, stages, self.rank)
             self._templates[key] = replace(template, stream=stream)
-        return self._named(self._templates[key], name, after, stages, act) or name
+        template = self._templates[key]
+        self._named(template, name, after, stages, act)
+        if self.framework.sends_block and template is not None:
+            # Next kernels wait for what a rank sends, but not its host, which has to post what neighbours send to it.
+            (self._blocking if template.group[1] == self.rank else self._awaited).append(name)
+        return name
 
     def communicate(
         self,
@@ -184,7 +210,11 @@ class ProgramBuilder:
     ) -> str | None:
         if template is None:
             return None
-        self._note(template.named(name, _given(after), template.group, act))
+        self._note(
+            template.named(
+                name, _given([*after, self._issued(name, 1, self._more_to_issue(scope))]), template.group, act
+            )
+        )
         self.scopes[name] = scope
         return name
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.basics.intervals import Interval, length, outside
 from simulator.cluster.cluster import Cluster
-from simulator.records.operation import HOST
+from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.plan import StepPlan
@@ -179,7 +179,7 @@ def _work_of_last_rank(timeline: Timeline) -> _Work:
     return _Work(
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
-        communication=tuple(span for span in spans if span.stream not in ("compute", HOST)),
+        communication=tuple(span for span in spans if span.stream not in ("compute", HOST, ISSUE)),
     )
 
 

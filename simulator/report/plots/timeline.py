@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.intervals import length
 from simulator.basics.units import format_time
-from simulator.records.operation import HOST
+from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
@@ -96,7 +96,7 @@ def finding(timeline: Timeline) -> str:
     total = max(timeline.end, max(span.end for span in spans))
     if total <= 0.0:
         return f"rank {slowest}: nothing takes any time"
-    kernels = [s for s in spans if not _communicates(s) and s.stream != HOST]
+    kernels = [s for s in spans if not _communicates(s) and s.stream not in (HOST, ISSUE)]
     compute, computed = _union(kernels), _union([s for s in spans if not _communicates(s)])
     busy = _union(spans)
     shares = (compute / total, (busy - computed) / total, 1.0 - busy / total, (computed - compute) / total)

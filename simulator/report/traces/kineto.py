@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.records.operation import HOST, Collective
+from simulator.records.operation import HOST, ISSUE, Collective
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.traces.kineto_names import collective_args, kernel_name
 
@@ -111,7 +111,7 @@ def trace(
     rank, world_size : int
     """
     # The host's processors are no stream of the GPU.
-    spans = [span for span in spans if span.stream != HOST]
+    spans = [span for span in spans if span.stream not in (HOST, ISSUE)]
     groups = _groups(collectives, world_size)
     streams = _streams(spans)
     launches, kernels, flows = _work(spans, collectives, groups, rank, streams)

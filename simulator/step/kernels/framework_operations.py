@@ -71,7 +71,15 @@ def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool) -> int:
     return gradients // 2 if compiled else gradients
 
 
-def eight_bit_casts(kernel: Matmul) -> Elementwise:
-    """Both operands read and written again with eight bits a number, each matmul in the order that it needs."""
+def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:
+    """Both operands read and written again with eight bits a number, each matmul in the order that it needs.
+
+    Where a tensor is cast `once`, activations and gradients are read where they come first, and written in both orders;
+    a weight is cast once a step, which is left out beside what every micro-batch costs (NVIDIA's Transformer Engine:
+    `is_first_microbatch`, fused cast and transpose).
+    """
     operands = kernel.batch * float(kernel.m * kernel.k + kernel.k * kernel.n)
+    if once:
+        operands = 0.0 if kernel.of_weights else kernel.batch * float(kernel.m * kernel.k)
+        return Elementwise(f"{kernel.name} casts", _WIDE * operands, 2 * _NARROW * operands, fusible=False)
     return Elementwise(f"{kernel.name} casts", _WIDE * operands, _NARROW * operands, fusible=False)
