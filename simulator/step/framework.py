@@ -50,6 +50,8 @@ class Framework:
         Share of the masked scores that attention computes nonetheless, 0 to 1.
     elementwise : float
         Time of what is not a matmul over that of its ideal HBM traffic.
+    streaming : float
+        The same of the loss and of the embedding, which pass through large arrays.
     parameter_bytes : float
         HBM traffic of copies and casts around a unit's collectives, for each parameter and micro-batch [B].
     compiled : float
@@ -71,6 +73,8 @@ class Framework:
         Whether collectives of sharding and kernels run beside each other; else each waits for the other.
     each_tensor : bool
         Whether every tensor travels in a collective of its own.
+    gathers_again : bool
+        Whether a layer that is run again is gathered for that, and once more for its backward pass.
     issue : float
         Host's time to issue a kernel or a collective [s]; a GPU that is faster waits for it.
     sends_block : bool
@@ -89,6 +93,7 @@ class Framework:
     name: str = "bare"
     attention_masked: float = 0.0
     elementwise: float = 1.0
+    streaming: float = 1.0
     parameter_bytes: float = 0.0
     compiled: float = 0.0
     fused_loss: bool = False
@@ -98,6 +103,7 @@ class Framework:
     casts_once: bool = False
     overlaps: bool = True
     each_tensor: bool = False
+    gathers_again: bool = False
     issue: float = 0.0
     sends_block: bool = False
     issue_in_pipeline: float = 0.0
@@ -180,6 +186,7 @@ class _FrameworkFile(Strict):
     product: str = ""
     attention_masked: _Share = _Share(value=0.0)
     elementwise: _Factor = _Factor(value=1.0)
+    streaming: _Factor = _Factor(value=1.0)
     parameter_bytes: _Amount = _Amount(value=0.0)
     compiled: _Amount = _Amount(value=0.0)
     fused_loss: _Fact = _Fact(value=False)
@@ -189,6 +196,7 @@ class _FrameworkFile(Strict):
     casts_once: _Fact = _Fact(value=False)
     overlaps: _Fact = _Fact(value=True)
     each_tensor: _Fact = _Fact(value=False)
+    gathers_again: _Fact = _Fact(value=False)
     issue: _Amount = _Amount(value=0.0)
     sends_block: _Fact = _Fact(value=False)
     issue_in_pipeline: _Amount = _Amount(value=0.0)
@@ -230,6 +238,7 @@ def _framework(name: str, document: Document) -> Framework:
         name=name,
         attention_masked=file.attention_masked.value,
         elementwise=file.elementwise.value,
+        streaming=file.streaming.value,
         parameter_bytes=file.parameter_bytes.value,
         compiled=file.compiled.value,
         fused_loss=file.fused_loss.value,
@@ -239,6 +248,7 @@ def _framework(name: str, document: Document) -> Framework:
         casts_once=file.casts_once.value,
         overlaps=file.overlaps.value,
         each_tensor=file.each_tensor.value,
+        gathers_again=file.gathers_again.value,
         issue=file.issue.value,
         sends_block=file.sends_block.value,
         issue_in_pipeline=file.issue_in_pipeline.value,

@@ -14,7 +14,7 @@ from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.step.kernels.framework_operations import eight_bit_casts
-from simulator.step.kernels.kernel_time import communication_sms, duration
+from simulator.step.kernels.kernel_time import communication_sms, duration, elementwise_share
 from simulator.step.spec import TrainingStep
 
 
@@ -116,9 +116,10 @@ class KernelTimer:
         """A kernel's time with what the framework and the chip's sustained load make of it [s]."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
+            share = elementwise_share(self.gpu)
             if self.step.compiled and kernel.fusible:
-                return framework.compiled * self._bare(replace(kernel, fusible=False), contention)
-            return framework.elementwise * self._bare(kernel, contention)
+                return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
+            return framework.elementwise / share * self._bare(kernel, contention)
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)
             if kernel.causal and framework.attention_masked:

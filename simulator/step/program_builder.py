@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from simulator.model.cut import Communication
 from simulator.records.operation import HOST, ISSUE, Act, Allocate, Collective, Computation, Compute, Exchange, Free, Op
@@ -18,6 +19,8 @@ from simulator.step.process_groups import Scope
 from simulator.step.spec import Sharding
 from simulator.step.streams import stream_of
 
+# Groups that share states or sum gradients.
+_OF_SHARDING: Final = ("all", "shard", "mesh", "replicate", "expert data")
 # Operation, elements, dtype, scope and stream: collectives for which these are equal differ in names and acts alone.
 _Asked = tuple[str, int, str, Scope, str]
 
@@ -115,8 +118,8 @@ class ProgramBuilder:
         stream = name.rsplit(" ", 1)[0]
         key = "send", elements, dtype, stages, stream
         if key not in self._templates:
-            template = self.communicator.send(elements, dtype, stages, self.rank)
-            self._templates[key] = replace(template, stream=stream)
+            planned = self.communicator.send(elements, dtype, stages, self.rank)
+            self._templates[key] = replace(planned, stream=stream)
         template = self._templates[key]
         self._named(template, name, after, stages, act)
         if self.framework.sends_block and template is not None:
@@ -133,16 +136,26 @@ class ProgramBuilder:
         after: Iterable[str | None] = (),
         scope: Scope = "all",
         act: Act[Exchange] | None = None,
+        tensors: int = 1,
     ) -> str | None:
-        """A collective of the rank's group on that group's stream; nothing where the group is one rank."""
+        """A collective of the rank's group on that group's stream; nothing where the group is one rank.
+
+        Where a framework sends each of the `tensors` by itself it begins as often; where nothing overlaps it waits for
+        the kernels before, and the next wait for it.
+        """
         stream = stream_of(scope)
-        key = operation, elements, dtype, scope, stream
+        pieces = tensors if self.framework.each_tensor else 1
+        key = operation, elements, dtype, scope, f"{stream} {pieces}"
         if key not in self._templates:
-            template = self.communicator.plan(operation, elements, dtype, scope, self.rank)
+            planned = self.communicator.plan(operation, elements, dtype, scope, self.rank)
             # Ranks of other stages come when their last micro-batch is through: until then nobody communicates.
             idle = scope in ("model", "ends")
-            self._templates[key] = template and replace(template, stream=stream, rendezvous=idle)
-        return self._named(self._templates[key], name, after, scope, act)
+            self._templates[key] = planned and _in_pieces(replace(planned, stream=stream, rendezvous=idle), pieces)
+        if self.framework.overlaps or scope not in _OF_SHARDING:
+            return self._named(self._templates[key], name, after, scope, act)
+        noted = self._named(self._templates[key], name, [*after, self.last_kernels], scope, act)
+        self.await_next([noted])
+        return noted
 
     def serve(
         self,
@@ -241,6 +254,12 @@ class ProgramBuilder:
     def collectives(self) -> tuple[Collective, ...]:
         """Those noted so far."""
         return tuple(op for op in self.ops if isinstance(op, Collective))
+
+
+def _in_pieces(op: Collective, pieces: int) -> Collective:
+    """As many collectives one after the other, which together carry what one would."""
+    more = (pieces - 1) * op.startup
+    return replace(op, startup=op.startup + more, duration=None if op.duration is None else op.duration + more)
 
 
 def _given(after: Iterable[str | None]) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class Unit:
         Elements that all ranks of a tensor-parallel group hold, and whose gradients each has a part of.
     shared : int
         Elements of a table that both ends of a pipeline have a copy of.
+    tensors : int
+        Parameters, each of which is an array.
     spread : bool
         Whether these are the experts of a layer, which have process groups of their own; what they compute stands with
         the layer.
@@ -70,6 +72,7 @@ class Unit:
     resident: int = 0
     partial: int = 0
     shared: int = 0
+    tensors: int = 1
     spread: bool = False
 
     @property
@@ -117,11 +120,14 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
 
 
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
-    """Head and embedding keep the activations' dtype where layers multiply with eight bits."""
+    """Head and embedding keep the activations' dtype where layers multiply with eight bits.
+
+    Their other kernels stream through large arrays, in a time of their own over the ideal one.
+    """
     step = timer.step
-    if not is_eight_bit(step.precision.matmul):
-        return timer
-    return replace(timer, step=replace(step, precision=replace(step.precision, matmul=step.precision.params)))
+    framework = replace(step.framework, elementwise=step.framework.streaming)
+    matmul = step.precision.params if is_eight_bit(step.precision.matmul) else step.precision.matmul
+    return replace(timer, step=replace(step, framework=framework, precision=replace(step.precision, matmul=matmul)))
 
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
@@ -227,6 +233,7 @@ def _with_gradients(timer: KernelTimer, unit: Unit, module: Module, ranks: int, 
         # One kernel that reads what is new and adds it in place.
         accumulate=timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
         resident=small if ranks > 1 and sharded else 0,
+        tensors=len(module.parameters),
     )
 
 

@@ -18,7 +18,8 @@ from simulator.cluster.locate import locate
 from simulator.cluster.topology_file import MeasuredOperation, load_topology
 
 _UNITS: Final = {
-    "startup": ("us", 1e-6), "rate_cap": ("GB/s", 1e9), "cross_rate_cap": ("GB/s", 1e9), "half_size": ("MB", 1e6)
+    "startup": ("us", 1e-6), "rate_cap": ("GB/s", 1e9), "cross_rate_cap": ("GB/s", 1e9), "half_size": ("MB", 1e6),
+    "step": ("us", 1e-6), "cross_step": ("us", 1e-6),
 }  # fmt: skip
 
 

@@ -147,4 +147,5 @@ def constants(machine: MachineCollective) -> dict[str, float]:
             values[name] = getattr(machine, name)
     if machine.half_size:
         values |= {"half_size": machine.half_size, "exponent": machine.exponent}
-    return values | ({} if machine.chunks is None else {"chunks": machine.chunks})
+    values |= {} if machine.chunks is None else {"chunks": machine.chunks}
+    return values | {name: value for name in ("step", "cross_step") if (value := getattr(machine, name))}

@@ -93,6 +93,12 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
     }
 
 
+# What a step of a ring takes inside a node and over the network, by NCCL's own model of its Simple protocol [s]
+# (NVIDIA/nccl, src/graph/tuning.cc, hwLat).
+_NVLINK_STEP: Final = 3.4e-6
+_NETWORK_STEP: Final = 14e-6
+
+
 def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
     """Several such rings at once; the network's part of the start-up and its cap are those of all_reduces."""
     own = all_reduces[name]
@@ -107,8 +113,15 @@ def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, Me
         why += "no cap between nodes but its cards' rating"
     else:
         why += f"cap between nodes as of the all_reduce of {other}" + (", the same cards" if other != name else "")
-    machine = replace(ring, algorithm="multi_ring", startup=startup, cross_rate_cap=network.cross_rate_cap)
-    return _said(machine, why)
+    machine = replace(
+        ring,
+        algorithm="multi_ring",
+        startup=startup,
+        cross_rate_cap=network.cross_rate_cap,
+        step=_NVLINK_STEP,
+        cross_step=_NETWORK_STEP,
+    )
+    return _said(machine, f"{why}; steps as in NCCL's own model")
 
 
 def _said(machine: MachineCollective, why: str) -> MachineCollective:

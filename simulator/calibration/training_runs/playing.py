@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from simulator.basics import registry
 from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, MeasuredRow, cluster_of, step_of
 from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
@@ -74,7 +75,7 @@ class PlayedRow:
 
 def frameworks() -> dict[str, Framework]:
     """The frameworks of the measured rows, by name."""
-    return {name: load_framework(name) for name in ("llm_foundry", "torchtitan")}
+    return {name: load_framework(name) for name in sorted(registry.names("framework"))}
 
 
 def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:

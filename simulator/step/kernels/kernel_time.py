@@ -116,6 +116,12 @@ def communication_sms(gpu: Gpu) -> int:
     return min(round(gpu.sms * _model(_Same(gpu)).value("communication_sms")), gpu.sms - 1)
 
 
+def elementwise_share(gpu: Gpu) -> float:
+    """Share of the bandwidth of plain copies that norms, activations and the like reach, where a GPU's file says so."""
+    constants = _model(_Same(gpu)).constants
+    return constants["elementwise"].value if "elementwise" in constants else 1.0
+
+
 @lru_cache(maxsize=64)
 def _model(same: _Same) -> KernelModel:
     return kernel_model(same.gpu)

@@ -199,10 +199,15 @@ class _Micro:
         scope: Scope = "mesh" if phase == "backward" and self.sharding.mesh else _shard(block)
         gather = f"gather {_name(block)} {phase} {self.micro}"
         self.ready[f"{phase} {i}"] = self._all_gather(gather, block, scope) or name
+        if phase == "backward" and self.passes.step.framework.gathers_again and block[0].recompute is not None:
+            self._all_gather(f"gather {_name(block)} again {self.micro}", block, scope)
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
         dtype, act = self.passes.step.precision.params, self._act(Exchange.ALL_GATHER, units)
-        return self.builder.communicate(name, "all_gather", _gathered(units), dtype, scope=scope, act=act)
+        tensors = sum(unit.tensors for unit in units)
+        return self.builder.communicate(
+            name, "all_gather", _gathered(units), dtype, scope=scope, act=act, tensors=tensors
+        )
 
     def _act(self, effect: Exchange, units: Sequence[Unit]) -> Act[Exchange]:
         return Act(effect, tuple(unit.name for unit in units), self.micro)
@@ -243,7 +248,8 @@ class _Micro:
         buffer = self.passes.pack(name, units, self.micro, copies=True)
         act = self._act(Exchange.REDUCE_SCATTER, units)
         scope = _shard(units)
-        reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope, act)
+        tensors = sum(unit.tensors for unit in units)
+        reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope, act, tensors)
         summed = self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
 
