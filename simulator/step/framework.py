@@ -82,6 +82,17 @@ class Framework:
     issue_in_pipeline : float
         What a host takes besides to issue a tensor-parallel exchange, for each rank but one, where a pipeline's stages
         stand on several nodes [s].
+    keeps_gathered : bool
+        Whether the input of a matrix that is cut by columns is kept as it was gathered, and not gathered again.
+    keeps_copies : bool
+        Whether modules keep what merged kernels need not: the activation's output beside its product with the other
+        half, queries and keys beside the array that they were cut from, attention's output in both orders.
+    keeps_logits : bool
+        Whether logits are still there when the loss goes backward.
+    gradient_buffers : bool
+        Whether whole gradients lie in buffers that are never freed.
+    keeps_gradients : bool
+        Whether gradients of the parameters' dtype are never freed either.
     reserved : float
         Held beside tensors: contexts, communication buffers, fragments [B].
     sustained : mapping of str to Sustained
@@ -107,6 +118,11 @@ class Framework:
     issue: float = 0.0
     sends_block: bool = False
     issue_in_pipeline: float = 0.0
+    keeps_gathered: bool = False
+    keeps_copies: bool = False
+    keeps_logits: bool = False
+    gradient_buffers: bool = False
+    keeps_gradients: bool = False
     reserved: float = 0.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -200,6 +216,11 @@ class _FrameworkFile(Strict):
     issue: _Amount = _Amount(value=0.0)
     sends_block: _Fact = _Fact(value=False)
     issue_in_pipeline: _Amount = _Amount(value=0.0)
+    keeps_gathered: _Fact = _Fact(value=False)
+    keeps_copies: _Fact = _Fact(value=False)
+    keeps_logits: _Fact = _Fact(value=False)
+    gradient_buffers: _Fact = _Fact(value=False)
+    keeps_gradients: _Fact = _Fact(value=False)
     reserved: _Amount = _Amount(value=0.0)
     sustained: dict[str, _Chip] = Field(default_factory=dict)
 
@@ -252,6 +273,11 @@ def _framework(name: str, document: Document) -> Framework:
         issue=file.issue.value,
         sends_block=file.sends_block.value,
         issue_in_pipeline=file.issue_in_pipeline.value,
+        keeps_gathered=file.keeps_gathered.value,
+        keeps_copies=file.keeps_copies.value,
+        keeps_logits=file.keeps_logits.value,
+        gradient_buffers=file.gradient_buffers.value,
+        keeps_gradients=file.keeps_gradients.value,
         reserved=file.reserved.value,
         sustained={chip: Sustained(load.time, load.power, load.peak_flops) for chip, load in file.sustained.items()},
         facts={

@@ -59,6 +59,13 @@ class Passes:
         """Bytes of a gradient as it is accumulated [B]."""
         return find(self.step.precision.grads).itemsize
 
+    @property
+    def gradient_bytes(self) -> int:
+        """Of all whole gradients that are never freed [B]: as they are accumulated, and as they are computed."""
+        computed = find(self.step.precision.params).itemsize
+        beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
+        return sum(unit.elements for unit in self.units) * (self.gradient_itemsize + beside)
+
     def ranks_of(self, unit: Unit) -> int:
         """Over how many ranks a unit's gradients are sharded."""
         return self.expert_ranks if unit.spread else self.ranks
@@ -161,15 +168,16 @@ class Passes:
         """
         whole = self.keeps_whole_gradients
         computed = find(self.step.precision.params).itemsize
-        if whole and chunk.begins(micro):
+        if whole and chunk.begins(micro) and not self.step.framework.gradient_buffers:
             name = self._whole(unit, micro)
             self.builder.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
-            if computed == self.gradient_itemsize:
-                return None
+        if whole and chunk.begins(micro) and computed == self.gradient_itemsize:
+            return None
         # What lives for a moment has the dtype it is computed in; what is summed up has its own.
         name = f"{unit.name} gradients {micro}"
-        self.builder.allocate(name, unit.elements * computed, "gradients", after=after)
+        nbytes = 0 if whole and self.step.framework.keeps_gradients else unit.elements * computed
+        self.builder.allocate(name, nbytes, "gradients", after=after)
         return name if whole else None
 
     def _whole(self, unit: Unit, micro: int) -> str:
@@ -230,6 +238,8 @@ class Passes:
     def drop_gradients(self, units: Sequence[Unit], micro: int, stream: str, after: list[str]) -> None:
         """Free whole gradients once they have left."""
         for unit in units:
+            if self.keeps_whole_gradients and self.step.framework.gradient_buffers:
+                continue
             name = self._whole(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
             self.builder.free(name, stream=stream, after=after)
             if name in self.gradients:

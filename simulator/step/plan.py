@@ -204,6 +204,8 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
         rank_states = states(step, strategy, passes.elements_by_ranks(), sum(unit.resident for unit in own))
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
+        if whole and step.framework.gradient_buffers:
+            builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
         micros = pipeline.few(stage) if few else range(step.accumulation)
         begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros, by_turns=not few)
         ends = len(builder.ops)

@@ -17,7 +17,13 @@ from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, Parameter, is_expert, layer_parameters, modules
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
-from simulator.step.kernels.framework_operations import fused_loss, loss_buffers, second_maps, until_needed
+from simulator.step.kernels.framework_operations import (
+    fused_loss,
+    loss_buffers,
+    second_maps,
+    until_needed,
+    with_copies,
+)
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
 
@@ -115,7 +121,8 @@ def units(
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """A micro-batch as a rank has it; `place` is its own among those that cut sequences."""
-    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
+    cut = replace(step.parallelism.cut(place), keeps_gathered=step.framework.keeps_gathered)
+    itemsize = find(step.precision.params).itemsize
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
 
@@ -176,7 +183,10 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     step = timer.step
     entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
     # Layers are alike but for the first of some models, and so are most of their recomputations: each is timed once.
-    kinds = {dense: layer_operations(step.model.of_layer(0) if dense else step.model, batch) for dense in (True, False)}
+    models = {dense: step.model.of_layer(0) if dense else step.model for dense in (True, False)}
+    kinds = {dense: layer_operations(model, batch) for dense, model in models.items()}
+    if step.framework.keeps_copies:
+        kinds = {dense: with_copies(operations, models[dense], batch) for dense, operations in kinds.items()}
     passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
     costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
     for i, layer in enumerate(layers):
@@ -218,7 +228,8 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
     if framework.fused_loss or not framework.loss_buffers:
         return head
-    return replace(head, recomputed=loss_buffers(model, batch, compiled=timer.step.compiled), makes=(head.name,))
+    buffers = loss_buffers(model, batch, compiled=timer.step.compiled, logits=framework.keeps_logits)
+    return replace(head, recomputed=buffers, makes=(head.name,))
 
 
 def _with_gradients(timer: KernelTimer, unit: Unit, module: Module, ranks: int, *, sharded: bool) -> Unit:

@@ -5,6 +5,7 @@ Rule: changes counts of kernels and kept bytes, never times.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from simulator.model.head import logits_memory
@@ -64,11 +65,33 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
     return (keys, Matmul("up", batch.tokens, model.ffn_size, model.hidden_size)) if model.gated else (keys,)
 
 
-def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool) -> int:
-    """What the loss holds in its backward pass beyond what it kept from the forward pass [B]."""
+def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """A layer's operations with the copies that modules of eager PyTorch keep, and merged kernels do not.
+
+    A gated activation keeps its function's output beside the product. Queries and keys with positions are new arrays,
+    while the values are a view that keeps all of the array that the three were cut from; attention's output is copied
+    into the order of tokens for the next matrix.
+    """
+    made = []
+    for op in operations:
+        saved = op.saved
+        if op.name == "activation" and model.gated:
+            saved += (Saved("activation function output", op.output, op.name),)
+        if op.name == "attention":
+            kept = {one.name: one for one in op.saved}
+            beside = [kept[name].nbytes for name in ("queries", "keys") if name in kept]
+            saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
+            saved += (Saved("attention output by tokens", op.output, op.name),)
+        made.append(replace(op, saved=saved))
+    return tuple(made)
+
+
+def loss_buffers(model: Transformer, batch: Batch, *, compiled: bool, logits: bool = False) -> int:
+    """What the loss holds in its backward pass beyond what it kept from the forward pass [B]; `logits` too."""
     memory = logits_memory(model, batch)
     gradients = memory.backward_peak - memory.log_probabilities
-    return gradients // 2 if compiled else gradients
+    kept = memory.logits if logits else 0
+    return kept + (gradients // 2 if compiled else gradients)
 
 
 def eight_bit_casts(kernel: Matmul, *, once: bool = False) -> Elementwise:
