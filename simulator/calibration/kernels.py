@@ -1,4 +1,4 @@
-"""Which constants make simulated matmuls of the H100 as fast as the measured ones, and how far off do they stay?
+"""Which constants make simulated matmuls of a GPU as fast as the measured ones, and how far off do they stay?
 
 Rule: reads the catalog, writes nothing; scipy is needed here alone. The form of the law is fixed (matmul_time), only
 its constants are fitted, and some rows are kept back to test them.
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.arrays import Bools, Floats, Ints
-from simulator.step.kernels.kernel_model import KernelModel
+from simulator.step.kernels.kernel_model import REFERENCE, KernelModel
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
 
 if TYPE_CHECKING:
     pass
 
-_TABLE: Final = Path(__file__).parent.parent / "catalog" / "measured" / "gemm.csv"
+_MEASURED: Final = Path(__file__).parent.parent / "catalog" / "measured"
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
 # The constants that the table determines, and the bounds of each: seconds, exponents, B/s, passes.
 BOUNDS: Final = {
@@ -73,14 +73,21 @@ class Misfit:
     largest: float
 
 
-def measured(dtype: str) -> MatmulTable:
-    """Read the table at one dtype: "bfloat16", "tf32" or "float8_e4m3fn"."""
+def measured(dtype: str, gpu: str = REFERENCE) -> MatmulTable:
+    """Read a GPU's rows at one dtype: "bfloat16", "tf32" or "float8_e4m3fn"; "b200" and "mi300x" have fewer."""
     import numpy as np
 
-    with _TABLE.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    if gpu == REFERENCE:
+        rows, column = _read("gemm.csv"), dtype
+    else:
+        rows, column = [row for row in _read("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, dtype)], ""
     shapes = np.array([[int(row[c]) for c in ("batch", "m", "n", "k")] for row in rows], np.int64)
-    return MatmulTable(shapes, np.array([float(row[dtype]) * 1e-6 for row in rows]))
+    return MatmulTable(shapes, np.array([float(row[column or "microseconds"]) * 1e-6 for row in rows]))
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (_MEASURED / name).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:

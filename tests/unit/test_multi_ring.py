@@ -84,7 +84,8 @@ def test_the_shipped_machine_has_a_form_and_comes_near_to_all_its_cards(operatio
     assert made.algorithm == "multi_ring"
     assert made.predicted is not None
     busbw = nbytes * (world_size - 1) / world_size / made.predicted
-    assert 0.85 * 8 * 50e9 <= busbw <= 8 * 50e9
+    # Over 64 nodes the steps take as long as a third of the transfers.
+    assert (0.85 if world_size <= 64 else 0.7) * 8 * 50e9 <= busbw <= 8 * 50e9
     if world_size <= 64:
         played = time_of(cluster, "auto", Request(operation, world_size, nbytes // 4))
         assert played == pytest.approx(made.predicted, rel=1e-9)
