@@ -332,6 +332,12 @@ def validate(
     source: Annotated[
         str | None, typer.Option(metavar="NAME", help="foundry, vtrain, nanotron_cut, ...; all otherwise.")
     ] = None,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Your own measured runs instead; docs/validation.md has the columns."
+        ),
+    ] = None,
     every: Annotated[int, typer.Option(min=1, metavar="K", help="Each K-th row alone.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     kept: Annotated[
@@ -343,7 +349,7 @@ def validate(
     """Play all measured training steps, and print how far off they are, by which constants."""
     from simulator.cli.validate import show
 
-    show(source, every, jobs, kept, as_json=as_json)
+    show(source, own, every, jobs, kept, as_json=as_json)
 
 
 def run_app() -> None:

@@ -16,16 +16,20 @@ from simulator.calibration.training_runs.checks import fitted_system, left_out, 
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kept import play_on
+from simulator.calibration.training_runs.own_rows import own_rows
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.cli.progress import progress
+from simulator.errors import ScenarioError
 from simulator.step.framework import Framework
 
 
-def show(source: str | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
+def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path | None, *, as_json: bool) -> None:
     """Play the rows and print sources, groups, worst rows, constants and checks."""
-    rows = all_measured(source, every)
+    if own is not None and source is not None:
+        raise ScenarioError("--source: --csv plays the runs of a file alone; leave one of them out")
+    rows = all_measured(source, every) if own is None else own_rows(own)[::every]
     known = frameworks()
     with progress(len(rows), what="measured rows") as advance:
         outcomes = play_on(rows, known, jobs, advance, kept)

@@ -107,7 +107,7 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[Place, ...]:
     for rank in range(ranks):
         share = Share(
             asked.tp, tensor[rank], rows, cut.sequence, asked.cp, context[rank], asked.balanced, asked.gathers_keys,
-            experts, int(data[rank]) % experts, step.framework.keeps_gathered,
+            experts, int(data[rank]) % experts,
         )  # fmt: skip
         own = replace(gpt, share=share, copies_table=gpt.tied and asked.apart)
         units, (travelling, alone) = of_list[lists.list_of[rank]]

@@ -158,8 +158,6 @@ class Cut:
     context : Context
         How sequences are cut everywhere, and attention gets them together.
     experts : ExpertCut
-    keeps_gathered : bool
-        Whether a matrix' input is kept as it was gathered, instead of being gathered again in the backward pass.
     overlap : {"none", "ring_exchange", "bulk"}
         Whether matmuls hide the exchanges of those who cut them by user buffers; see overlap.py.
     """
@@ -169,7 +167,6 @@ class Cut:
     context: Context = ONE_PIECE
     experts: ExpertCut = ONE_PLACE
     overlap: Literal["none", "ring_exchange", "bulk"] = "none"
-    keeps_gathered: bool = False
 
     @property
     def experts_apart(self) -> bool:
@@ -258,8 +255,7 @@ def _around_columns(name: str, elements: int, cut: Cut, kernels: int) -> Iterato
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
         return
     yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0)
-    if not cut.keeps_gathered:
-        yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1)
+    yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1)
     yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
 
 

@@ -5,7 +5,7 @@ Rule: counts of one micro-batch; knows no GPU, no sharding, no schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from simulator.model.cut import WHOLE, Communication, Cut, around_columns, around_rows
@@ -130,8 +130,6 @@ def linear(
 def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
     """A matrix that is cut by columns; of `gathers` columns the output is gathered among all ranks."""
     communications = around_columns(name, batch.tokens * k, batch.cut, 3 if bias else 2)
-    if batch.cut.keeps_gathered:
-        saved = replace(saved, nbytes=saved.nbytes * batch.cut.along_sequence)
     if gathers:
         elements = batch.tokens * gathers
         communications += (

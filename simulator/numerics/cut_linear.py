@@ -51,12 +51,10 @@ class CutLinear:
         """Output of a matrix cut by columns, shape (tokens, own outputs), and its input, which is kept."""
         together = yield from self._flat(self.share.gathered(f"gather {self.exchange} input", self._sequences(x)))
         y, _ = layers.linear(self.arithmetic, together, p[self.weight], p[self.bias] if self.bias else None)
-        return y, self.arithmetic.store(together if self.share.keeps_gathered else x)
+        return y, self.arithmetic.store(x)
 
     def gather_again(self, kept: Array) -> Pass[str]:
         """Begin to gather the input of a matrix cut by columns, for its weights' gradient."""
-        if self.share.keeps_gathered:
-            return ""
         x = self._sequences(self.arithmetic.load(kept))
         return (yield from self.share.gather(f"gather {self.exchange} input again", x))
 

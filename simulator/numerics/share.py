@@ -45,8 +45,6 @@ class Share:
         Whether each of those has an early and a late piece.
     gathers : bool
         Whether they gather keys and values, which else go round.
-    keeps_gathered : bool
-        Whether a matrix' input is kept as it was gathered.
     experts, expert_place : int
         Ranks over which experts are spread, and this one's place.
     """
@@ -61,7 +59,6 @@ class Share:
     gathers: bool = False
     experts: int = 1
     expert_place: int = 0
-    keeps_gathered: bool = False
 
     @cached_property
     def tokens_of(self) -> tuple[int, ...]:

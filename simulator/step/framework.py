@@ -82,8 +82,6 @@ class Framework:
     issue_in_pipeline : float
         What a host takes besides to issue a tensor-parallel exchange, for each rank but one, where a pipeline's stages
         stand on several nodes [s].
-    keeps_gathered : bool
-        Whether the input of a matrix that is cut by columns is kept as it was gathered, and not gathered again.
     keeps_copies : bool
         Whether modules keep what merged kernels need not: the activation's output beside its product with the other
         half, queries and keys beside the array that they were cut from, attention's output in both orders.
@@ -118,7 +116,6 @@ class Framework:
     issue: float = 0.0
     sends_block: bool = False
     issue_in_pipeline: float = 0.0
-    keeps_gathered: bool = False
     keeps_copies: bool = False
     keeps_logits: bool = False
     gradient_buffers: bool = False
@@ -216,7 +213,6 @@ class _FrameworkFile(Strict):
     issue: _Amount = _Amount(value=0.0)
     sends_block: _Fact = _Fact(value=False)
     issue_in_pipeline: _Amount = _Amount(value=0.0)
-    keeps_gathered: _Fact = _Fact(value=False)
     keeps_copies: _Fact = _Fact(value=False)
     keeps_logits: _Fact = _Fact(value=False)
     gradient_buffers: _Fact = _Fact(value=False)
@@ -273,7 +269,6 @@ def _framework(name: str, document: Document) -> Framework:
         issue=file.issue.value,
         sends_block=file.sends_block.value,
         issue_in_pipeline=file.issue_in_pipeline.value,
-        keeps_gathered=file.keeps_gathered.value,
         keeps_copies=file.keeps_copies.value,
         keeps_logits=file.keeps_logits.value,
         gradient_buffers=file.gradient_buffers.value,

@@ -121,8 +121,7 @@ def units(
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """A micro-batch as a rank has it; `place` is its own among those that cut sequences."""
-    cut = replace(step.parallelism.cut(place), keeps_gathered=step.framework.keeps_gathered)
-    itemsize = find(step.precision.params).itemsize
+    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
     return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
 
 

@@ -15,7 +15,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.training_summary import summarize_step
-from simulator.step.framework import Framework, load_framework
+from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import ALONE
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
@@ -74,8 +74,8 @@ class PlayedRow:
 
 
 def frameworks() -> dict[str, Framework]:
-    """The frameworks of the measured rows, by name."""
-    return {name: load_framework(name) for name in sorted(registry.names("framework"))}
+    """All frameworks, by name."""
+    return {"bare": BARE} | {name: load_framework(name) for name in sorted(registry.names("framework"))}
 
 
 def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:

@@ -26,7 +26,7 @@ from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.spec import LossScaling, Precision, Sharding, TrainingStep
 
 _MEASURED: Final = Path(__file__).parents[2] / "catalog" / "measured"
-_GIB: Final = 2**30
+GIB: Final = 2**30
 # More than any rank's gradients: they travel at once, when the last of them is there [B].
 _ONE_BUCKET: Final = 2**50
 # Keys of config.json, by family, for a shape's sizes; what does not depend on them; and the key of most positions.
@@ -227,7 +227,7 @@ def read_table(name: str) -> tuple[dict[str, str], ...]:
 
 def gib(text: str) -> float | None:
     """Bytes of a cell in GiB; None of an empty one."""
-    return float(text) * _GIB if text else None
+    return float(text) * GIB if text else None
 
 
 def _row(row: Mapping[str, str]) -> MeasuredRow:

@@ -1,0 +1,212 @@
+"""Which runs has a user measured? Read from a CSV file with documented columns.
+
+Rule: what a column may hold stands in `OwnRow` alone, from which the documentation's table is made; every fault is one
+line with file, line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from simulator.basics import registry
+from simulator.basics.dtypes import find
+from simulator.basics.input_files import read_text
+from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
+from simulator.errors import ScenarioError, one_of
+from simulator.model.cut import ExpertCut
+from simulator.model.load import load_model
+from simulator.step.checkpointing import POLICIES
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines import catalog as schedules
+from simulator.step.strategies import catalog as strategies
+
+
+def _known(kind: registry.Kind, *more: str) -> AfterValidator:
+    def check(name: str) -> str:
+        allowed = (*more, *registry.names(kind))
+        if name not in allowed:
+            raise ValueError(one_of(tuple(sorted(allowed)), name))
+        return name
+
+    return AfterValidator(check)
+
+
+def _among(allowed: tuple[str, ...]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in allowed:
+            raise ValueError(one_of(tuple(sorted(allowed)), name))
+        return name
+
+    return AfterValidator(check)
+
+
+def _dtype(name: str) -> str:
+    try:
+        return find(name, stored=False).name
+    except ScenarioError as error:
+        raise ValueError(str(error)) from error
+
+
+def _policy(text: object) -> object:
+    """A policy's name, or k for every k-th layer."""
+    if isinstance(text, str) and text.isdigit():
+        return int(text)
+    if text not in POLICIES:
+        raise ValueError(f"{one_of(POLICIES, str(text))}, or a number for every so many layers")
+    return text
+
+
+def _stages(text: object) -> object:
+    return tuple(int(part) for part in str(text).split()) if isinstance(text, str) else text
+
+
+Count = Annotated[int, Field(ge=1)]
+Dtype = Annotated[str, AfterValidator(_dtype)]
+
+
+class OwnRow(BaseModel):
+    """A line of the file; empty cells and missing columns take the default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str, _known("model")] = Field(description="A model of the catalog (`simulator list models`)")
+    layers: Count | None = Field(None, description="Where only the first so many of its layers ran")
+    gpu: Annotated[str, _known("gpu")] = Field(description="A GPU of the catalog")
+    topology: Annotated[str, _known("topology")] = Field(description="A shipped topology, whose boxes come nearest")
+    gpus: Count = Field(description="GPUs in all")
+    framework: Annotated[str, _known("framework", "bare")] = Field("torchtitan", description="Whose constants it has")
+    seq_len: Count = Field(description="Tokens of a sequence")
+    micro_batch_size: Count = Field(description="Sequences of a micro-batch")
+    accumulation: Count = Field(1, description="Micro-batches of a step and replica")
+    step_time_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured time of a step [s]")
+    tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Or tokens a second of all GPUs")
+    peak_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured peak memory of a GPU [GiB]")
+    sharding: Annotated[str, _among(strategies.names())] = Field("zero3", description="ddp, zero1, zero2, zero3, ...")
+    reshard: bool = Field(True, description="Whether zero3 frees parameters between the passes")
+    tp: Count = Field(1, description="Tensor-parallel ranks")
+    pp: Count = Field(1, description="Pipeline stages")
+    cp: Count = Field(1, description="Context-parallel ranks")
+    ep: Count = Field(1, description="Expert-parallel ranks")
+    sequence_parallel: bool = Field(True, description="Whether tensor-parallel ranks cut sequences too")
+    context: Literal["ring", "ulysses"] = Field("ring", description="How context-parallel ranks cut attention")
+    schedule: Annotated[str, _among(schedules.names())] = Field("1f1b", description="Of the pipeline")
+    virtual_stages: Count = Field(1, description="Stages of each rank")
+    stages: Annotated[tuple[Count, ...], BeforeValidator(_stages)] = Field(
+        (), description="Layers of each stage, separated by blanks, where they are not equal"
+    )
+    params: Dtype = Field("bfloat16", description="Dtype of parameters and activations")
+    grads: Dtype = Field("float32", description="Dtype in which gradients are added up")
+    matmul: Dtype = Field("bfloat16", description="Dtype of matmuls' inputs, such as float8_e4m3fn")
+    reduce: Dtype = Field("float32", description="Dtype of gradients on the wire")
+    checkpointing: Annotated[str | int, BeforeValidator(_policy)] = Field(
+        "none", description="none, full, sqrt, attention, selective_op, or k for every k-th layer"
+    )
+    attention: Literal["flash", "flash3", "standard"] = Field("flash", description="Kernels of attention")
+    compiled: bool = Field(False, description="Whether a compiler merged kernels")
+    buckets: bool = Field(True, description="Whether gradients travel beside the backward pass")
+    fused_loss: bool = Field(False, description="Whether the loss is one kernel, whatever the framework's is")
+    source: str = Field("", description="Where the figures are from")
+
+    def measured(self, table: str, line: int) -> MeasuredRow:
+        """The row as it is played; ValueError where settings do not go together."""
+        if (self.step_time_s is None) == (self.tokens_per_s is None):
+            raise ValueError("step_time_s: give it, or tokens_per_s, and not both")
+        if self.gpus % (self.tp * self.pp * self.cp):
+            raise ValueError(
+                f"gpus: got {self.gpus}; must be a multiple of tp x pp x cp, {self.tp * self.pp * self.cp}"
+            )
+        replicas = self.gpus // (self.tp * self.pp * self.cp)
+        tokens = self.seq_len * self.micro_batch_size * self.accumulation * replicas
+        made = MeasuredRow(
+            table=table,
+            line=line,
+            tokens_per_s=self.tokens_per_s or tokens / (self.step_time_s or 1.0),
+            peak=None if self.peak_gib is None else self.peak_gib * GIB,
+            parallelism=self._parallelism(),
+            source=self.source or f"{table} line {line}",
+            **{name: getattr(self, name) for name in _ALIKE},
+        )
+        if self.layers is None:
+            return made
+        whole = load_model(self.model, self.seq_len)
+        if self.layers > whole.num_layers:
+            raise ValueError(f"layers: got {self.layers}; {self.model} has {whole.num_layers}")
+        return replace(made, shape=ModelShape(self.model, self.layers, 0, 0, 0, 0, 0, whole.tied))
+
+    def _parallelism(self) -> Parallelism:
+        return Parallelism(
+            tp=self.tp,
+            pp=self.pp,
+            cp=self.cp,
+            ulysses=self.cp if self.context == "ulysses" else 1,
+            sequence_parallel=self.sequence_parallel,
+            schedule=self.schedule,
+            virtual_stages=self.virtual_stages,
+            stages=self.stages,
+            experts=ExpertCut(self.ep, tensor=self.tp),
+        )
+
+
+# Columns that a measured row has under the same name.
+_ALIKE = (
+    "framework", "model", "gpu", "topology", "seq_len", "gpus", "micro_batch_size", "accumulation", "matmul", "reduce",
+    "sharding", "reshard", "checkpointing", "compiled", "params", "grads", "attention", "buckets", "fused_loss",
+)  # fmt: skip
+
+
+def own_rows(path: Path) -> tuple[MeasuredRow, ...]:
+    """Read a user's measured runs.
+
+    Parameters
+    ----------
+    path : Path
+        CSV with a line of column names; lines that begin with # are left out.
+
+    Raises
+    ------
+    ScenarioError
+        One line for each fault: file, line, column, what it may hold.
+    """
+    lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line and not line.startswith("#")]
+    reader = csv.DictReader([line for _, line in lines])
+    rows, faults = [], []
+    for (number, _), cells in zip(lines[1:], reader, strict=False):
+        try:
+            if None in cells:
+                raise ValueError(f"got more cells than the {len(reader.fieldnames or ())} columns")
+            given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
+            rows.append(OwnRow(**given).measured(path.stem, number))
+        except ValidationError as error:
+            faults += [f"{path} line {number}: {_fault(one)}" for one in error.errors()]
+        except ValueError as error:
+            faults.append(f"{path} line {number}: {error}")
+    if not rows and not faults:
+        faults.append(f"{path}: has no rows; the first line names columns, each other line is a run")
+    if faults:
+        raise ScenarioError("\n".join(faults))
+    return tuple(rows)
+
+
+def _fault(error: Any) -> str:
+    column = ".".join(str(part) for part in error["loc"][:1])
+    if error["type"] == "missing":
+        return f"{column}: is missing; every run needs it"
+    if error["type"] == "extra_forbidden":
+        return f"{column}: no such column; {one_of(tuple(sorted(OwnRow.model_fields)), column)}"
+    return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
+
+
+def columns() -> str:
+    """The documentation's table of columns."""
+    lines = ["| column | default | what it is |", "|---|---|---|"]
+    for name, field in OwnRow.model_fields.items():
+        default = "needed" if field.is_required() else "" if field.default in (None, (), "") else f"{field.default}"
+        lines.append(
+            f"| `{name}` | {default.lower() if isinstance(field.default, bool) else default} | {field.description} |"
+        )
+    return "\n".join(lines) + "\n"
