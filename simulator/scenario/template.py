@@ -64,7 +64,7 @@ training:
   algorithm: auto               # of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
   dropout: false                # or its probability
-  framework: torchtitan          # torchtitan llm_foundry bare: whose fitted constants slow kernels down
+  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 bare: whose constants
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
   loss_scaling: auto            # auto none dynamic deepspeed static; or, all written out:

@@ -82,8 +82,8 @@ def test_every_constant_and_every_fact_is_needed() -> None:
 
 
 @pytest.mark.long
-def test_a_framework_that_was_not_fitted_is_within_a_tenth_where_it_communicates_little() -> None:
-    """nanotron on 8 to 32 H100, with another framework's constants."""
+def test_nanotron_without_model_parallelism_is_within_a_tenth_on_up_to_four_boxes() -> None:
+    """8 to 32 H100: rows of the same cluster as those that its constants were fitted to, which are cut."""
     found = [o.error for o in everything() if o.row.table == "nanotron" and o.row.gpus <= 32]
     assert len(found) == 9
     assert max(map(abs, found)) <= 0.10
@@ -94,11 +94,11 @@ def test_steps_of_cut_models_are_as_far_off_as_the_page_says() -> None:
     """Every row; the medians are of a step's time (docs/validation_cut.md), rounded up."""
     found = {part.time.name: part for part in by_source(play_rows(measured_cut(), jobs=2))}
     most = {
-        "vtrain": 0.10, "vtrain_composed": 0.30, "megatron_sc21": 0.12, "nanotron_cut": 0.30, "dgxc": 0.15,
-        "simumax": 0.25,
+        "vtrain": 0.055, "vtrain_composed": 0.10, "megatron_sc21": 0.04, "nanotron_cut": 0.08, "dgxc": 0.025,
+        "simumax": 0.04,
     }  # fmt: skip
     assert {name: part.time.median <= most[name] for name, part in found.items()} == dict.fromkeys(most, True)
-    assert [name for name, part in found.items() if part.refused] == []
+    assert sum(part.refused for part in found.values()) <= 0.01 * len(measured_cut())
     memory = found["simumax"].memory
     assert memory is not None
     assert memory.most <= 0.06

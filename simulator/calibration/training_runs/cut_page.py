@@ -30,17 +30,17 @@ def write_cut(folder: Path, outcomes: Sequence[PlayedRow]) -> None:
     smallest = sorted(timed, key=lambda outcome: total(outcome.row.transformer))
     fewest = sorted(timed, key=lambda outcome: outcome.row.gpus)
     parts += [
-        _table(timed, "GPU", _gpu),
-        _table(smallest, "size", _size),
-        _table(fewest, "number of GPUs", _gpus),
-        _table(timed, "cut", _kinds),
+        _table(timed, "GPU", gpu_of),
+        _table(smallest, "size", size_of),
+        _table(fewest, "number of GPUs", gpus_of),
+        _table(timed, "cut", cut_of),
     ]
     parts += [
         NARROW,
         _table(sorted(nanotron, key=_tensor), "tensor-parallel ranks x micro-batch", _tensor_and_batch),
         WHY,
         COMPOSED,
-        _table(composed, "composed rows by cut", _kinds),
+        _table(composed, "composed rows by cut", cut_of),
         WORST,
         tables.worst_steps(timed, 15).markdown(),
     ]
@@ -51,7 +51,8 @@ def _table(outcomes: Sequence[PlayedRow], title: str, key: Callable[[PlayedRow],
     return tables.sources(by(outcomes, key), title).markdown()
 
 
-def _gpu(outcome: PlayedRow) -> str:
+def gpu_of(outcome: PlayedRow) -> str:
+    """Its chip and precision."""
     row = outcome.row
     dtype = "eight bits" if row.eight_bit else row.params
     return f"{row.gpu.split('_')[0].upper()}, {dtype}"
@@ -65,15 +66,18 @@ def _part(value: float, most: Sequence[int], unit: str) -> str:
     return f"above {most[-1]}{unit}"
 
 
-def _size(outcome: PlayedRow) -> str:
+def size_of(outcome: PlayedRow) -> str:
+    """How many parameters its model has, roughly."""
     return _part(total(outcome.row.transformer) / 1e9, _PARAMETERS, " B parameters")
 
 
-def _gpus(outcome: PlayedRow) -> str:
+def gpus_of(outcome: PlayedRow) -> str:
+    """On how many GPUs it ran, roughly."""
     return _part(outcome.row.gpus, _GPUS, " GPUs")
 
 
-def _kinds(outcome: PlayedRow) -> str:
+def cut_of(outcome: PlayedRow) -> str:
+    """Which ways of cutting a model it has."""
     cut = outcome.row.parallelism
     kinds = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.experts.ranks))
     return ", ".join(kind for kind, ranks in kinds if ranks > 1) or "data parallel alone"

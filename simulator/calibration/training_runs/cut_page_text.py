@@ -15,10 +15,10 @@ is said there, source by source and row by row (`assumed`). The page is written 
 simulator.calibration.training_runs.page docs cut`; `simulator validate --source NAME` prints the same figures for
 one source, `--every K` for each K-th row.
 
-No constant was fitted to these rows: all are played with torchtitan's, the default, which were found on other
-machines without any of this parallelism. So the errors are those of a framework that nobody has fitted. What was
-chosen with the rows in view are settings that their sources state elsewhere: nanotron's stages, gradients that
-travel after the passes (vTrain, Megatron-LM of 2021), attention without flash kernels.
+Each source is played with its framework's own constants (`simulator/catalog/frameworks`), which were fitted to some of
+these rows: [validation.md](validation.md) has what is left without them. What was chosen with the rows in view are
+also settings that their sources state elsewhere: nanotron's stages, gradients that travel after the passes (vTrain,
+Megatron-LM of 2021), attention without flash kernels.
 
 Errors are of a step's time and of peak memory, simulated / measured - 1: below zero the simulator is too fast, or
 holds too little. All rows ran; "do not fit" counts those that would be refused.
@@ -34,42 +34,34 @@ timed.
 The parts mix sources: most rows on H100 are nanotron's.
 """
 
-NARROW: Final = """## Where nanotron's rows go wrong
+NARROW: Final = """## nanotron's rows
 
-Three quarters of all timed rows are nanotron's, and two effects make most of their errors.
+Six in ten of all timed rows are nanotron's; these are all of them, disturbed ones too.
 """
 
 WHY: Final = """## What is known of the reasons
 
 - nanotron, small micro-batches: a layer takes 4.4 to 4.8 ms for each micro-batch, there and back, whether it is cut
-  in 4 or 8, and whether it is 2048 or 4096 wide. So the host, which issues kernels one by one, is the limit and not
-  the GPU. What a host takes to issue kernels is not modelled.
-- nanotron, matrices cut over several boxes: a layer takes 8 ms with 16 ranks and 15 to 18 ms with 32, again
-  whatever its width: about 50 us for each rank that a gather or scatter passes. The machine's constants, fitted on
-  two boxes, say a few microseconds.
-- nanotron, many stages: its loss over 131,072 words stands on the last stage alone, where eager kernels over
-  float32 logits are played slower than they were; and nanotron can have head and loss on different stages, which is
-  not played.
+  in 4 or 8, and whether it is 2048 or 4096 wide: the host issues kernels one by one, and the GPU waits (`issue`). The
+  same is seen in the composed rows of Megatron-LM, at half the time a kernel.
+- nanotron, tensor parallelism inside a pipeline over several boxes: a layer of a micro-batch takes at least 10, 16 and
+  25 ms with tp 2, 4 and 8, whatever its width and its number of sequences, and 4.5 ms with each of them without a
+  pipeline or in one box. So it is the host again, by a quarter of a millisecond for each rank of an exchange
+  (`issue_in_pipeline`). Why is not known.
+- nanotron, matrices cut over several boxes: each step of a ring from one box to the next takes 0.35 to 0.5 ms, in its
+  rows as in the rates of gathers that the same cluster's owners published (`cross_step` of topologies/hf_h100.yaml).
 - nanotron, pipelines of 4 or more stages: 15 rows with small micro-batches take 1.0 to 1.3 s for each of them, whatever
   the model, the cut and the number of GPUs, and are 8 to 131 times slower than played; others that differ in one
   setting alone are not. Something of these runs stood still; nothing that is played explains it.
-- nanotron, tensor parallelism inside a pipeline: a layer of the small model takes 8, 12 and 19 ms for a micro-batch of
-  one sequence with tp 2, 4 and 8 in two stages, and 4.5 ms with each of them without a pipeline. Why is not known.
-- nanotron, memory: short by a sixth where matrices are cut in two, by a third where they are cut in eight. Its loss
-  over 131,072 words holds buffers that are not played; what else it keeps as the cut grows, perhaps gathered inputs
-  of matmuls, is not known.
-- DeepSpeed's ZeRO-3 of 2021 (three rows of megatron_sc21) hid nothing, and its collectives took a time for each
-  tensor: the step stopped getting faster from 768 GPUs on. Played, gathers are hidden.
-- dgxc: exchanges of tensor parallelism are hidden behind their own matmuls there, which is not played (the 70 B
-  rows have a tenth of the time exposed); norms, activations and casts to eight bits are merged kernels, and here
-  passes apart.
-- simumax: too fast by about a fifth however the model is cut, also where next to nothing is exchanged: kernels of a
-  B200 are extrapolated from the H100's, and sustained load was measured on neither. Memory, exact by formulas, is
-  within a few per cent.
-- vtrain and megatron_sc21: wider micro-batches than were measured elsewhere, softmax apart from the matmuls, and
-  kernels merged by Megatron-LM; steps with little tensor parallelism come out too slow, those with most exchanges
-  over boxes too fast. Two rows of vtrain with tp 8 that took longer than their neighbours, and those with tp 2 on 512
-  GPUs, played a sixth to a third too fast, are not understood.
+- nanotron, memory: some runs hold two thirds of what others with the same settings per GPU hold, as if inputs of
+  matrices had been kept in one and gathered again in the other; played is the second, 6 % short in the middle.
+- DeepSpeed's ZeRO-3 of 2021 (three rows of megatron_sc21) hid nothing, and each tensor was gathered by itself, three
+  times a step; the rest of its collectives' time, a sixth of a step, is not explained.
+- dgxc: exchanges of tensor parallelism are hidden behind their own matmuls there, which is not played.
+- simumax: on a B200 norms and activations are hardly faster than on an H100, and matmuls slower than in a
+  micro-benchmark by a half; both numbers are fitted to these rows.
+- vtrain: rows with tp 2 and 4 on 512 GPUs took 15 to 60 % longer than others that differ in the micro-batch alone; two
+  rows with tp 8 twice as long. With 16 stages its last stage, whose loss is played, shows no time of its own.
 """
 
 COMPOSED: Final = """## Rows that were composed

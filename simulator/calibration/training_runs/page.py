@@ -1,5 +1,5 @@
 """How are the pages docs/validation.md and docs/validation_cut.md written? By `python -m
-simulator.calibration.training_runs.page [FOLDER] [whole | cut] [KEPT]`.
+simulator.calibration.training_runs.page [FOLDER] [KEPT] [JOBS]`.
 
 Rule: all measured rows are played, and every number in a table is computed from them; only words (page_text.py,
 cut_page_text.py) are written by hand. KEPT is a file of rows that are played already (`simulator validate --kept`).
@@ -8,66 +8,112 @@ cut_page_text.py) are written by hand. KEPT is a file of rows that are played al
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system
-from simulator.calibration.training_runs.cut_page import write_cut
-from simulator.calibration.training_runs.cut_rows import measured_cut
+from simulator.calibration.training_runs.coverage import coverage_table
+from simulator.calibration.training_runs.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
+from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.kept import play_on
+from simulator.calibration.training_runs.left_out import play_unseen, source_of
+from simulator.calibration.training_runs.own_rows import columns
 from simulator.calibration.training_runs.page_text import (
-    AIMS,
+    APART,
     BEFORE,
     CONSTANTS,
+    FRAMEWORKS,
+    INTERVALS,
     KEPT_BACK,
     KERNELS,
     MEMORY,
+    OWN,
     REMOVED,
     SHORT,
-    UNSEEN,
     WORST,
 )
-from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.residuals import residuals, write_residuals
 from simulator.calibration.training_runs.rows import measured
-from simulator.calibration.training_runs.summary import errors, is_fitted
+from simulator.calibration.training_runs.summary import apart, errors
+from simulator.model.parameters import total
+from simulator.report.numbers.prediction_intervals import TABLE
 from simulator.report.plots import style
 from simulator.report.plots import validation as plot_validation
 
 
-def write(folder: Path, jobs: int = 2) -> None:
-    """Play all rows; write validation.md and images/validation.{png,svg} into a docs folder."""
+def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int = 2) -> None:
+    """Write validation.md and images/validation.{png,svg} into a docs folder from all rows, as they are and unseen."""
     known = frameworks()
-    outcomes = play_rows(measured(), known, jobs)
-    fit_system = fitted_system(outcomes, known["llm_foundry"])
-    fig = plot_validation.figure(_groups(outcomes), _finding(outcomes))
-    style.save(fig, folder / "images", "validation", svg=True)
-    memory = tables.memory(outcomes, "torchtitan")
-    other = tables.memory(outcomes, "nanotron")
+    whole = [outcome for outcome in outcomes if outcome.row.table in {row.table for row in measured()}]
+    fit_system = fitted_system(whole, known["llm_foundry"])
+    disturbed = apart([outcome.row for outcome in outcomes])
+    calm = [n for n, outcome in enumerate(outcomes) if outcome.row.timed and n not in disturbed]
+    timed = [outcomes[n] for n in calm]
+    style.save(plot_validation.figure(_groups(timed), _finding(timed)), folder / "images", "validation", svg=True)
+    found = residuals(outcomes, unseen)
+    memory = tables.memory(whole, "torchtitan")
     parts = [
         BEFORE,
-        tables.groups(outcomes).markdown(),
-        AIMS,
+        tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
+        APART,
+        *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
-        WORST + tables.worst_rows(outcomes).markdown(),
+        WORST + tables.worst_rows(timed).markdown(),
+        INTERVALS + coverage_table(found).markdown(),
+        FRAMEWORKS + tables.of_frameworks(known).markdown(),
         CONSTANTS + tables.constants(known, fit_system).markdown(),
         tables.counts(known).markdown(),
-        REMOVED + tables.removed(fit_system, outcomes, known["llm_foundry"]).markdown(),
-        KERNELS + tables.kernels_removed(outcomes, known["llm_foundry"], jobs).markdown(),
+        REMOVED + tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
+        KERNELS + tables.kernels_removed(whole, known["llm_foundry"], jobs).markdown(),
         KEPT_BACK + tables.kept_back(fit_system).markdown(),
         MEMORY + ("" if memory is None else memory.markdown()),
-        UNSEEN + tables.steps(outcomes, "nanotron").markdown(),
-        "" if other is None else other.markdown(),
+        OWN + columns(),
         SHORT,
     ]
     (folder / "validation.md").write_text("\n".join(parts), encoding="utf-8")
 
 
+def _named(outcomes: Sequence[PlayedRow], disturbed: frozenset[int]) -> Callable[[PlayedRow], str]:
+    ids = {id(outcomes[place]) for place in disturbed}
+
+    def name(outcome: PlayedRow) -> str:
+        table = outcome.row.table
+        if id(outcome) in ids:
+            return f"{source_of(outcome.row)}, disturbed"
+        return f"{table}, eight bits" if outcome.row.eight_bit else table
+
+    return name
+
+
+_PARTS: Final[tuple[tuple[str, Callable[[PlayedRow], str], Callable[[PlayedRow], float]], ...]] = (
+    ("framework", lambda outcome: outcome.row.framework, lambda outcome: 0.0),
+    ("GPU", gpu_of, lambda outcome: 0.0),
+    ("size", size_of, lambda outcome: total(outcome.row.transformer)),
+    ("number of GPUs", gpus_of, lambda outcome: outcome.row.gpus),
+    ("parallelism", cut_of, lambda outcome: 0.0),
+)
+
+
+def _part(
+    outcomes: Sequence[PlayedRow],
+    unseen: Sequence[PlayedRow],
+    places: Sequence[int],
+    title: str,
+    key: Callable[[PlayedRow], str],
+    order: Callable[[PlayedRow], float],
+) -> str:
+    ordered = sorted(places, key=lambda place: order(outcomes[place]))
+    own, others = ([rows[place] for place in ordered] for rows in (outcomes, unseen))
+    return tables.overview(own, others, title, key).markdown()
+
+
 def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:
-    names = dict.fromkeys(outcome.row.group for outcome in outcomes)
     groups = []
-    for name in names:
-        own = [outcome for outcome in outcomes if outcome.row.group == name]
+    for name in dict.fromkeys(source_of(outcome.row) for outcome in outcomes):
+        own = [outcome for outcome in outcomes if source_of(outcome.row) == name]
         groups.append(
             plot_validation.Group(
                 name,
@@ -79,19 +125,21 @@ def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:
 
 
 def _finding(outcomes: Sequence[PlayedRow]) -> str:
-    summary = errors("", [outcome.error for outcome in outcomes if is_fitted(outcome.row)])
+    summary = errors("", [outcome.error for outcome in outcomes])
     return (
-        f"{summary.count} runs of llm-foundry in bfloat16 are off by {summary.median:.1%} in the middle, "
+        f"{summary.count} measured runs are off by {summary.median:.1%} in the middle, "
         f"90 % of them by less than {summary.most:.1%}; grey is ten per cent"
     )
 
 
-def main(folder: str = "docs", page: str = "both", kept: str = "", jobs: str = "2") -> None:
-    """Write the pages that are asked for."""
-    if page != "cut":
-        write(Path(folder), int(jobs))
-    if page != "whole":
-        write_cut(Path(folder), play_on(measured_cut(), frameworks(), int(jobs), kept=Path(kept) if kept else None))
+def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
+    """Play everything; write both pages and the residuals behind intervals."""
+    known = frameworks()
+    outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
+    unseen = play_unseen(outcomes, known, int(jobs))
+    write_residuals(TABLE, residuals(outcomes, unseen))
+    write(Path(folder), outcomes, unseen, int(jobs))
+    write_cut(Path(folder), [outcome for outcome in outcomes if outcome.row.table not in {r.table for r in measured()}])
 
 
 if __name__ == "__main__":

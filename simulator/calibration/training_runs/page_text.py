@@ -10,24 +10,57 @@ from typing import Final
 BEFORE: Final = """# Training steps: measured against simulated
 
 How near does a played training step come to a real one? This page plays every row of
-`simulator/catalog/measured/training.csv`: MPT models of 125 M to 70 B parameters under llm-foundry (PyTorch FSDP, 8 to
-64 H100 or A100), Llama models under torchtitan (FSDP2, 8 to 128 GPUs), and one of 1.3 B under nanotron (plain data
-parallelism and ZeRO-1, 8 to 64 GPUs). Each row names its source. The page is written by `python -m
-simulator.calibration.training_runs.page`; `simulator validate` prints the same tables.
+`simulator/catalog/measured/training.csv` (models that no rank shares) and `training_cut.csv` (tensor, pipeline, context
+and expert parallelism; more of these in [validation_cut.md](validation_cut.md)). Each row names its source. The page is
+written by `python -m simulator.calibration.training_runs.page`; `simulator validate` prints tables of it in about four
+minutes on two cores, `--source NAME` those of one source, `--csv FILE` of your own runs (below).
 
-Every row is planned and played: kernels, memory, gathering and scattering beside them. Collectives are taken by their
-closed forms. Of more than three micro-batches three are played, and the time from the second to the third stands for
-each of the others. Errors are of tokens/s, simulated / measured - 1: above zero means that the simulator is too fast.
+Every row is planned and played: kernels, memory, collectives beside them. Of many micro-batches a few are played, and
+the rest take as long as the last of those. Errors are of a step's time, simulated / measured - 1: above zero the
+simulator is too slow.
+
+Beside each group stand three other numbers, all of them medians of the errors' sizes:
+
+- **source unseen**: without every constant that was fitted to rows of the same source. What is left are constants of
+  other frameworks and chips, and facts that a framework's code tells.
+- **MFU as said**: the rule of thumb that planners use, 40 % of the peak on an H100 or B200, 45 % on an A100.
+- **MFU of such runs**: the median MFU of all other measured rows of the same chip and precision, which has seen the
+  answers.
 """
 
-AIMS: Final = """\
-Constants are fitted to llm-foundry's rows in bfloat16 alone, both GPUs together. These errors are no blind test. The
-numbers were fitted to those rows, and the form of the model (what is a constant at all, and the facts below) was chosen
-with all rows of this page in view. For torchtitan's rows the number `compiled`, the rule of power and the buffers of
-the loss were chosen so; its A100 rows played no part in the choice of a number, though they showed `split_maps`. Rows
-with eight-bit matmuls chose no number, but one form: that the best eight-bit matmul which a search found bounds them
-under sustained load. nanotron's rows chose two: gradients are added up by one plain kernel, and copies around
-collectives are paid by those micro-batches alone that communicate.
+APART: Final = """\
+`nanotron, disturbed` are pairs of runs that differ in nothing but where optimizer states lie
+(ddp, ZeRO-1), one of which took more than one and a half times as long as the other; its source calls the cluster
+noisy. They are left out of all tables below. `vtrain_composed` are 721 rows that their source calls measured, but
+that are straight lines in the number of micro-batches: composed of profiled pieces. They too are left out below.
+
+These errors are no blind test: constants were fitted to rows of this page, framework by framework, and the form of the
+model was chosen with the rows in view. The column `source unseen` is the nearest to one that this page has.
+"""
+
+FRAMEWORKS: Final = """## Frameworks
+
+What a framework adds to bare kernels, beside what its chip does under sustained load (`sustained`, below). Numbers that
+are not its own are another framework's, and its file says so (`simulator/catalog/frameworks`).
+
+"""
+
+INTERVALS: Final = """## How far to trust a prediction
+
+Every predicted time, rate and memory carries an interval: four in five (19 in 20) measured runs like it lay so near
+to their prediction. Runs weigh by how like they are (framework, chip, precision, whether a model is cut, one node or
+several), every source as much as any other. Where no run of the framework or of the chip was measured, their errors
+as if their source had never been seen stand in, and the interval is wider; where the machine's network was not
+measured it is wider still. To see whether the intervals keep their word each source is left out in turn, and its
+runs, played without its constants, are held against intervals from the other sources alone:
+
+"""
+
+OWN: Final = """## Your own runs
+
+`simulator validate --csv FILE` plays runs that you have measured, and prints how far off each is. The first line names
+columns, every other line is a run; empty cells take the default.
+
 """
 
 WORST: Final = """## The worst rows
@@ -87,19 +120,10 @@ All rows of a model size are kept back, the constants are fitted to the others, 
 
 MEMORY: Final = """## Memory
 
-Only torchtitan printed peak memory, of the GPU with most. No number is fitted to it, but one assumption was made with
-it in view: the loss holds its float32 gradients at once, and half of that where a compiler joins its steps. Which
-matrices `selective_op` keeps is modelled coarsely, by whole operations, so that errors of several GB may cancel.
-
-"""
-
-UNSEEN: Final = """## A framework that the fit did not see
-
-nanotron's runs without model parallelism, played with torchtitan's constants, the default: none is nanotron's own. Up
-to 32 GPUs this is what to expect of a framework that nobody has fitted. Beyond, gradients are summed and parameters
-gathered after its passes and not beside them, which is not played: the fewer micro-batches, the more that costs. One
-run of 64 GPUs is measured at half the speed of its neighbours, on a cluster that its source calls noisy. Its loss over
-131,072 words holds buffers that torchtitan's has not, so memory comes out short.
+By source in [validation_cut.md](validation_cut.md). torchtitan printed it of the GPU with most. No number is fitted
+to it, but one assumption was made with it in view: the loss holds its float32 gradients at once, and half of that
+where a compiler joins its steps. Which matrices `selective_op` keeps is modelled coarsely, by whole operations, so
+that errors of several GB may cancel.
 
 """
 
@@ -118,7 +142,12 @@ SHORT: Final = """## Where it falls short
 - A row with eight-bit matmuls has seventeen constants behind it, two more than was aimed at.
 - `communication_sms`, a published figure, changes no error by a tenth of a point either way. What a ring takes of HBM
   is worked out from its links (`simulator/step/kernels/contention.py`) and is no constant.
-- torchtitan's A100 rows are too fast by an eighth. Their network, and whether they were compiled, is not stated.
-- Matmuls of eight bits are too slow for short sequences: each cast is played as a pass of its own.
-- `sustained` of a chip that was not measured is the larger of the two that were; on other chips it is a guess.
-"""
+- torchtitan's A100 rows are too fast by an eighth. Their network, and whether they were compiled, is not stated; on
+  AWS's instead of NVIDIA's they would be 3 to 5 % too fast.
+- Collectives over more boxes than were measured (two) run the algorithm that two boxes ran; NCCL's trees are not
+  chosen.
+- `sustained` of a chip that was not measured is the middle one of those that were; on other chips it is a guess.
+- `issue_in_pipeline` is a form found in nanotron's rows: with a pipeline over several boxes issuing an exchange within
+  a stage takes a quarter of a millisecond for each rank of it. Nobody knows why.
+- A sixth of vTrain's rows, with tp 2 and 4 on 512 GPUs, took 15 to 60 % longer than others of the same sweep that
+  differ in the micro-batch alone. Nothing that is played explains it. """

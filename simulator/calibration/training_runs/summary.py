@@ -5,10 +5,10 @@ Rule: counts and sorts; plays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import MeasuredRow
@@ -16,6 +16,12 @@ from simulator.calibration.training_runs.rows import MeasuredRow
 # Above this share of memory an allocator that keeps freed blocks begins to give them back and ask again.
 _NEARLY_FULL: Final = 0.8
 _LONG: Final = 16384
+# Runs that took more than twice what was played.
+_STOOD_STILL: Final = 1.0
+# How much longer one of two runs may take that differ in the sharding of optimizer states alone.
+_TWIN: Final = 1.5
+# What belongs to a run and not to its settings.
+_OF_A_RUN: Final[Mapping[str, Any]] = {"line": 0, "tokens_per_s": 0.0, "peak": None, "source": "", "assumed": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,22 @@ def _of_part(name: str, part: Sequence[PlayedRow]) -> SourceErrors:
     )
 
 
+def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
+    """Places of rows whose twin, which differs in the sharding alone, took more than 1.5 times as long, or less.
+
+    No such difference follows from where optimizer states lie: one of the two runs was disturbed.
+    """
+    twins: dict[object, list[int]] = {}
+    for place, row in enumerate(rows):
+        twins.setdefault(replace(row, sharding="", **_OF_A_RUN), []).append(place)
+    found: set[int] = set()
+    for places in twins.values():
+        times = [rows[place].step_time for place in places]
+        if max(times) > _TWIN * min(times):
+            found |= set(places)
+    return frozenset(found)
+
+
 def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:
     """The rows that are farthest off, each with the likely reason."""
     ordered = sorted(outcomes, key=lambda o: -abs(o.error))[:count]
@@ -134,8 +156,8 @@ def reason(outcome: PlayedRow, rows: Sequence[MeasuredRow]) -> str:
         return f"measured slower than sequence {seq}, which is more work a token; the source does not say why"
     if outcome.error > 0 and outcome.peak > _NEARLY_FULL * outcome.capacity:
         return "memory is nearly full: perhaps an allocator that gives blocks back and asks again, which is not played"
-    if row.table == "nanotron" and row.gpus > 8:
-        return "nanotron gathers and scatters after its passes, not beside them; a noisy cluster, says its source"
+    if outcome.error > _STOOD_STILL:
+        return "took several times as long as its neighbours: something stood still; its source calls the cluster noisy"
     if row.eight_bit:
         return "every cast to eight bits is played as a pass of its own; the library joins some with norms"
     if row.table == "torchtitan" and row.gpus > 8:

@@ -6,7 +6,9 @@ Rule: figures come from played rows and from the fit; here they are only put int
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Final
 
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs.checks import drift, left_out, without_any
@@ -15,14 +17,59 @@ from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import cluster_of
-from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, of_memory, worst
-from simulator.step.framework import Framework
+from simulator.calibration.training_runs.rules_of_thumb import by_median, said
+from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, errors, of_memory, worst
+from simulator.step.framework import BARE, Framework
+
+# What a framework's file says in numbers, and what in facts; a chip's sustained load is the chip's.
+_OF_B200: Final = "sustained.B200"
+NUMBERS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), float))
+FACTS_OF_FRAMEWORKS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), bool))
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
     """Errors of tokens/s by group."""
     head = ("tokens/s", "rows", "median", "90 % below", "bias", "middle")
     return Table("error of tokens/s by group (simulated / measured - 1)", head, tuple(map(_row, by_group(outcomes))))
+
+
+def overview(
+    outcomes: Sequence[PlayedRow],
+    unseen: Sequence[PlayedRow],
+    title: str,
+    key: Callable[[PlayedRow], str],
+) -> Table:
+    """Errors of steps' times as fitted, as if the source had not been seen, and by two rules of thumb."""
+    median_rule = by_median(outcomes)
+    parts: dict[str, list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        parts.setdefault(key(outcome), []).append(place)
+    rows = []
+    for name, places in parts.items():
+        found = _row(errors(name, [outcomes[place].time_error for place in places]))
+        others = (
+            [unseen[place].time_error for place in places],
+            [said(outcomes[place].row) for place in places],
+            [median_rule[place] for place in places],
+        )
+        rows.append((*found[:4], found[5], *(f"{errors(name, other).median:.1%}" for other in others)))
+    head = (title, "rows", "median", "90 % below", "middle", "source unseen", "MFU as said", "MFU of such runs")
+    return Table(f"error of a step's time by {title}, beside rules of thumb", head, tuple(rows))
+
+
+def of_frameworks(known: Mapping[str, Framework]) -> Table:
+    """Every framework's own numbers, and how many of them were fitted to its rows."""
+    rows = []
+    for name, framework in known.items():
+        found = {n: getattr(framework, n) for n in NUMBERS if getattr(framework, n)}
+        sources = framework.facts.get("sources", {})
+        fitted = sum("fitted to" in sources.get(n, "") and not sources[n].startswith("as ") for n in found)
+        facts = [n for n in FACTS_OF_FRAMEWORKS if getattr(framework, n) != getattr(BARE, n)]
+        facts = [n if getattr(framework, n) else f"not {n}" for n in facts]
+        rows.append(
+            (name, ", ".join(f"`{n}` {value:.4g}" for n, value in found.items()), str(fitted), ", ".join(facts))
+        )
+    return Table("frameworks", ("framework", "numbers", "fitted to its rows", "facts"), tuple(rows))
 
 
 def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
@@ -91,18 +138,17 @@ def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
 
 
 def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
-    """The frameworks' constants, and what fitting again would give."""
+    """Constants that llm-foundry's rows give, and what fitting again would give; other frameworks': `of_frameworks`."""
     refitted = drift(system, known["llm_foundry"]) if system is not None else {}
-    rows = []
-    for name, framework in known.items():
-        numbers = {
-            **{f"sustained.{chip}": kept.time for chip, kept in framework.sustained.items()},
-            **{n: getattr(framework, n) for n in ("attention_masked", "elementwise", "parameter_bytes", "compiled")},
-        }
-        for constant, number in numbers.items():
-            fitted = refitted.get(constant) if name == "llm_foundry" else None
-            rows.append((f"{name} {constant}", f"{number:.4g}", "" if fitted is None else f"{fitted[1]:.4g}"))
-    return Table("constants of frameworks", ("constant", "shipped", "fitted again"), tuple(rows))
+    framework, rows = known["llm_foundry"], []
+    numbers = {
+        **{f"sustained.{chip}": kept.time for chip, kept in framework.sustained.items()},
+        **{n: getattr(framework, n) for n in ("attention_masked", "elementwise", "parameter_bytes")},
+    }
+    for constant, number in numbers.items():
+        fitted = refitted.get(constant)
+        rows.append((constant, f"{number:.4g}", "" if fitted is None or constant == _OF_B200 else f"{fitted[1]:.4g}"))
+    return Table("constants of chips, and of llm-foundry", ("constant", "shipped", "fitted again"), tuple(rows))
 
 
 def counts(known: Mapping[str, Framework]) -> Table:

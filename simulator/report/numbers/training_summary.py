@@ -14,7 +14,9 @@ from simulator.basics.intervals import Interval, length, outside
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
+from simulator.report.numbers.prediction_intervals import Traits, prediction_interval
 from simulator.report.numbers.summary import Bottleneck, bottleneck
+from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import dimension_of
 
@@ -95,6 +97,11 @@ class TrainingReport:
         Model states that a rank keeps in its host's memory [B].
     capacity_bytes : int
         Of the GPU that needs most [B].
+    intervals : dict of str to dict
+        Of step_time_s, tokens_per_s and peak_memory_bytes: lower and upper end, by the share of measured runs like
+        this one that lie in between ("80 %", "95 %"); see `prediction_intervals`.
+    carried_over : bool
+        Whether no run of this framework, or of this chip, was measured: the intervals are wider then.
     learning : Learning or None
         Of a real training.
     """
@@ -124,6 +131,8 @@ class TrainingReport:
     exposed_comm_time_by_dimension: dict[str, float]
     host_memory_bytes: int
     capacity_bytes: int
+    intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    carried_over: bool = False
     learning: Learning | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,6 +205,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     capacity = cluster.gpus[peak.rank].hbm_bytes
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
+    traits = _traits(plan, cluster)
+    times = prediction_interval(traits, network_stated=bool(cluster.collectives))
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -222,6 +233,24 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         exposed_comm_time_by_dimension=_shared(_exposed(work, _dimension), rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
+        intervals={
+            "step_time_s": times.around(time / rounds),
+            "tokens_per_s": times.around(steps * plan.tokens),
+            "peak_memory_bytes": prediction_interval(traits, "memory").around(float(peak.nbytes)),
+        },
+        carried_over=times.carried_over,
+    )
+
+
+def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
+    """What makes measured runs like this one."""
+    step, cut = plan.step, plan.step.parallelism
+    return Traits(
+        framework=step.framework.name,
+        chip=cluster.gpus[0].name.split("_")[0],
+        eight_bit=is_eight_bit(step.precision.matmul),
+        cut=cut.size > 1 or cut.experts.ranks > 1,
+        nodes=len(cluster.nodes) > 1,
     )
 
 

@@ -28,6 +28,12 @@ class _Column:
     left: bool = False
 
 
+def _within(report: Row) -> str:
+    """How far measured runs like this one lie from their predictions, four in five of them."""
+    low, high = report["intervals"]["step_time_s"]["80 %"] if report.get("intervals") else (0.0, 0.0)
+    return f"±{(high / low) ** 0.5 - 1.0:.0%}" if low else "-"
+
+
 _COLLECTIVE: Final = (
     _Column("time", 0, lambda r: format_time(r["time_s"])),
     _Column("closed form", 3, lambda r: _or_dash(r["predicted_s"], format_time)),
@@ -39,6 +45,7 @@ _COLLECTIVE: Final = (
 )
 _TRAINING: Final = (
     _Column("step", 0, lambda r: format_time(r["step_time_s"])),
+    _Column("80 % within", 3, _within),
     _Column("tokens/s", 2, lambda r: f"{r['tokens_per_s']:,.0f}"),
     _Column("MFU", 1, lambda r: f"{r['mfu']:.1%}"),
     _Column("bare comm", 4, lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),

@@ -1,0 +1,56 @@
+"""Which errors of measured runs stand behind the intervals of predictions? Writes catalog/measured/residuals.csv.
+
+Rule: one line a run that was timed, ln(measured / played) of its step's time and of its peak memory: with all
+constants, and as if its source had never been seen (left_out.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from pathlib import Path
+from typing import Final
+
+from simulator.calibration.training_runs.left_out import source_of
+from simulator.calibration.training_runs.playing import PlayedRow
+from simulator.report.numbers.prediction_intervals import Residual, Traits
+
+_HEAD: Final = """\
+# Errors of measured runs: ln(measured / played) of a step's time and of peak memory, with all constants, and (unseen)
+# as if nobody had seen their source: what is left without the constants that were fitted to it. Written by
+# `python -m simulator.calibration.training_runs.page`; sources and rows: training.csv and training_cut.csv.
+source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory
+"""
+
+
+def residuals(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow]) -> tuple[Residual, ...]:
+    """Of all runs that were timed."""
+    pairs = zip(outcomes, unseen, strict=True)
+    return tuple(_residual(own, other) for own, other in pairs if own.row.timed)
+
+
+def _residual(own: PlayedRow, unseen: PlayedRow) -> Residual:
+    row = own.row
+    cut = row.parallelism.size > 1 or row.parallelism.experts.ranks > 1
+    traits = Traits(row.framework, row.gpu.split("_")[0], row.eight_bit, cut, row.gpus > 8)  # boxes of eight
+    return Residual(source_of(row), traits, _errors(own), _errors(unseen))
+
+
+def _errors(outcome: PlayedRow) -> dict[str, float]:
+    row, found = outcome.row, {"time": log(outcome.row.step_time / outcome.step_time)}
+    return found if row.peak is None else found | {"memory": log(row.peak / outcome.peak)}
+
+
+def write_residuals(path: Path, found: Sequence[Residual]) -> None:
+    """Write the table."""
+    lines = []
+    for one in found:
+        traits = one.traits
+        flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes))
+        numbers = (f"{part[name]:.4f}" if name in part else "" for name in ("time", "memory") for part in _both(one))
+        lines.append(",".join([one.source, traits.framework, traits.chip, *flags, *numbers]))
+    path.write_text(_HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _both(one: Residual) -> tuple[dict[str, float], dict[str, float]]:
+    return one.own, one.unseen

@@ -1,0 +1,164 @@
+"""How far may a prediction be from what will be measured? Intervals from the errors of measured runs like it.
+
+Rule: nothing is assumed of how errors are distributed; they are those of catalog/measured/residuals.csv, written by
+`python -m simulator.calibration.training_runs.page`. Each run has two: as played with all constants, and as if its
+source had never been seen. The second stand for a framework or a chip of which no run was measured.
+
+A measured value lies within the prediction divided and multiplied by e^h, where h is the size of error that 80 (95) %
+of the weights stay below. Runs weigh by how like they are, and all runs of a source together as much as any other's:
+what one laboratory measured often is not more than one laboratory's.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+import simulator
+
+Quantity = Literal["time", "memory"]
+SHARES: Final = (0.8, 0.95)
+TABLE: Final = Path(simulator.__file__).parent / "catalog" / "measured" / "residuals.csv"
+# What each way in which a run is unlike the predicted one leaves of its weight: much, for what few runs say of each
+# other is little (with 0.25 runs of sources that were left out fall into 80 % intervals less often than said).
+_UNLIKE: Final = 0.75
+# ln of how far played steps of torchtitan's A100 rows, whose network is not stated, lie apart on two candidates
+# (dgx_a100 and aws_p4de): docs/validation.md.
+_NETWORK: Final = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What makes runs alike.
+
+    Attributes
+    ----------
+    framework, chip : str
+        "nanotron"; "h100".
+    eight_bit, cut, nodes : bool
+        Whether matmuls take eight bits, a model is cut over ranks, several nodes take part.
+    """
+
+    framework: str
+    chip: str
+    eight_bit: bool
+    cut: bool
+    nodes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One measured run: ln(measured / predicted).
+
+    Attributes
+    ----------
+    source : str
+    traits : Traits
+    own, unseen : mapping of quantity to float
+        With all constants, and as if the source had never been seen; memory is missing where it was not measured.
+    """
+
+    source: str
+    traits: Traits
+    own: dict[str, float]
+    unseen: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionInterval:
+    """Factors on a prediction, for each of SHARES: the measured value lies in between as often.
+
+    Attributes
+    ----------
+    width : tuple of float
+        e^h for each share, above 1.
+    carried_over : bool
+        Whether no run of this framework or of this chip was measured.
+    """
+
+    width: tuple[float, ...]
+    carried_over: bool
+
+    def around(self, value: float) -> dict[str, tuple[float, float]]:
+        """Lower and upper end by share: "80 %", "95 %"."""
+        return {
+            f"{share:.0%}".replace("%", " %"): (value / width, value * width)
+            for share, width in zip(SHARES, self.width, strict=True)
+        }
+
+
+def prediction_interval(
+    traits: Traits,
+    quantity: Quantity = "time",
+    residuals: Sequence[Residual] | None = None,
+    *,
+    network_stated: bool = True,
+    unseen: bool = False,
+) -> PredictionInterval:
+    """The interval of a prediction.
+
+    Parameters
+    ----------
+    traits : Traits
+    quantity : {"time", "memory"}
+        A rate has the interval of its time.
+    residuals : sequence of Residual, optional
+        Other ones than the shipped.
+    network_stated : bool
+        Whether the machine's collectives were measured; else the interval is wider.
+    unseen : bool
+        As if nobody had seen this framework.
+    """
+    pool = [one for one in residuals or shipped() if quantity in one.own]
+    known = {one.traits.framework for one in pool}, {one.traits.chip for one in pool}
+    carried = unseen or traits.framework not in known[0] or traits.chip not in known[1]
+    errors = [abs((one.unseen if carried else one.own)[quantity]) for one in pool]
+    counts = Counter(one.source for one in pool)
+    weights = [_likeness(one.traits, traits) / counts[one.source] for one in pool]
+    more = 0.0 if network_stated or not traits.nodes or quantity == "memory" else _NETWORK
+    halves = (_quantile(errors, weights, share) for share in SHARES)
+    return PredictionInterval(tuple(math.exp(math.hypot(half, more)) for half in halves), carried)
+
+
+def _likeness(one: Traits, other: Traits) -> float:
+    unlike = (
+        one.framework != other.framework,
+        one.chip != other.chip,
+        one.eight_bit != other.eight_bit,
+        one.cut != other.cut,
+        one.nodes != other.nodes,
+    )
+    return _UNLIKE ** sum(unlike)
+
+
+def _quantile(errors: Sequence[float], weights: Sequence[float], share: float) -> float:
+    """The smallest error that so large a share of the weights stays at or below."""
+    total, passed = sum(weights), 0.0
+    for error, weight in sorted(zip(errors, weights, strict=True)):
+        passed += weight
+        if passed >= share * total:
+            return error
+    return max(errors)
+
+
+@cache
+def shipped() -> tuple[Residual, ...]:
+    """Those of the catalog."""
+    with TABLE.open(encoding="utf-8", newline="") as lines:
+        return tuple(_residual(row) for row in csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def _residual(row: dict[str, str]) -> Residual:
+    traits = Traits(row["framework"], row["chip"], row["eight_bit"] == "1", row["cut"] == "1", row["nodes"] == "1")
+    columns = {"own": ("time", "memory"), "unseen": ("unseen_time", "unseen_memory")}
+    found = {
+        kind: {name.removeprefix("unseen_"): float(row[name]) for name in names if row[name]}
+        for kind, names in columns.items()
+    }
+    return Residual(row["source"], traits, found["own"], found["unseen"])

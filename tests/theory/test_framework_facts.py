@@ -1,0 +1,170 @@
+"""What a framework's facts do to a step: each against a formula, or against the step without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.cluster.build import build
+from simulator.cluster.cluster import MachineCollective, Steps
+from simulator.collectives import catalog
+from simulator.collectives.algorithm import Request
+from simulator.model.kernel import Matmul
+from simulator.model.parameters import modules
+from simulator.model.shape import Transformer
+from simulator.records.operation import ISSUE, Allocate, Collective, Compute, Free
+from simulator.step.framework import Framework
+from simulator.step.kernels.framework_operations import eight_bit_casts
+from simulator.step.parallelism import Parallelism
+from simulator.step.spec import Precision
+from tests.training import TINY, Played, play, step
+
+GATED = Transformer("gated", 4, 64, 4, 4, 16, 256, 512, 128, gated=True, positions="rotary", norm="rmsnorm")
+
+
+def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
+    known = {name: facts.pop(name) for name in ("issue", "sends_block", "overlaps", "each_tensor", "gathers_again",
+             "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients", "gradient_buffers",
+             "loss_buffers") if name in facts}  # fmt: skip
+    topology = facts.pop("topology", "star_100g")
+    return play(step(strategy, model, framework=Framework(**known), **facts), ranks, topology)
+
+
+def test_a_gpu_with_little_to_do_waits_for_its_host() -> None:
+    """With a second a kernel nothing else counts: as many seconds as kernels and collectives were issued."""
+    slow = played(2, issue=1.0)
+    (ops,) = (rank for rank in slow.plan.program.ranks[:1])
+    issued = sum(op.duration for op in ops if isinstance(op, Compute) and op.stream == ISSUE)
+    assert slow.timeline.end == pytest.approx(issued, rel=1e-3)
+    forward = sum(isinstance(op, Compute) and op.name.startswith("issue layer 0 forward") for op in ops)
+    assert forward == 1  # all of a unit's kernels together
+    assert slow.report.comm_time_s < 1.0  # what the host does is no communication
+
+
+def test_a_host_that_is_fast_enough_changes_nothing() -> None:
+    plain, fast = (played(2, issue=issue, micro_batch_size=64).timeline.end for issue in (0.0, 1e-12))
+    assert fast == pytest.approx(plain, rel=1e-6)
+
+
+def test_a_host_that_waits_for_what_comes_cannot_issue_ahead() -> None:
+    facts: dict[str, Any] = {"parallelism": Parallelism(pp=2), "accumulation": 4, "issue": 1e-4}
+    free, waiting = (played(2, sends_block=block, **facts).timeline.end for block in (False, True))
+    assert waiting > free
+
+
+def test_in_a_pipeline_over_nodes_an_exchange_may_take_its_host_longer() -> None:
+    """(t - 1) times as long for each exchange among t ranks; nothing in one node, or without a pipeline."""
+    facts: dict[str, Any] = {"accumulation": 2, "issue": 1e-6, "issue_in_pipeline": 1e-3, "topology": "dgx_h100"}
+    sizes = {"tp": 4, "pp": 2}
+    over = played(16, parallelism=Parallelism(**sizes), **facts)
+    ops = next(iter(over.plan.program.ranks))
+    issued = {op.name: op.duration for op in ops if isinstance(op, Compute) and op.stream == ISSUE}
+    exchanges = [op.name for op in ops if isinstance(op, Collective) and "gather up input" in op.name]
+    assert exchanges
+    assert all(issued[f"issue {name.split(' (')[0]}"] == pytest.approx(1e-6 + 3e-3) for name in exchanges)
+    for ranks, cut in ((8, sizes), (16, {"tp": 4})):
+        ops = next(iter(played(ranks, parallelism=Parallelism(**cut), **facts).plan.program.ranks))
+        assert max(op.duration for op in ops if isinstance(op, Compute) and op.stream == ISSUE) < 1e-3
+
+
+def test_where_nothing_overlaps_communication_is_bare() -> None:
+    """ZeRO-3 with `overlaps: false`: every gather and scatter stands between kernels."""
+    beside, apart = (played(4, "zero3", overlaps=overlaps).report for overlaps in (True, False))
+    assert apart.exposed_comm_time_s == pytest.approx(apart.comm_time_s, rel=1e-9)
+    assert apart.step_time_s == pytest.approx(apart.compute_time_s + apart.comm_time_s, rel=1e-6)
+    assert beside.exposed_comm_time_s < beside.comm_time_s
+
+
+def test_tensors_that_travel_by_themselves_begin_as_often() -> None:
+    """A layer of the tiny model has 12 tensors: its gather starts twelve times, and moves the same bytes."""
+    one, each = (played(8, "zero3", topology="dgx_h100", each_tensor=flag) for flag in (False, True))
+
+    def gather(run: Played) -> Collective:
+        ops = next(iter(run.plan.program.ranks))
+        return next(op for op in ops if isinstance(op, Collective) and op.name.startswith("gather layer 1 forward"))
+
+    assert gather(each).startup == pytest.approx(12 * gather(one).startup)
+    assert gather(each).elements == gather(one).elements
+
+
+def test_a_checkpointed_layer_may_be_gathered_three_times() -> None:
+    counts = {}
+    for again in (False, True):
+        run = played(4, "zero3", checkpointing="full", gathers_again=again, overlaps=False)
+        ops = next(iter(run.plan.program.ranks))
+        counts[again] = sum(isinstance(op, Collective) and op.name.startswith("gather layer 1") for op in ops)
+    assert counts == {False: 2, True: 3}
+
+
+def test_casts_once_read_activations_and_gradients_alone() -> None:
+    """(m, k) of two bytes read, written in both orders; a weight's gradient takes what is there; b is a weight."""
+    forward = eight_bit_casts(Matmul("up", 128, 256, 64), once=True)
+    assert (forward.read, forward.written) == (2 * 128 * 64, 2 * 128 * 64)
+    assert eight_bit_casts(Matmul("up weight gradient", 256, 64, 128, of_weights=True), once=True).read == 0.0
+    assert eight_bit_casts(Matmul("up", 128, 256, 64)).read == 2 * (128 * 64 + 64 * 256)
+
+
+def test_gradients_in_buffers_stay() -> None:
+    """Four bytes a parameter, and two more where those of the parameters' dtype stay too; never freed."""
+    sizes = []
+    for kept in (False, True):
+        run = played(2, "zero1", precision=Precision(grads="float32"), gradient_buffers=True, keeps_gradients=kept)
+        ops = next(iter(run.plan.program.ranks))
+        sizes.append(next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "gradient buffers"))
+        assert not any(isinstance(op, Free) and op.allocation == "gradient buffers" for op in ops)
+    elements = sum(module.elements for module in modules(TINY))
+    assert sizes == [4 * elements, 6 * elements]
+
+
+def test_modules_keep_copies_that_merged_kernels_do_not() -> None:
+    """In bfloat16 of a token: silu's output, f; queries and keys beside their array, 2 d; the output by tokens, d."""
+    tokens, d, f = 2 * 32, 64, 256
+    plain, copies = (
+        sum(op.nbytes for op in next(iter(played(1, model=GATED, keeps_copies=flag).plan.program.ranks))
+            if getattr(op, "name", "") == "layer 1 activations 0")
+        for flag in (False, True)
+    )  # fmt: skip
+    assert copies - plain == 2 * tokens * (f + 2 * d + d)
+
+
+def test_logits_may_outlive_the_loss() -> None:
+    """Two bytes a logit more while the loss goes backward."""
+    head = {}
+    for flag in (False, True):
+        run = played(1, loss_buffers=True, keeps_logits=flag)
+        head[flag] = next(
+            op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "head recomputed 0"
+        )
+    assert head[True] - head[False] == 2 * 2 * 32 * 512
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "operation", "steps"),
+    [
+        # A ring over two nodes of eight leaves one of them once in a gather, twice in a sum.
+        ("multi_ring", "all_gather", Steps(14, 1)),
+        ("ring", "all_reduce", Steps(28, 2)),
+        # Seven steps in every node and one between, there and back.
+        ("hierarchical", "all_reduce", Steps(14, 2)),
+        ("nvls", "all_reduce", Steps(2, 2)),
+        # Three levels in a node and one above, up and down.
+        ("double_binary_tree", "all_reduce", Steps(6, 2)),
+        ("direct", "all_to_all", Steps(0, 1)),
+    ],
+)
+def test_steps_are_counted_on_the_longest_way(algorithm: str, operation: str, steps: Steps) -> None:
+    request = Request(operation, 16, 1600, nodes=(tuple(range(8)), tuple(range(8, 16))))
+    assert catalog.find(algorithm).steps(request) == steps
+    machine = MachineCollective(algorithm, startup=1e-5, step=1e-6, cross_step=1e-3)
+    assert machine.latency(steps) == pytest.approx(1e-5 + steps.inside * 1e-6 + steps.across * 1e-3)
+
+
+def test_a_group_in_one_node_does_not_pay_for_the_network() -> None:
+    cluster = build("hf_h100", 16)
+    inside, across = (cluster.machine("all_gather", group) for group in (range(8), range(16)))
+    assert inside is not None
+    assert across is not None
+    assert (inside.cross_step, across.cross_step) == (0.0, pytest.approx(450e-6))
+    assert replace(inside, source="") == replace(build("hf_h100", 8).collectives["all_gather"], source="")
