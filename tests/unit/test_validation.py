@@ -443,8 +443,12 @@ def test_a_page_holds_the_words_that_it_is_written_from(page: str, words: Module
 
 
 def test_the_picture_has_a_point_for_every_run() -> None:
-    groups = [plot_validation.Group("a", (1.0, 2.0), (1.1, 1.9)), plot_validation.Group("b", (3.0,), (3.0,))]
-    axes = plot_validation.figure(groups, "finding").axes[0]
-    assert [list(line.get_ydata()) for line in axes.lines[1:]] == [pytest.approx([1.1, 0.95]), [1.0]]  # type: ignore[arg-type]
+    groups = [plot_validation.Group("a", (1.0, 2.0), (1.1, 1.9)), plot_validation.Group("b", (3.0,), (9.0,))]
+    above, below = plot_validation.figure(groups, "finding").axes
+    drawn = [list(line.get_ydata()) for line in above.lines[1:]]  # type: ignore[arg-type]
+    assert drawn == [pytest.approx([1.1, 1.9]), [9.0]]
+    # Three times as fast as measured: on the edge of the ratio's axis.
+    ratios = [list(line.get_ydata()) for line in below.lines[1:]]  # type: ignore[arg-type]
+    assert ratios == [pytest.approx([1.1, 0.95]), [], [2.0]]
     with pytest.raises(ValueError, match="no run"):
         plot_validation.figure([], "finding")

@@ -127,8 +127,8 @@ def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:
 def _finding(outcomes: Sequence[PlayedRow]) -> str:
     summary = errors("", [outcome.error for outcome in outcomes])
     return (
-        f"{summary.count} measured runs are off by {summary.median:.1%} in the middle, "
-        f"90 % of them by less than {summary.most:.1%}; grey is ten per cent"
+        f"{summary.count} measured runs are off by {summary.median:.1%} in the middle, 90 % of them by less than "
+        f"{summary.most:.1%}; grey is ten per cent, hollow beyond the axis"
     )
 
 
