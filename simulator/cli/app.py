@@ -312,19 +312,32 @@ def rerun(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's di
 
 @app.command()
 def fit(
-    path: Annotated[Path, typer.Argument(metavar="SWEEP", help="Output of nccl-tests, or a CSV with size and time.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SWEEP | gpu FILE",
+            help="Output of nccl-tests, or a CSV with size and time; or gpu, and what tools/measure_gpu.py wrote.",
+        ),
+    ],
     topology: Annotated[str | None, typer.Option(help="The machine it was measured on.")] = None,
     world_size: Annotated[int | None, typer.Option(help="Ranks, where the file does not say.")] = None,
     operation: Annotated[str | None, typer.Option(help="all_reduce, ..., where the file does not say.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="What the machine ran; the best otherwise.")] = None,
+    base: Annotated[str, typer.Option(metavar="GPU", help="Of gpu FILE: whose data sheet it has.")] = "h100_sxm",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file here.")
+        Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file, or the GPU file, here.")
     ] = None,
 ) -> None:
-    """Fit a machine's start-up and rate against size, as YAML for a topology file."""
-    from simulator.cli.fitting import show
+    """Fit a machine's start-up and rate against size, as YAML for a topology file; or a GPU's kernels."""
+    from simulator.cli.fitting import show, show_gpu
+    from simulator.errors import ScenarioError
 
-    show(path, topology, world_size, operation, algorithm, out)
+    if str(paths[0]) == "gpu" and len(paths) == 2:
+        show_gpu(paths[1], base, out)
+        return
+    if len(paths) > 1:
+        raise ScenarioError(f"SWEEP: got {len(paths)} files; fit takes one sweep, or: gpu FILE")
+    show(paths[0], topology, world_size, operation, algorithm, out)
 
 
 @app.command()

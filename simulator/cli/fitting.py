@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.calibration.gpu_fit import GpuFit, fit_gpu, read_figures
 from simulator.calibration.machines import fit, fit_text, to_yaml
 
 
@@ -26,3 +27,23 @@ def show(
     else:
         write_atomically(out, to_yaml(fitted))
         typer.echo(f"written: {out}")
+
+
+def show_gpu(path: Path, base: str, out: Path | None) -> None:
+    """Fit a GPU's kernels, tell how far off they stay, and print (or write) the GPU file."""
+    found = fit_gpu(read_figures(path), base)
+    typer.echo(_text(found), err=out is None)
+    if out is None:
+        typer.echo(found.to_yaml(), nl=False)
+    else:
+        write_atomically(out, found.to_yaml())
+        typer.echo(f"written: {out}")
+
+
+def _text(found: GpuFit) -> str:
+    lines = [f"{'kind':<12} {'error':>7}  what"]
+    lines += [f"{one.kind:<12} {one.error:>+7.1%}  {one.name}" for one in found.residuals]
+    kinds = dict.fromkeys(one.kind for one in found.residuals)
+    lines += ["", "median |error|: " + ", ".join(f"{kind} {found.median(kind):.1%}" for kind in kinds)]
+    lines += [f"not told: {text}" for text in found.untold]
+    return "\n".join(lines)

@@ -1,0 +1,312 @@
+"""Which constants make a GPU's kernels as fast as tools/measure_gpu.py found them, and how far off do they stay?
+
+Rule: data-sheet figures (peaks, bandwidth, SMs) are the base GPU's; what is measured here is the best matmul, the best
+copy, the constants of matmuls, attention's share of the peak and the elementwise kernels' share of copies' rate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from simulator.basics import registry, yaml_dialect
+from simulator.basics.document import load
+from simulator.basics.input_files import read_text
+from simulator.calibration.kernels import DTYPES, MatmulTable, fit
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Gpu
+from simulator.cluster.gpu_file import load_gpu
+from simulator.engine.play import play
+from simulator.errors import ScenarioError
+from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.model.load import load_model
+from simulator.step.framework import load_framework
+from simulator.step.kernels.kernel_time import duration, elementwise_share, kernel_model
+from simulator.step.plan import plan_step
+from simulator.step.spec import OPTIMIZERS, Precision, TrainingStep
+
+FORMAT: Final = "simulator-gpu-1"
+_TWO_BYTES: Final = 2
+# Of the search for matmul constants.
+_ROUNDS: Final = 60
+# What a norm, an activation and an addition read and write of each number, in arrays.
+_PASSES: Final[Mapping[str, tuple[int, int]]] = {"norm": (1, 1), "activation": (1, 1), "add": (2, 1)}
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class MatmulRow(_Part):
+    """out[m, n] = a[m, k] b[k, n]."""
+
+    dtype: Literal["bfloat16", "tf32", "float8_e4m3fn"]
+    m: Count
+    n: Count
+    k: Count
+    seconds: Seconds
+
+
+class CopyRow(_Part):
+    """So many bytes read and written."""
+
+    nbytes: Annotated[int, Field(ge=1, alias="bytes")]
+    seconds: Seconds
+
+
+class AttentionRow(_Part):
+    """Causal, in bfloat16."""
+
+    batch: Count
+    heads: Count
+    seq_len: Count
+    head_dim: Count
+    forward: Seconds
+    forward_backward: Seconds
+
+
+class ElementwiseRow(_Part):
+    """Of rows x columns numbers in bfloat16."""
+
+    kind: Literal["norm", "activation", "add"]
+    rows: Count
+    columns: Count
+    seconds: Seconds
+
+
+class GptRow(_Part):
+    """A whole step of a small GPT-2 in bfloat16."""
+
+    layers: Count
+    hidden: Count
+    heads: Count
+    seq_len: Count
+    sequences: Count
+    words: Count
+    checkpointing: Literal["none", "full"]
+    seconds: Seconds
+    peak_bytes: int
+
+
+class GpuFigures(_Part):
+    """What tools/measure_gpu.py writes."""
+
+    format: Literal["simulator-gpu-1"]
+    device: dict[str, Any]
+    matmul: list[MatmulRow]
+    copies: Annotated[list[CopyRow], Field(alias="copy")]
+    attention: list[AttentionRow]
+    elementwise: list[ElementwiseRow]
+    gpt: list[GptRow]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuResidual:
+    """One measured figure and what the fitted GPU file gives.
+
+    Attributes
+    ----------
+    kind, name : str
+    measured, simulated : float
+        [s], or [B] of memory.
+    """
+
+    kind: str
+    name: str
+    measured: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """simulated / measured - 1."""
+        return self.simulated / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFit:
+    """A GPU file and how well it does.
+
+    Attributes
+    ----------
+    gpu : dict
+        The keys of a GPU file.
+    residuals : tuple of GpuResidual
+        Steps of the small GPT were not fitted to: they test the rest.
+    untold : tuple of str
+        What the figures could not tell.
+    """
+
+    gpu: dict[str, Any]
+    residuals: tuple[GpuResidual, ...]
+    untold: tuple[str, ...]
+
+    def median(self, kind: str) -> float:
+        """Median size of a kind's errors."""
+        return median(abs(one.error) for one in self.residuals if one.kind == kind)
+
+    def to_yaml(self) -> str:
+        """The GPU file."""
+        return yaml_dialect.dump(self.gpu)
+
+
+def read_figures(path: Path) -> GpuFigures:
+    """Read what was measured; ScenarioError with one line for each fault."""
+    try:
+        return GpuFigures(**json.loads(read_text(path)))
+    except ValidationError as error:
+        lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10]]
+        raise ScenarioError("\n".join(lines)) from error
+    except (ValueError, TypeError) as error:
+        raise ScenarioError(f"{path}: is no output of tools/measure_gpu.py: {error}") from error
+
+
+def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
+    """Fit a GPU's constants, with the data sheet of a GPU of the catalog."""
+    source = f"measured on {figures.device.get('name', 'a GPU')} with tools/measure_gpu.py"
+    data = dict(load(registry.find("gpu", base)).data)
+    data["product"] = f"{figures.device.get('name', base)}, measured"
+    tables = _tables(figures.matmul)
+    peaks, untold = load_gpu(base).peak_flops, []
+    best = {}
+    for dtype in tables:
+        row = max((row for row in figures.matmul if row.dtype == dtype), key=_rate)
+        if _rate(row) > peaks.get(dtype, 0.0):
+            raise ScenarioError(
+                f"matmul: {row.m} x {row.n} x {row.k} in {dtype} ran at {_rate(row) / 1e12:.0f} TFLOP/s, above "
+                f"the peak of {base}; give --base the GPU that it was measured on"
+            )
+        if dtype != "tf32":
+            best[dtype] = {
+                "value": f"{_rate(row) / 1e12:.1f} TFLOP/s",
+                "shape": [row.m, row.n, row.k],
+                "source": source,
+            }
+    data["best_matmul_flops"] = {**data.get("best_matmul_flops", {}), **best}
+    stream = max(2 * row.nbytes / row.seconds for row in figures.copies)
+    data["stream_bandwidth"] = {"value": f"{stream / 1e9:.0f} GB/s", "source": source}
+    constants = {name: figure for name, figure in data.get("constants", {}).items() if name != "hbm_efficiency"}
+    data["constants"] = constants
+    found = fit(tables, kernel_model(load_gpu(data)), rounds=_ROUNDS)
+    constants |= {name: {"value": float(f"{value:.4g}"), "source": source} for name, value in found.items()}
+    constants["attention_2"] = {"value": _attention(figures.attention, data), "source": source}
+    constants["elementwise"] = {"value": _elementwise(figures.elementwise, data), "source": source}
+    if "float8_e4m3fn" not in tables:
+        untold.append("matmuls of eight bits: no figures; as the base GPU's")
+    untold.append(
+        "sustained load: runs of seconds do not show it; training runs of hours do (simulator validate --csv)"
+    )
+    return GpuFit(data, tuple(_residuals(figures, data)), tuple(untold))
+
+
+def _rate(row: MatmulRow) -> float:
+    return 2.0 * row.m * row.n * row.k / row.seconds
+
+
+def _tables(rows: Sequence[MatmulRow]) -> dict[str, MatmulTable]:
+    import numpy as np
+
+    tables = {}
+    for dtype in DTYPES:
+        own = [row for row in rows if row.dtype == dtype]
+        if own:
+            shapes = np.array([[1, row.m, row.n, row.k] for row in own], np.int64)
+            tables[dtype] = MatmulTable(shapes, np.array([row.seconds for row in own]))
+    return tables
+
+
+def _kernels(row: AttentionRow) -> tuple[Attention, Attention]:
+    forward = Attention(
+        "attention", row.batch, row.heads, row.heads, row.seq_len, row.head_dim, causal=True, backward=False
+    )
+    return forward, replace(forward, backward=True)
+
+
+def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
+    """Share of the peak at which forward and backward together take as long as measured, in the middle of the rows."""
+    low, high = 0.01, 1.0
+    for _ in range(30):
+        share = (low + high) / 2
+        gpu = _with_constant(data, "attention_2", share)
+        errors = [sum(_time(one, gpu) for one in _kernels(row)) / row.forward_backward for row in rows]
+        low, high = (share, high) if median(errors) > 1.0 else (low, share)
+    return float(f"{high:.3g}")
+
+
+def _elementwise(rows: Sequence[ElementwiseRow], data: Mapping[str, Any]) -> float:
+    """Share of the rate of plain copies that norms, activations and additions reach, in the middle of large ones."""
+    gpu = load_gpu(dict(data))
+    largest = max(row.rows * row.columns for row in rows)
+    shares = [_time(_streamed(row), gpu) / row.seconds for row in rows if row.rows * row.columns == largest]
+    return float(f"{min(1.0, median(shares)):.3g}")
+
+
+def _streamed(row: ElementwiseRow) -> Elementwise:
+    read, written = _PASSES[row.kind]
+    size = float(_TWO_BYTES * row.rows * row.columns)
+    return Elementwise(row.kind, read * size, written * size)
+
+
+def _with_constant(data: Mapping[str, Any], name: str, value: float) -> Gpu:
+    return load_gpu({**data, "constants": {**data["constants"], name: value}})
+
+
+def _time(kernel: Kernel, gpu: Gpu, dtype: str = "bfloat16") -> float:
+    return duration(kernel, gpu, dtype)
+
+
+def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual]:
+    gpu = load_gpu(dict(data))
+    made = [
+        GpuResidual(
+            "matmul", f"{r.m} x {r.n} x {r.k} {r.dtype}", r.seconds, _time(Matmul("", r.m, r.n, r.k), gpu, r.dtype)
+        )
+        for r in figures.matmul
+    ]
+    for row in figures.attention:
+        name = f"{row.batch} x {row.heads} heads, {row.seq_len} tokens, {row.head_dim} wide"
+        both = sum(_time(one, gpu) for one in _kernels(row))
+        made.append(GpuResidual("attention", name, row.forward_backward, both))
+    share = elementwise_share(gpu)
+    made += [
+        GpuResidual("elementwise", f"{r.kind} {r.rows} x {r.columns}", r.seconds, _time(_streamed(r), gpu) / share)
+        for r in figures.elementwise
+    ]
+    for step in figures.gpt:
+        made += _gpt(step, gpu)
+    return made
+
+
+def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
+    """A step of the small GPT, played; nothing is fitted to it."""
+    model = load_model(
+        {"model_type": "gpt2", "name": "small", "n_layer": row.layers, "n_embd": row.hidden, "n_head": row.heads,
+         "n_positions": row.seq_len, "vocab_size": row.words, "tie_word_embeddings": False}
+    )  # fmt: skip
+    framework = replace(load_framework("torchtitan"), sustained={}, elementwise=1.0, parameter_bytes=0.0)
+    step = TrainingStep(
+        model,
+        row.seq_len,
+        row.sequences,
+        precision=Precision("bfloat16", "bfloat16", "bfloat16", None, "bfloat16"),
+        checkpointing=row.checkpointing,
+        optimizer=OPTIMIZERS["sgd"],
+        framework=framework,
+    )
+    cluster = replace(build("star_100g", 1), gpus=(gpu,))
+    planned = plan_step(cluster, step)
+    timeline = play("auto", planned.program, cluster, limit_memory=False)
+    policy = " checkpointed" if row.checkpointing == "full" else ""
+    name = f"{row.layers} layers of {row.hidden}{policy}, {row.sequences} x {row.seq_len} tokens"
+    found = [GpuResidual("GPT step", name, row.seconds, timeline.end)]
+    if row.peak_bytes and timeline.peak is not None:
+        found.append(GpuResidual("GPT memory", name, float(row.peak_bytes), float(timeline.peak.nbytes)))
+    return found
