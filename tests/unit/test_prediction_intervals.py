@@ -32,8 +32,9 @@ def test_four_in_five_of_like_runs_lie_inside() -> None:
     runs = [residual("one", 0.01 * n * (-1) ** n) for n in range(1, 11)]
     found = prediction_interval(PLAIN, residuals=runs)
     assert found.width == pytest.approx((math.exp(0.08), math.exp(0.10)))
-    low, high = found.around(2.0)["80 %"]
-    assert (low, high) == pytest.approx((2.0 / math.exp(0.08), 2.0 * math.exp(0.08)))
+    ends = found.around("time", 2.0)
+    assert list(ends) == ["time_80_low", "time_80_high", "time_95_low", "time_95_high"]
+    assert (ends["time_80_low"], ends["time_80_high"]) == pytest.approx((2.0 / math.exp(0.08), 2.0 * math.exp(0.08)))
 
 
 def test_a_source_with_many_rows_counts_as_much_as_one_with_few() -> None:
@@ -66,6 +67,7 @@ def test_a_report_has_intervals_round_what_it_says() -> None:
     report = simulate(load_scenario({"name": "a", "question": "?", "cluster": cluster, "training": training})).report
     document = report.to_dict()
     for key in ("step_time_s", "tokens_per_s", "peak_memory_bytes"):
-        narrow, wide = (document["intervals"][key][share] for share in ("80 %", "95 %"))
-        assert wide[0] <= narrow[0] < document[key] < narrow[1] <= wide[1]
+        ends = [document["intervals"][f"{key}_{end}"] for end in ("95_low", "80_low", "80_high", "95_high")]
+        assert ends == sorted(ends)
+        assert ends[1] < document[key] < ends[2]
     assert document["carried_over"] is False

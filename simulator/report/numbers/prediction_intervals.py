@@ -85,12 +85,12 @@ class PredictionInterval:
     width: tuple[float, ...]
     carried_over: bool
 
-    def around(self, value: float) -> dict[str, tuple[float, float]]:
-        """Lower and upper end by share: "80 %", "95 %"."""
-        return {
-            f"{share:.0%}".replace("%", " %"): (value / width, value * width)
-            for share, width in zip(SHARES, self.width, strict=True)
-        }
+    def around(self, name: str, value: float) -> dict[str, float]:
+        """Lower and upper ends, as columns of a table: NAME_80_low, NAME_80_high, NAME_95_low, NAME_95_high."""
+        ends: dict[str, float] = {}
+        for share, width in zip(SHARES, self.width, strict=True):
+            ends |= {f"{name}_{100 * share:.0f}_low": value / width, f"{name}_{100 * share:.0f}_high": value * width}
+        return ends
 
 
 def prediction_interval(

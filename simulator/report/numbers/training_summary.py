@@ -97,9 +97,9 @@ class TrainingReport:
         Model states that a rank keeps in its host's memory [B].
     capacity_bytes : int
         Of the GPU that needs most [B].
-    intervals : dict of str to dict
-        Of step_time_s, tokens_per_s and peak_memory_bytes: lower and upper end, by the share of measured runs like
-        this one that lie in between ("80 %", "95 %"); see `prediction_intervals`.
+    intervals : dict of str to float
+        Of step_time_s, tokens_per_s and peak_memory_bytes the ends between which so many per cent of measured runs
+        like this one lie: step_time_s_80_low, step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
     carried_over : bool
         Whether no run of this framework, or of this chip, was measured: the intervals are wider then.
     learning : Learning or None
@@ -131,7 +131,7 @@ class TrainingReport:
     exposed_comm_time_by_dimension: dict[str, float]
     host_memory_bytes: int
     capacity_bytes: int
-    intervals: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
     learning: Learning | None = None
 
@@ -233,11 +233,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         exposed_comm_time_by_dimension=_shared(_exposed(work, _dimension), rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
-        intervals={
-            "step_time_s": times.around(time / rounds),
-            "tokens_per_s": times.around(steps * plan.tokens),
-            "peak_memory_bytes": prediction_interval(traits, "memory").around(float(peak.nbytes)),
-        },
+        intervals=times.around("step_time_s", time / rounds)
+        | times.around("tokens_per_s", steps * plan.tokens)
+        | prediction_interval(traits, "memory").around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
     )
 

@@ -30,8 +30,8 @@ class _Column:
 
 def _within(report: Row) -> str:
     """How far measured runs like this one lie from their predictions, four in five of them."""
-    low, high = report["intervals"]["step_time_s"]["80 %"] if report.get("intervals") else (0.0, 0.0)
-    return f"±{(high / low) ** 0.5 - 1.0:.0%}" if low else "-"
+    ends = report.get("intervals")
+    return f"±{(ends['step_time_s_80_high'] / ends['step_time_s_80_low']) ** 0.5 - 1.0:.0%}" if ends else "-"
 
 
 _COLLECTIVE: Final = (
