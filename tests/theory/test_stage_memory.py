@@ -128,7 +128,8 @@ def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
 def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> None:
     """Any order, any number of micro-batches: what one rank of each stage holds that does all of them.
 
-    Two passes whose kernels take turns hold a little less than if one followed the other, which is what is told.
+    Two passes whose kernels take turns hold less than if one followed the other, which is what is told: at most by the
+    activations of the one micro-batch that goes back while the other goes forward.
     """
     step, world_size = drawn
     cluster = build("dgx_h100", world_size)
@@ -137,7 +138,8 @@ def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> Non
         peak = play("auto", program, cluster, limit_memory=False).peak
         assert peak is not None
         by_turns = step.parallelism.schedule.startswith("dualpipe") and step.parallelism.tp > 1
-        assert peak.nbytes <= stage.nbytes <= peak.nbytes * (1.1 if by_turns else 1)
+        one = dict(stage.by_category)["activations"] / stage.held if by_turns else 0
+        assert peak.nbytes <= stage.nbytes <= peak.nbytes + one
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
