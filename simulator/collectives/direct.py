@@ -145,6 +145,11 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return network.startup + phases * (link.latency + message / rate)
 
 
+def flows(request: Request) -> int:
+    """To all others of a node at once, through one port, which a machine's cap is of."""
+    return max(1, max(map(len, request.nodes), default=request.world_size) - 1)
+
+
 ALGORITHM = Algorithm(
     plans={
         "all_reduce": all_reduce,
@@ -159,6 +164,7 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
+    flows=flows,
     most_by_choice=MOST_TO_ONE,
     steps=direct_steps,
 )

@@ -15,7 +15,7 @@ from typing import Literal
 from simulator.basics.dtypes import find as find_dtype
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
-from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.algorithm import REDUCING, Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
@@ -267,8 +267,13 @@ def _runs(cluster: Cluster, task: Task) -> MachineCollective | None:
 
 
 def _machine(cluster: Cluster, task: Task) -> MachineCollective | None:
-    """The machine's constants for an operation; where none were measured, those of the all-reduce as the nearest."""
-    return _runs(cluster, task) or cluster.machine("all_reduce", task.group)
+    """The machine's constants for an operation; where none were measured, those of the nearest.
+
+    What only moves data is nearest to an all-gather: an all-reduce that switches add up for reaches more than any ring.
+    """
+    moves = () if task.request.operation in REDUCING else ("all_gather",)
+    nearest = (cluster.machine(name, task.group) for name in (*moves, "all_reduce"))
+    return _runs(cluster, task) or next(filter(None, nearest), None)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def test_a_gpu_is_complete(name: str) -> None:
     assert gpu.facts["product"]
     assert {"float64", "float32", "float16"} <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
     assert gpu.hbm_bytes > 2**34
-    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9)  # PCIe 3, 4, 5 x16
+    assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 450e9)  # PCIe 3, 4, 5 x16, NVLink-C2C
     assert gpu.sms > 0
 
 

@@ -11,6 +11,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
 from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
@@ -168,3 +169,21 @@ def test_a_group_in_one_node_does_not_pay_for_the_network() -> None:
     assert across is not None
     assert (inside.cross_step, across.cross_step) == (0.0, pytest.approx(450e-6))
     assert replace(inside, source="") == replace(build("hf_h100", 8).collectives["all_gather"], source="")
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_an_exchange_of_all_with_all_has_the_gathers_constants_and_one_port(ranks: int) -> None:
+    """H100s on one NVSwitch, 512 MiB: OpenXLA's table (collective_interpolator_data.h, sm_90) has 1,272 us over 4.
+
+    Seven flows of a rank pass one port together, of which the machine's cap is; each by itself would fill it.
+    """
+    cluster = build("dgx_h100", ranks)
+    nbytes = 512 * 2**20
+    made = plan(cluster, Task(Request("all_to_all", ranks, nbytes // 4), "auto", tuple(range(ranks))))
+    gathers = cluster.collectives["all_gather"]
+    (op,) = made.ops
+    assert op.startup == gathers.startup
+    assert op.rate_cap == pytest.approx(gathers.rate_cap * gathers.factor(nbytes) / (ranks - 1))
+    assert made.predicted is not None
+    if ranks == 4:
+        assert made.predicted == pytest.approx(1272.256e-6, rel=0.2)
