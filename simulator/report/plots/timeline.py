@@ -89,6 +89,9 @@ def finding(timeline: Timeline) -> str:
     >>> finding(Timeline("events", 4.0, (Span(0, "compute", "a", "forward", 0.0, 3.0),
     ...                                  Span(0, "communication", "b", "all_reduce", 2.0, 4.0))))
     'rank 0 ends last, at 4 s: 75 % compute, 25 % communication that nothing hides, 0 % idle'
+    >>> finding(Timeline("events", 4.0, (Span(0, "issue", "issue a", "issue", 0.0, 3.0),
+    ...                                  Span(0, "compute", "a", "forward", 3.0, 4.0))))
+    'rank 0 ends last, at 4 s: 25 % compute, 75 % waiting for its host, 0 % communication that nothing hides, 0 % idle'
     """
     ends = _ends(timeline.spans)
     slowest = _slowest(ends)
@@ -97,15 +100,20 @@ def finding(timeline: Timeline) -> str:
     if total <= 0.0:
         return f"rank {slowest}: nothing takes any time"
     kernels = [s for s in spans if not _communicates(s) and s.stream not in (HOST, ISSUE)]
-    compute, computed = _union(kernels), _union([s for s in spans if not _communicates(s)])
-    busy = _union(spans)
-    shares = (compute / total, (busy - computed) / total, 1.0 - busy / total, (computed - compute) / total)
+    work = [s for s in spans if s.stream != ISSUE]
+    compute, computed = _union(kernels), _union([s for s in work if not _communicates(s)])
+    busy, with_host = _union(work), _union(spans)
+    waits = with_host - busy
+    shares = (
+        compute / total, (busy - computed) / total, 1.0 - with_host / total, (computed - compute) / total, waits / total
+    )  # fmt: skip
     percents = [f"{abs(share):.0%}".replace("%", " %") for share in shares]
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
     if compute == 0.0:
         return f"{who}: {percents[1]} communication, {percents[2]} idle"
     host = f"{percents[3]} the host's update, " if computed > compute else ""
+    host += f"{percents[4]} waiting for its host, " if waits > 0.0 else ""
     return f"{who}: {percents[0]} compute, {host}{percents[1]} communication that nothing hides, {percents[2]} idle"
 
 
