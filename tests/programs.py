@@ -67,11 +67,11 @@ def collective(generator: np.random.Generator, algorithms: tuple[str, ...]) -> C
     cluster = drawn_cluster(generator, name, ranks, servers=1 if own else 0)
     operation: Any = str(generator.choice(sorted(catalog.operations(algorithm))))
     facts: dict[str, Any] = {}
-    if algorithm == "hierarchical":
+    if algorithm in ("hierarchical", "blueconnect"):
         size = int(generator.choice([s for s in range(1, ranks + 1) if ranks % s == 0]))
         facts["nodes"] = tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
     if algorithm == "nvls":
-        name, ranks = "dgx_h100", int(generator.choice([8, 16]))
+        name, ranks = "dgx_h100", int(generator.choice([8, 16, 32, 48]))
         cluster, operation = drawn_cluster(generator, name, ranks), "all_reduce"
     if algorithm == "parameter_server":
         facts["servers_on"] = "own" if own else "workers"
@@ -188,7 +188,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {
     "ring": lambda g: collective(g, ("ring", "chain", "multi_ring")),
     "tree": lambda g: collective(g, ("tree", "double_binary_tree", "halving_doubling")),
     "direct": lambda g: collective(g, ("direct", "naive", "parameter_server")),
-    "hierarchical": lambda g: collective(g, ("hierarchical", "nvls")),
+    "hierarchical": lambda g: collective(g, ("hierarchical", "blueconnect", "nvls")),
     "zero3": lambda g: training(g, "zero3"),
     "ddp": lambda g: training(g, str(g.choice(["ddp", "zero1", "zero2"]))),
     "groups on shared cards": side_by_side,

@@ -10,7 +10,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.cluster.routing import Router
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import ROOTED, Request
-from tests.playing import divisors, equal_nodes, nodes, regular, star
+from tests.playing import TOLD_NODES, divisors, equal_nodes, nodes, regular, star
 
 world_sizes = st.integers(2, 9)
 
@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn, *, unlike: bool = True, elements: tuple[int, ...] = (
         chunks=draw(st.sampled_from([None, 1, 3])) if operation == "all_reduce" else None,
         servers=servers,
         servers_on="own" if own else "workers",
-        nodes=equal_nodes(n, size) if algorithm in ("hierarchical", "multi_ring") else (),
+        nodes=equal_nodes(n, size) if algorithm in TOLD_NODES else (),
     )
     return Case(cluster, algorithm, request)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import ceil, log2
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
@@ -32,7 +32,10 @@ REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
 # switches overflow, and the simulator models neither buffers nor congestion: TCP's throughput collapses at some twenty
 # senders, DCTCP's at some 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1; recalled). MPICH does not choose such an
 # exchange (Thakur, Rabenseifner & Gropp, IJHPCA 2005).
-MOST_TO_ONE: Final = 64
+_MOST_TO_ONE: Final = 64
+# What collective libraries of GPUs carry out so, however large the group: as a send to, or a receive from, each of the
+# others (NCCL user guide, point-to-point communication: one-to-all, all-to-one, all-to-all).
+_SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,19 @@ class Auxiliary(Enum):
     SWITCHES = "switch"
 
 
+class Flows(NamedTuple):
+    """Most flows that a rank sends at once.
+
+    Attributes
+    ----------
+    inside, across : int
+        To ranks of its own node, and to others.
+    """
+
+    inside: int = 1
+    across: int = 1
+
+
 Plan = Callable[[Request], Schedule]
 CountSteps = Callable[[Request], Steps]
 Volume = Callable[[Request], int]
@@ -135,12 +151,17 @@ class Algorithm:
         Time on an idle network [s], where an exact formula is known; else None.
     options : tuple of str
         Which of the request's rank_order, chunks, servers, nodes the algorithm uses.
-    flows : function (Request) -> int
-        How many flows from one rank to others of its node share a machine's rate cap; each gets an equal part.
+    flows : function (Request) -> Flows
+        Flows from one rank that share a machine's caps; each gets an equal part.
+    share_of_ring : float
+        Bandwidth that libraries reach with it in a node, as a share of what they reach with rings over the same links.
     fewest_in_node : int
         Fewest ranks in every node for which a machine uses this algorithm without being asked.
-    most_by_choice : int or None
-        Most ranks for which `auto` picks it while other algorithms can run too; None for no limit.
+    by_choice : function (Request) -> bool
+        Whether `auto` may pick it while other algorithms can run too.
+    in_libraries : function (Request) -> bool
+        Whether collective libraries of GPUs run such a request so, or so that it takes as many steps and bytes. Where a
+        machine cannot run what it runs on whole nodes, one of these takes its place.
     steps : function (Request) -> Steps
         Transfers of the longest way, for machines that take a while for each.
     auxiliary : Auxiliary
@@ -157,9 +178,11 @@ class Algorithm:
     minimal: Callable[[Request], bool]
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
-    flows: Callable[[Request], int] = field(default=lambda request: 1)
+    flows: Callable[[Request], Flows] = field(default=lambda request: Flows())
+    share_of_ring: float = 1.0
     fewest_in_node: int = 1
-    most_by_choice: int | None = None
+    by_choice: Callable[[Request], bool] = field(default=lambda request: True)
+    in_libraries: Callable[[Request], bool] = field(default=lambda request: False)
     steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
@@ -215,6 +238,21 @@ def _times(request: Request) -> int:
     return 2 if request.operation == "all_reduce" else 1
 
 
+def sent_by_each(request: Request) -> bool:
+    """Whether libraries carry it out as a transfer between every two ranks that have something for each other."""
+    return request.operation in _SENT_BY_EACH
+
+
+def few_to_one(request: Request) -> bool:
+    """Whether no more ranks send to one at once than networks bear, or libraries do so whatever their number."""
+    return sent_by_each(request) or request.world_size <= _MOST_TO_ONE
+
+
+def one_a_node(request: Request) -> bool:
+    """Whether the group lies on several nodes, with one rank in each."""
+    return 1 < len(request.nodes) == request.world_size
+
+
 def always(request: Request) -> bool:
-    """True: the algorithm always sends the least volume."""
+    """True, for all requests."""
     return True

@@ -5,13 +5,16 @@ Rule: planning, estimating and playing all use this module, so that predicted an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
+from simulator.cluster.cluster import Cluster
 
 _NO_NODE = -1
 
@@ -38,6 +41,39 @@ def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: 
         The machine's cap on a flow that stays in a node, and on one that leaves it [B/s].
     """
     return np.where(_stays_inside(node[src], node[dst]), inside, between)
+
+
+def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
+    """How many times the cap between nodes a flow may have, since fewer ranks than a node has share its card.
+
+    Caps are fitted to sweeps in which all GPUs of a node send at once; of a card's ranks those that take part each have
+    an equal part.
+
+    Examples
+    --------
+    >>> from simulator.cluster.build import build
+    >>> p4de = build("aws_p4de", 16)
+    >>> spare_of_cards(p4de, range(16)), spare_of_cards(p4de, (0, 8))
+    (1.0, 2.0)
+    """
+    node_of = cluster.node_of()
+    number, members = Counter(node_of.get(rank, _NO_NODE) for rank in group).most_common(1)[0]
+    if number == _NO_NODE or members == len(group):
+        return 1.0
+    card_of = cluster.remember((spare_of_cards, number), partial(_cards, cluster, number))
+    taking_part = Counter(card_of[rank] for rank in group if node_of.get(rank) == number)
+    return max(Counter(card_of.values()).values()) / max(taking_part.values())
+
+
+def _cards(cluster: Cluster, number: int) -> dict[int, str]:
+    """By which network card each rank of a node leaves it; its own vertex where there are none."""
+    away = next(node[0] for other, node in enumerate(cluster.nodes) if other != number)
+    names, targets, kinds = cluster.router.vertices, cluster.router.targets, cluster.graph.nodes
+    cards = {}
+    for rank in cluster.nodes[number]:
+        passed = [names[targets[link]] for link in cluster.route(cluster.ranks[rank], cluster.ranks[away]).links]
+        cards[rank] = next((name for name in passed if kinds[name]["kind"] == "nic"), cluster.ranks[rank])
+    return cards
 
 
 def _stays_inside(one: Ints, other: Ints) -> Bools:

@@ -78,6 +78,7 @@ ALGORITHM = Algorithm(
     plans={"broadcast": broadcast, "reduce": reduce},
     volume=least_volume,
     minimal=always,
+    in_libraries=always,
     closed_form=closed_form,
     options=("rank_order", "chunks"),
     examples=in_pieces,

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
-from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, direct_steps, least_volume
+from simulator.collectives.algorithm import (
+    Algorithm,
+    Flows,
+    Request,
+    Sizes,
+    always,
+    direct_steps,
+    few_to_one,
+    least_volume,
+    sent_by_each,
+)
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -145,9 +155,11 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
     return network.startup + phases * (link.latency + message / rate)
 
 
-def flows(request: Request) -> int:
-    """To all others of a node at once, through one port, which a machine's cap is of."""
-    return max(1, max(map(len, request.nodes), default=request.world_size) - 1)
+def flows(request: Request) -> Flows:
+    """To all others of its node at once through one port, and to all others through one card."""
+    n = request.world_size
+    most, least = max(map(len, request.nodes), default=n), min(map(len, request.nodes), default=n)
+    return Flows(max(1, most - 1), max(1, n - least))
 
 
 ALGORITHM = Algorithm(
@@ -165,6 +177,7 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     flows=flows,
-    most_by_choice=MOST_TO_ONE,
+    by_choice=few_to_one,
+    in_libraries=sent_by_each,
     steps=direct_steps,
 )

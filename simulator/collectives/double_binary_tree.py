@@ -15,7 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.collectives.algorithm import Algorithm, Request, always, least_volume, tree_steps
+from simulator.collectives.algorithm import (
+    ROOTED,
+    Algorithm,
+    Flows,
+    Request,
+    always,
+    least_volume,
+    one_a_node,
+    tree_steps,
+)
 from simulator.collectives.example import in_pieces
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
@@ -149,10 +158,28 @@ def _descend(builder: ScheduleBuilder, tree: _Tree, chunk: int, channels: int, n
             )
 
 
+def flows(request: Request) -> Flows:
+    """To its parent and children in both trees, each with half of the array."""
+    pair = _under_root(request) if request.operation in ROOTED else trees(request.world_size)
+    up, down = request.operation != "broadcast", request.operation != "reduce"
+    most = max(
+        sum(up * (tree.parents[rank] is not None) + down * len(tree.children[rank]) for tree in pair)
+        for rank in range(request.world_size)
+    )
+    return Flows(most, most)
+
+
+def _over_nodes(request: Request) -> bool:
+    """Libraries run it from node to node; inside a node their trees are chains."""
+    return one_a_node(request) or len({len(node) for node in request.nodes}) > 1
+
+
 ALGORITHM = Algorithm(
     plans={"all_reduce": all_reduce, "broadcast": broadcast, "reduce": reduce},
     volume=least_volume,
     minimal=always,
+    flows=flows,
+    in_libraries=_over_nodes,
     options=("chunks",),
     examples=in_pieces,
     steps=tree_steps,

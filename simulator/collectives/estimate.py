@@ -7,20 +7,38 @@ busiest link needs for its bytes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from simulator.basics.arrays import Floats, Ints
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import timed_sizes, transfer_elements
 from simulator.records.operation import Collective
-from simulator.records.transfer_rule import enter
+from simulator.records.transfer_rule import enter, enters
 from simulator.records.transfers import write_out
 
 # Most transfers of a schedule that is estimated; with more, the estimate itself would take seconds.
-_MOST = 20_000
+_MOST = 300_000
+
+
+class _Ways(NamedTuple):
+    """The routes of some transfers.
+
+    Attributes
+    ----------
+    link : int array, shape (l,)
+        Links of the first one's route, of the second one's, ...
+    start : int array, shape (t,)
+        Where in `link` each route begins; no route is empty.
+    latency : float array, shape (t,)
+        [s]
+    """
+
+    link: Ints
+    start: Ints
+    latency: Floats
 
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:
@@ -28,39 +46,44 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
     if op.schedule.has_more_than(_MOST):
         return None
     transfers = write_out(op.schedule)
-    vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
     carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
-    nbytes = (carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)).tolist()
-    src, dst, before = transfers.src.tolist(), transfers.dst.tolist(), transfers.before_on_channel.tolist()
-    routes = _routes(cluster, vertices, sorted(set(zip(src, dst, strict=True))))
-    waits, bandwidth = transfers.waits_of(), cluster.router.bandwidth
-    nodes = nodes_of(cluster.node_of(), op.group, len(vertices))
-    caps = rate_caps(nodes, transfers.src, transfers.dst, op.rate_cap, op.cross_rate_cap).tolist()
-    load: dict[int, float] = {}
-    ends: list[float] = []
-    for part in op.schedule.rounds():
-        numbers = range(len(ends), len(ends) + len(part))
-        users: dict[int, int] = {}
-        for number in numbers:
-            for link in routes[src[number], dst[number]][0]:
-                users[link] = users.get(link, 0) + 1
-                load[link] = load.get(link, 0.0) + nbytes[number]
-        for number in numbers:
-            links, latency = routes[src[number], dst[number]]
-            rate = min([caps[number], *(bandwidth[link] / users[link] for link in links)])
-            ready = max([ends[awaited] for awaited in waits[number]], default=op.startup)
-            previous = ends[before[number]] if before[number] >= 0 else -math.inf
-            ends.append(enter(ready, latency, previous) + nbytes[number] / rate)
-    busiest = max((carried / bandwidth[link] for link, carried in load.items()), default=0.0)
-    return max([op.startup + busiest, *ends])
+    nbytes = carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)
+    nodes = nodes_of(cluster.node_of(), op.group, len(op.group) + len(op.auxiliaries))
+    bandwidth = np.array(cluster.router.bandwidth)
+    load, ends, begin = np.zeros(len(bandwidth)), np.full(len(transfers), op.startup), 0
+    for part in op.schedule.repeats():
+        src, dst, size = part.round.src, part.round.dst, len(part.round)
+        ways = _ways(cluster, op, src, dst)
+        users = np.bincount(ways.link, minlength=len(bandwidth))
+        shares = np.minimum.reduceat(bandwidth[ways.link] / users[ways.link], ways.start)
+        rate = np.minimum(shares, rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap))
+        sent = nbytes[begin : begin + size * part.times].reshape(part.times, size)
+        hops = np.diff(np.append(ways.start, len(ways.link)))
+        load += np.bincount(ways.link, np.repeat(sent.sum(axis=0), hops), len(bandwidth))
+        for turn in range(part.times):
+            waits = np.where(part.round.waits >= 0, part.round.waits + turn * size, -1)
+            before = transfers.before_on_channel[begin : begin + size].astype(np.int64)
+            _end(ends, begin, waits, before, ways.latency, sent[turn] / rate, op.startup)
+            begin += size
+    return float(max(op.startup + (load / bandwidth).max(initial=0.0), ends.max(initial=op.startup)))
 
 
-def _routes(
-    cluster: Cluster, vertices: Sequence[str], pairs: Sequence[tuple[int, int]]
-) -> dict[tuple[int, int], tuple[list[int], float]]:
-    """Links and latency by source and destination, as participants."""
+def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:
+    """Set the ends of a round's transfers, the first of which has the number `begin`."""
+    if max(waits.max(initial=-1), before.max(initial=-1)) < begin:
+        ready = np.where(waits >= 0, ends[waits], startup).max(axis=1, initial=startup)
+        previous = np.where(before >= 0, ends[before], -np.inf)
+        ends[begin : begin + len(takes)] = enters(ready, latency, previous) + takes
+        return
+    # Some wait for others of the same round.
+    rows = zip(waits.tolist(), before.tolist(), latency.tolist(), takes.tolist(), strict=True)
+    for number, (awaited, behind, away, lasts) in enumerate(rows, begin):
+        come = max((float(ends[other]) for other in awaited if other >= 0), default=startup)
+        ends[number] = enter(come, away, float(ends[behind]) if behind >= 0 else -np.inf) + lasts
+
+
+def _ways(cluster: Cluster, op: Collective, src: Ints, dst: Ints) -> _Ways:
+    vertices = tuple(cluster.ranks[rank] for rank in op.group) + op.auxiliaries
     index = np.array([cluster.router.index[vertex] for vertex in vertices])
-    table = cluster.router.routes(*index[np.array(pairs, np.int64).reshape(-1, 2)].T)
-    cuts = np.searchsorted(table.route, np.arange(len(pairs) + 1))
-    links, latency = table.link.tolist(), table.latency.tolist()
-    return {pair: (links[cuts[i] : cuts[i + 1]], latency[i]) for i, pair in enumerate(pairs)}
+    table = cluster.router.routes(index[src], index[dst])
+    return _Ways(table.link, np.searchsorted(table.route, np.arange(len(src))), table.latency)

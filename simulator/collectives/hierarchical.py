@@ -9,15 +9,16 @@ Chunk b G + g belongs to the g-th rank of node b; *set* g consists of the g-th r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.basics.arrays import Ints
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import Algorithm, Plan, Request, Sizes, always, least_volume
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
@@ -35,24 +36,44 @@ def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
     return nodes
 
 
+class Level(NamedTuple):
+    """Rings of `size` ranks that are `apart` places from each other, counted node after node."""
+
+    size: int
+    apart: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is on its way of one segment of the array.
+
+    Attributes
+    ----------
+    number : int
+    arrived : list of int array, shape (ranks,)
+        The last transfers into what each rank has of it: one for the sums, and one for each stage that has copied
+        since; -1 where there is none.
+    sent : list of int array, shape (ranks,)
+        For each stage of rings the last transfer from each rank.
+    """
+
+    number: int
+    arrived: list[Ints]
+    sent: list[Ints] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class Stages:
     """Builds the rings of nodes of G ranks, stage by stage.
 
-    `arrived` holds for each rank the last transfer into it in the current segment, `sent` the last one that a ring
-    stage sends from it; -1 where there is none.
-
-    Each stage has its own channel for each source rank, in which the stage's transfers queue.
+    Transfers of one stage and source queue in one `channel`; stages may share it.
     """
 
     nodes: tuple[tuple[int, ...], ...]
     builder: ScheduleBuilder = field(init=False)
-    arrived: Ints = field(init=False)
-    sent: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self.builder = ScheduleBuilder(step=self.size)
-        self.next_segment()
 
     @property
     def size(self) -> int:
@@ -62,46 +83,64 @@ class Stages:
     def ranks(self) -> int:
         return len(self.nodes) * self.size
 
-    def next_segment(self) -> None:
-        self.arrived = np.full(self.ranks, -1)
-        self.sent = np.full(self.ranks, -1)
+    def segment(self, number: int) -> Segment:
+        return Segment(number, [np.full(self.ranks, -1)])
 
-    def inside(self, stage: int, segment: int, *, reduce: bool) -> None:
+    def inside(self, segment: Segment, channel: int, *, reduce: bool) -> None:
         """Add a ring inside every node that moves whole sets; set g ends (reduce) or begins (copy) at the g-th rank."""
-        sets = segment * self.ranks + np.arange(self.size)
-        part = np.broadcast_to(np.arange(self.size), (len(self.nodes), self.size))
-        self._rings(np.array(self.nodes), part, sets, 1, len(self.nodes), stage, reduce=reduce)
+        self.level(segment, channel, Level(self.size, 1), reduce=reduce)
 
-    def across(self, stage: int, segment: int, *, reduce: bool) -> None:
+    def across(self, segment: Segment, channel: int, *, reduce: bool) -> None:
         """Add rings through the g-th ranks of all nodes that move single chunks; chunk b ends or begins at node b."""
-        chunks = segment * self.ranks + np.arange(self.ranks)
-        part = np.arange(self.ranks).reshape(len(self.nodes), self.size)
-        self._rings(np.array(self.nodes).T, part.T, chunks, self.size, 1, stage, reduce=reduce)
+        self.level(segment, channel, Level(len(self.nodes), self.size), reduce=reduce)
 
-    def _rings(self, rings: Ints, part: Ints, table: Ints, apart: int, count: int, stage: int, *, reduce: bool) -> None:
+    def level(self, segment: Segment, channel: int, level: Level, *, reduce: bool) -> None:
+        """Add the rings of a level.
+
+        With ranks counted node after node, rank r ends with (reduce) or begins with (copy) the chunks whose number is
+        equal to r modulo size x apart.
+        """
+        size, apart = level
+        first = np.arange(apart)[:, None] + apart * np.arange(size)
+        part = np.broadcast_to(first, (self.ranks // (size * apart), apart, size)).reshape(-1, size)
+        table = segment.number * self.ranks + np.arange(size * apart)
+        self._rings(segment, rings_of(self.nodes, level), part, table, apart, channel, reduce=reduce)
+
+    def _rings(
+        self, segment: Segment, rings: Ints, part: Ints, table: Ints, apart: int, channel: int, *, reduce: bool
+    ) -> None:
         """Add rings that run at once, shape (rings, n); part p ends at place p (reduce) or begins there (copy).
 
         `part`, of the same shape, is the index in `table` of each part's first chunk; the index of the part at the next
-        place of the ring is larger by `apart`. A part has `count` chunks.
+        place of the ring is larger by `apart`. A part's chunks are as far from each other as the table is long.
         """
-        n = rings.shape[1]
+        n, step = rings.shape[1], len(table)
         src, dst = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
-        counts, channel = np.full(len(src), count), stage * self.ranks + src
-        adds, step = np.full(len(src), reduce), self.builder.step
+        counts, queue = np.full(len(src), self.ranks // step), channel * self.ranks + src
+        adds = np.full(len(src), reduce)
         shift = 1 if reduce else 0
         # An add also waits for what the receiver got before this stage, because it adds to that. Only the first round
         # has to: later ones queue behind it on the same channel.
-        before = [self.arrived[dst]] if reduce else []
+        waits = [came[src] for came in segment.arrived] + [came[dst] for came in segment.arrived if reduce]
+        sent, came = np.full((2, self.ranks), -1)
         for k, times in ((0, 1), (1, n - 2)):
             if times < 1:
                 continue
             first = np.roll(part, k + shift, axis=1).ravel()
-            after = np.stack([self.arrived[src], *(before if k == 0 else [])], axis=1)
+            after = np.stack(waits, axis=1)
             numbers = self.builder.send_round(
-                Round(src, dst, first, counts, adds, channel, after, step), times, -apart, table
+                Round(src, dst, first, counts, adds, queue, after, step), times, -apart, table
             )
-            self.sent[src] = numbers
-            self.arrived[dst] = numbers
+            sent[src], came[dst] = numbers, numbers
+            waits = [came[src]]
+        segment.sent.append(sent)
+        # Sums wait for each other, so the last one is enough; copies are of different parts.
+        segment.arrived = [came] if reduce else [*segment.arrived, came]
+
+
+def rings_of(nodes: Sequence[Sequence[int]], level: Level) -> Ints:
+    """The ranks of a level's rings in their order, shape (rings, size)."""
+    return np.array(nodes).reshape(-1, level.size, level.apart).transpose(0, 2, 1).reshape(-1, level.size)
 
 
 def rows_of_rings(ranks: int, size: int) -> int:
@@ -114,27 +153,25 @@ def segments(request: Request) -> int:
     return request.chunks or 1
 
 
-def all_reduce(request: Request) -> Schedule:
-    """Reduce-scatter inside nodes, all-reduce across nodes, all-gather inside nodes."""
-    return _schedule(request, segments(request))
+def plans(schedule: Callable[[Request, int], Schedule]) -> dict[str, Plan]:
+    """Operations of an algorithm over nodes, from what plans a request that is cut into so many segments.
+
+    all_reduce reduces on the way and gathers on the way back, the others go one way each.
+    """
+    return {
+        "all_reduce": lambda request: schedule(request, segments(request)),
+        "reduce_scatter": lambda request: schedule(in_order(request), 1),
+        "all_gather": lambda request: schedule(in_order(request), 1),
+    }
 
 
-def reduce_scatter(request: Request) -> Schedule:
-    """Reduce-scatter inside nodes, then across nodes."""
-    return _schedule(_in_order(request), 1)
-
-
-def all_gather(request: Request) -> Schedule:
-    """All-gather across nodes, then inside nodes."""
-    return _schedule(_in_order(request), 1)
-
-
-def _in_order(request: Request) -> Request:
+def in_order(request: Request) -> Request:
+    """The request of a gather or scatter; raises ValueError unless nodes are of consecutive ranks and it is whole."""
     placed = tuple(place for node in equal_nodes(request) for place in node)
     if placed != tuple(range(request.world_size)):
-        raise ValueError(f"hierarchical {request.operation} needs nodes of consecutive ranks, got {list(placed)}")
+        raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
     if request.chunks not in (None, 1):
-        raise ValueError(f"hierarchical {request.operation} is not cut into segments; leave `chunks` out")
+        raise ValueError(f"{request.operation} is not cut into segments; leave `chunks` out")
     return request
 
 
@@ -146,14 +183,13 @@ def _schedule(request: Request, cut: int) -> Schedule:
 
     def parts() -> Iterator[Round | Repeat]:
         stages = Stages(nodes)
-        for segment in range(cut):
-            stages.next_segment()
+        for segment in map(stages.segment, range(cut)):
             if reducing:
-                stages.inside(0, segment, reduce=True)
-                stages.across(1, segment, reduce=True)
+                stages.inside(segment, 0, reduce=True)
+                stages.across(segment, 1, reduce=True)
             if copying:
-                stages.across(1, segment, reduce=False)
-                stages.inside(2, segment, reduce=False)
+                stages.across(segment, 1, reduce=False)
+                stages.inside(segment, 2, reduce=False)
         return stages.builder.parts()
 
     rows = cut * (reducing + copying) * (rows_of_rings(n, len(nodes[0])) + rows_of_rings(n, len(nodes)))
@@ -201,7 +237,7 @@ def steps(request: Request) -> Steps:
 
 
 ALGORITHM = Algorithm(
-    plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
+    plans=plans(_schedule),
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,

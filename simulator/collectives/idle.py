@@ -6,7 +6,7 @@ this module confirms.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
@@ -146,6 +146,18 @@ class IdleNetwork:
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
         """A ring inside every node: each hop has links of its own, alike in all nodes."""
         return _alike([hop for node in nodes for hop in self._round(node)])
+
+    def in_step(self, rings: Sequence[Sequence[int]]) -> AlikeRoutes | None:
+        """Rings that run at once and keep step: equally long hops that share their narrowest links evenly; else None.
+
+        The bandwidth is the share of a flow.
+        """
+        hops = [hop for ring in rings for hop in self._round(ring)]
+        users = Counter(link for hop in hops for link in hop.route.links)
+        bandwidths = self.cluster.router.bandwidth
+        shares = [min(bandwidths[link] / users[link] for link in hop.route.links) for hop in hops]
+        alike = {(hop.route.latency, share, hop.cap) for hop, share in zip(hops, shares, strict=True)}
+        return AlikeRoutes(*alike.pop()) if len(alike) == 1 else None
 
     def across(self, nodes: Sequence[Sequence[int]]) -> Across | None:
         """Rings through the same place of every node, if they share their narrowest links evenly and run in step.

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, ring_steps
+from simulator.collectives.algorithm import Algorithm, Flows, Request, Sizes, always, least_volume, ring_steps
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import as_ring, equal_nodes
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
@@ -81,9 +81,9 @@ def plan(request: Request) -> Schedule:
     return ring.side_by_side(request, count(request), lambda: orders(request), "multi_ring")
 
 
-def flows(request: Request) -> int:
-    """Number of rings that go from a rank to another one of its node: all but the one that leaves the node."""
-    return max(1, count(request) - 1)
+def flows(request: Request) -> Flows:
+    """The rings that go from a rank to another one of its node, and the one that leaves the node."""
+    return Flows(inside=max(1, count(request) - 1))
 
 
 def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float | None:
@@ -130,6 +130,7 @@ ALGORITHM = Algorithm(
     plans={"all_reduce": plan, "reduce_scatter": plan, "all_gather": plan},
     volume=least_volume,
     minimal=always,
+    in_libraries=lambda request: len(request.nodes) > 1,
     closed_form=closed_form,
     options=("nodes",),
     flows=flows,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.collectives.algorithm import MOST_TO_ONE, Algorithm, Request, Sizes, always, direct_steps, least_volume
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, direct_steps, few_to_one, least_volume
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -47,6 +47,6 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
-    most_by_choice=MOST_TO_ONE,
+    by_choice=few_to_one,
     steps=direct_steps,
 )

@@ -6,17 +6,18 @@ start-up time and rate caps. No clock, no arrays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
 from simulator.basics.dtypes import find as find_dtype
-from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
-from simulator.collectives.algorithm import REDUCING, Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
+from simulator.collectives.caps import spare_of_cards
 from simulator.collectives.choose import Candidate, choose
+from simulator.collectives.constants import constants, runs
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.errors import ScenarioError
@@ -160,19 +161,21 @@ def _with_nodes(cluster: Cluster, task: Task) -> Request:
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
-    machine = _runs(cluster, task)
-    if machine is not None and _tried(cluster, task, machine.algorithm) is not None:
-        return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
+    request, own = task.request, runs(cluster, task.request, task.group)
+    if own is not None and _tried(cluster, task, own.algorithm) is not None:
+        return own.algorithm, f"{cluster.name} runs {own.algorithm} ({own.source or 'its topology file'})"
     able = [
         name
         for name in catalog.names()
         # Parameter servers would need further machines, which the user has not asked for.
-        if task.request.operation in catalog.find(name).plans and catalog.find(name).auxiliary is not Auxiliary.SERVERS
+        if request.operation in catalog.find(name).plans and catalog.find(name).auxiliary is not Auxiliary.SERVERS
     ]
-    meant = [name for name in able if task.request.world_size <= (catalog.find(name).most_by_choice or math.inf)]
+    in_libraries = [name for name in able if cluster.collectives and catalog.find(name).in_libraries(request)]
+    meant = [name for name in in_libraries or able if catalog.find(name).by_choice(request)]
     name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
-    left = [other for other in able if name in meant and other not in meant]
-    return name, f"{why}; too many to one at {task.request.world_size} ranks: {', '.join(left)}" if left else why
+    left = [other for other in able if not catalog.find(other).by_choice(request)]
+    many = left and not in_libraries and name in meant
+    return name, f"{why}; too many to one at {request.world_size} ranks: {', '.join(left)}" if many else why
 
 
 def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
@@ -182,9 +185,10 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
         made = _tried(cluster, task, name)
         if made is not None:
             request, op = made
-            time = catalog.find(name).closed_form(request, _sizes(op), _network(cluster, task.group, op))
-            exact = time is not None
-            candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
+            algorithm = catalog.find(name)
+            time = algorithm.closed_form(request, _sizes(op), _network(cluster, task.group, op))
+            exact, usual = time is not None, algorithm.in_libraries(request)
+            candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact, usual))
     return candidates
 
 
@@ -202,7 +206,7 @@ def _tried(cluster: Cluster, task: Task, name: str) -> tuple[Request, Collective
 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
     """Set the machine's own number of segments, if it runs this algorithm for this operation and none was requested."""
-    machine = _runs(cluster, task)
+    machine = runs(cluster, task.request, task.group)
     if (
         machine is None
         or machine.algorithm != name
@@ -215,9 +219,8 @@ def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
 
 
 def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, label: str, why: str) -> Collective:
-    dtype = find_dtype(task.dtype)
-    machine = _machine(cluster, task)
-    request = task.request
+    dtype, request = find_dtype(task.dtype), task.request
+    machine = constants(cluster, request, task.group, name)
     # This may fail, on networks where no switch reduces, so it comes before the schedule, which may be long.
     auxiliaries = _auxiliaries(cluster, task, name, algorithm.auxiliary)
     try:
@@ -228,6 +231,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     # adds and adds on arrival ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
     factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
+    capped = machine is not None and machine.cross_rate_cap < float("inf")
+    spare, flows = spare_of_cards(cluster, task.group) if capped else 1.0, algorithm.flows(request)
     return Collective(
         name=label,
         group=task.group,
@@ -240,8 +245,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
         auxiliaries=auxiliaries,
         startup=machine.latency(algorithm.steps(request)) if machine else 0.0,
-        rate_cap=machine.rate_cap * factor / algorithm.flows(request) if machine else float("inf"),
-        cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
+        rate_cap=machine.rate_cap * factor / flows.inside if machine else float("inf"),
+        cross_rate_cap=machine.cross_rate_cap * factor * spare / flows.across if machine else float("inf"),
         why=why,
     )
 
@@ -250,30 +255,6 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 def _schedule(name: str, request: Request) -> Schedule:
     """The schedule of a request, cached, because groups that run the same request at once share it."""
     return catalog.find(name).plans[request.operation](request)
-
-
-def _runs(cluster: Cluster, task: Task) -> MachineCollective | None:
-    """The algorithm that this machine runs for an operation, with its measured constants; None where none was measured.
-
-    Where fewer ranks of a node take part than that algorithm needs, the machine's all-gather stands for it, because a
-    ring's all-reduce is a reduce-scatter and an all-gather.
-    """
-    request, group = task.request, task.group
-    own = cluster.machine(request.operation, group)
-    in_node = min(map(len, request.nodes), default=request.world_size)
-    if own is not None and in_node < catalog.find(own.algorithm).fewest_in_node:
-        return cluster.machine("all_gather", group) or own
-    return own
-
-
-def _machine(cluster: Cluster, task: Task) -> MachineCollective | None:
-    """The machine's constants for an operation; where none were measured, those of the nearest.
-
-    What only moves data is nearest to an all-gather: an all-reduce that switches add up for reaches more than any ring.
-    """
-    moves = () if task.request.operation in REDUCING else ("all_gather",)
-    nearest = (cluster.machine(name, task.group) for name in (*moves, "all_reduce"))
-    return _runs(cluster, task) or next(filter(None, nearest), None)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

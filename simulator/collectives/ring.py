@@ -119,6 +119,7 @@ ALGORITHM = Algorithm(
     plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
     volume=least_volume,
     minimal=always,
+    in_libraries=always,
     closed_form=closed_form,
     options=("rank_order",),
     steps=ring_steps,

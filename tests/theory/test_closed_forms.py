@@ -18,7 +18,18 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import Request
 from simulator.collectives.idle import Across
-from tests.playing import WIDE_GPU, assert_time, equal_nodes, nodes, planned, regular, star, time_of
+from tests.playing import (
+    OVER_SWITCHES,
+    TOLD_NODES,
+    WIDE_GPU,
+    assert_time,
+    equal_nodes,
+    nodes,
+    planned,
+    regular,
+    star,
+    time_of,
+)
 
 WORLD_SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16)
 # Divisible by every number up to 16.
@@ -340,9 +351,7 @@ def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
     cluster = build(topology, world_size) if isinstance(topology, str) else build(topology, world_size, gpu=WIDE_GPU)
     n = len(group)
     for algorithm, operation in catalog.pairs():
-        if algorithm == "nvls" or (
-            algorithm in ("hierarchical", "multi_ring") and len({len(b) for b in cluster.nodes}) > 1
-        ):
+        if algorithm in OVER_SWITCHES or (algorithm in TOLD_NODES and len({len(b) for b in cluster.nodes}) > 1):
             continue
         request = Request(operation, n, 240 * n * 7, servers=n, servers_on="workers")
         predicted = planned(cluster, algorithm, request, group=group).predicted

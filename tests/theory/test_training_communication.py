@@ -200,7 +200,7 @@ def test_copies_are_summed_in_the_switch_of_a_node_that_they_share(ranks: int, s
     for op in sums:
         together = [node for node in switches if set(op.group) <= set(node)]
         assert op.auxiliaries == tuple(switches[node] for node in together)
-        assert op.schedule.algorithm == ("nvls" if together else "multi_ring")
+        assert op.schedule.algorithm == ("nvls" if together else "blueconnect")
 
 
 @pytest.mark.parametrize(("strategy", "offload"), [("zero1", None), ("zero1", Offload()), ("parameter_server", None)])

@@ -170,7 +170,7 @@ def test_auto_has_no_more_than_64_send_to_one_at_once_unless_nothing_else_can() 
     for ranks, left in ((64, False), (65, True)):
         made = planned(star(ranks), "auto", Request("all_reduce", ranks, 8))
         assert ("; too many to one at 65 ranks: direct, naive" in made.why) is left
-        assert (made.algorithm == "direct") is not left
+        assert (made.algorithm in ("direct", "naive")) is not left
     assert planned(star(65), "auto", Request("all_to_all", 65, 65)).algorithm == "direct"
 
 

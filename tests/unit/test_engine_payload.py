@@ -11,7 +11,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, Request
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
-from tests.playing import Array, nodes, played, same_bits, star, starts, time_of
+from tests.playing import NODED, TOLD_NODES, Array, nodes, played, same_bits, star, starts, time_of
 
 
 def zeroed(value: Array) -> Array:
@@ -20,7 +20,7 @@ def zeroed(value: Array) -> Array:
 
 def scenario(algorithm: str, operation: str = "all_reduce", **collective: Any) -> Any:
     facts = {"operation": operation, "algorithm": algorithm, "size": "64 KiB", **collective}
-    topology = "dgx_h100" if algorithm in ("nvls", "hierarchical", "multi_ring") else "star_100g"
+    topology = "dgx_h100" if algorithm in NODED else "star_100g"
     return load_scenario({"name": "fault", "cluster": {"topology": topology, "world_size": 8}, "collective": facts})
 
 
@@ -78,7 +78,7 @@ def test_every_reduction_is_right_in_every_algorithm(
     algorithm: str, operation: str, accumulate: str, reduction: str
 ) -> None:
     n, elements = 8, 203
-    cluster = nodes(n, 4) if algorithm in ("nvls", "hierarchical", "multi_ring") else star(n, 1)
+    cluster = nodes(n, 4) if algorithm in NODED else star(n, 1)
     request = Request(operation, n, elements)
     x = starts(request, "bfloat16")
     run = played(cluster, algorithm, request, dtype="bfloat16", reduction=reduction, accumulate=accumulate, start=x)
@@ -101,12 +101,10 @@ def test_every_reduction_is_right_in_every_algorithm(
     assert run.verdict.wrong == 0
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["ring", "tree", "halving_doubling", "hierarchical", "multi_ring", "double_binary_tree"]
-)
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", "double_binary_tree", *TOLD_NODES])
 def test_partial_sums_in_float32_take_four_bytes_on_the_wire_where_they_travel(algorithm: str) -> None:
     n, elements = 8, 8 * 1000
-    cluster = nodes(n, 4) if algorithm in ("hierarchical", "multi_ring") else star(n)
+    cluster = nodes(n, 4) if algorithm in NODED else star(n)
     run = played(cluster, algorithm, Request("all_reduce", n, elements), dtype="bfloat16", accumulate="float32")
     log = run.timeline.logs[0]
     reducing = log.transfers.reduce

@@ -81,16 +81,16 @@ def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cann
     assert (beside.algorithm, beside.ops[0].startup) == (alone.algorithm, alone.ops[0].startup)
 
 
-@pytest.mark.parametrize(("in_node", "runs"), [(1, "multi_ring"), (2, "nvls"), (8, "nvls")])
+@pytest.mark.parametrize(("in_node", "runs"), [(1, "blueconnect"), (2, "nvls"), (8, "nvls")])
 def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, runs: str) -> None:
-    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit): copies of a shard that stand alone in their nodes go round."""
+    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit): copies of a shard that stand alone in their nodes are not summed there."""
     cluster = build("dgx_h100", 32)
     group = tuple(8 * node + place for node in range(4) for place in range(in_node))
     made = chosen(cluster, group=group)
     assert made.algorithm == runs
     gathered = cluster.collectives["all_gather"]
-    # Two rounds of three steps, each over the network.
-    assert (made.ops[0].startup == gathered.startup + 6 * gathered.cross_step) == (in_node == 1)
+    # Two levels of two nodes there and back, each step over the network; a ring would take 6.
+    assert (made.ops[0].startup == gathered.startup + 4 * gathered.cross_step) == (in_node == 1)
 
 
 def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:

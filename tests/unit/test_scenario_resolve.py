@@ -22,6 +22,7 @@ from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.resolve import resolved, time_text, to_yaml
 from simulator.scenario.schema import schema
 from simulator.scenario.template import template
+from tests.playing import NODED
 
 SIZES = st.integers(0, 2**20).map(lambda n: f"{8 * n} B") | st.sampled_from(["256 MiB", "1.5 KiB", "80 GB", "1 TiB"])
 FACTORS = st.floats(1e-3, 10, allow_nan=False)
@@ -31,7 +32,7 @@ FACTORS = st.floats(1e-3, 10, allow_nan=False)
 def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     """Valid scenarios with any of the optional keys."""
     world = draw(st.integers(2, 12))
-    pairs = [(a, o) for a, o in catalog.pairs() if a not in ("nvls", "hierarchical", "multi_ring")]
+    pairs = [(a, o) for a, o in catalog.pairs() if a not in NODED]
     algorithm, operation = draw(st.sampled_from(pairs))
     collective: dict[str, Any] = {"operation": operation, "algorithm": algorithm, "size": draw(SIZES)}
     optional: dict[str, st.SearchStrategy[Any]] = {"payload": st.sampled_from([True, False, "auto"])}

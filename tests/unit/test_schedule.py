@@ -16,7 +16,7 @@ from simulator.records.chunks import chunk_sizes, split, transfer_elements
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
 from simulator.records.transfers import write_out
-from tests.playing import equal_nodes
+from tests.playing import NODED, equal_nodes
 
 
 @given(st.integers(0, 10_000), st.integers(1, 200))
@@ -36,7 +36,7 @@ def test_an_all_to_all_cuts_every_row_alike() -> None:
 
 @pytest.mark.parametrize(("algorithm", "operation"), catalog.pairs())
 def test_columns_are_the_rounds_written_one_below_the_other(algorithm: str, operation: str) -> None:
-    nodes = equal_nodes(6, 3) if algorithm in ("hierarchical", "multi_ring", "nvls") else ()
+    nodes = equal_nodes(6, 3) if algorithm in NODED else ()
     schedule = catalog.find(algorithm).plans[operation](Request(operation, 6, 1000, nodes=nodes, servers=2))
     rounds, columns = list(schedule.rounds()), write_out(schedule)
     for name in ("src", "dst", "first", "count", "reduce", "channel"):

@@ -131,7 +131,7 @@ def _said(machine: MachineCollective, why: str) -> MachineCollective:
 def _two_a100(two_b200: MachineCollective) -> MachineCollective:
     """As much of its cards' 200 Gb/s as dgx_b200 reaches of 400 Gb/s; its switches cannot add."""
     cap = float(f"{two_b200.cross_rate_cap / 2:.4g}")
-    machine = replace(two_b200, algorithm="hierarchical", cross_rate_cap=cap, chunks=8)
+    machine = replace(two_b200, algorithm="blueconnect", cross_rate_cap=cap, chunks=8)
     return _said(machine, f"{_ABSENT}: as two dgx_b200 nodes with cards half as fast")
 
 

@@ -5,7 +5,7 @@ Rule: times are predicted from a few plays (response.py); refine.py then plays t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from simulator.calibration.machines.limits import bounds
-from simulator.calibration.machines.records import LARGE, FitRow, TrialSummary, large
+from simulator.calibration.machines.records import BEST_SHARE, LARGE, FitRow, TrialSummary, large
 from simulator.calibration.machines.response import Response
 from simulator.calibration.machines.solve import FREE, Constants, Data, Fading, solve
 from simulator.calibration.machines.sweep import Sweep
@@ -24,7 +24,7 @@ from simulator.errors import ScenarioError
 # What communication libraries run, nearest first. The switch adds where it can; over nodes stages that overlap come
 # near to what NCCL's trees and rings do there.
 _PREFERRED: Final = ("nvls", "ring", "double_binary_tree", "direct", "tree", "chain", "halving_doubling")
-_OVER_NODES: Final = ("nvls", "hierarchical", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
+_OVER_NODES: Final = ("nvls", "blueconnect", "multi_ring", "double_binary_tree", "ring", "direct", "tree", "chain")
 # Into how many pieces arrays are tried to be cut, where nodes add up in stages that can overlap.
 _CUTS: Final = (8, 4, 16)
 # The machine did not run an algorithm that takes more than this many times the measured time without any cap, with the
@@ -50,6 +50,8 @@ def trials(
 ) -> tuple[list[Trial], list[TrialSummary]]:
     """Solve for every algorithm that can do it here, in the order of preference, and list those that are too slow.
 
+    Those that would need more of a link than any library has been seen to reach count as too slow, unless all do.
+
     Raises
     ------
     ScenarioError
@@ -58,7 +60,7 @@ def trials(
     solved: list[Trial] = []
     too_slow: list[TrialSummary] = []
     for name in _names(cluster, sweep, algorithm):
-        staged = sweep.operation == "all_reduce" and name in ("nvls", "hierarchical") and len(cluster.nodes) > 1
+        staged = sweep.operation == "all_reduce" and name in ("nvls", "blueconnect") and len(cluster.nodes) > 1
         cuts: tuple[int | None, ...] = _CUTS if staged else (None,)
         try:
             limits = bounds(cluster, sweep, name, pieces=cuts[-1])
@@ -71,7 +73,8 @@ def trials(
             continue
         response = Response(cluster, sweep.operation, name, sweep.dtype, limits.limit, limits.fastest)
         solved += [_trial(response, sweep, chunks, fading) for chunks in cuts]
-    return solved, too_slow
+    able = [trial for trial in solved if trial.summary.share <= BEST_SHARE]
+    return able or solved, too_slow + [trial.summary for trial in solved if able and trial.summary.share > BEST_SHARE]
 
 
 def data(sweep: Sweep) -> Data:
@@ -103,4 +106,7 @@ def _trial(response: Response, sweep: Sweep, chunks: int | None, fading: Fading)
     constants, loss = solve(measured, predicted, response.fastest, fading=fading)
     times = constants.startup + response.times(measured.sizes, constants.caps(measured.sizes), chunks)
     rows = tuple(FitRow(size, time, float(x), False) for (size, time), x in zip(sweep.rows, times, strict=True))
-    return Trial(response, chunks, constants, summarize_trial(response.algorithm, chunks, rows, loss), fading)
+    summary = summarize_trial(response.algorithm, chunks, rows, loss)
+    if response.limit == "inside":
+        summary = replace(summary, share=constants.cap / response.fastest)
+    return Trial(response, chunks, constants, summary, fading)
