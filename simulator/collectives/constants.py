@@ -7,10 +7,15 @@ docs/measured.md shows how far off that is.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, Request
+
+# What a step of a ring takes over the network, by NCCL's own model of its Simple protocol [s] (src/graph/tuning.cc,
+# hwLat).
+NETWORK_STEP: Final = 14e-6
 
 
 def runs(cluster: Cluster, request: Request, group: tuple[int, ...]) -> MachineCollective | None:
@@ -22,14 +27,26 @@ def runs(cluster: Cluster, request: Request, group: tuple[int, ...]) -> MachineC
 def constants(cluster: Cluster, request: Request, group: tuple[int, ...], algorithm: str) -> MachineCollective | None:
     """The constants with which an algorithm carries out a request; None where the machine has none at all.
 
-    Those of another algorithm are turned into this one's: its cap inside nodes by what libraries reach with either.
+    Those of another algorithm are turned into this one's: its cap inside nodes by what libraries reach with either,
+    its start-up by the further steps from node to node that it takes.
     """
     nearest = (cluster.machine(operation, group) for operation in _nearest(cluster, request, group))
     measured = runs(cluster, request, group) or next(filter(None, nearest), None)
     if measured is None or measured.algorithm == algorithm:
         return measured
-    share = catalog.find(algorithm).share_of_ring / catalog.find(measured.algorithm).share_of_ring
-    return replace(measured, rate_cap=measured.rate_cap * share, chunks=None)
+    wanted, known = catalog.find(algorithm), catalog.find(measured.algorithm)
+    more = max(0.0, wanted.steps(request).across - known.steps(request).across)
+    later = 0.0 if measured.cross_step else more * NETWORK_STEP
+    share = wanted.share_of_ring / known.share_of_ring
+    return replace(measured, startup=measured.startup + later, rate_cap=measured.rate_cap * share, chunks=None)
+
+
+def on_whole_nodes(cluster: Cluster, request: Request) -> bool:
+    """Whether a group over several nodes has all ranks of each, as in the sweeps that machines are fitted to.
+
+    Otherwise the same constants say which algorithm is the fastest; inside a node they hold for fewer ranks too.
+    """
+    return len(request.nodes) < 2 or {len(node) for node in request.nodes} == {len(node) for node in cluster.nodes}
 
 
 def _nearest(cluster: Cluster, request: Request, group: tuple[int, ...]) -> tuple[str, ...]:

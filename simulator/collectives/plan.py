@@ -17,7 +17,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.caps import spare_of_cards
 from simulator.collectives.choose import Candidate, choose
-from simulator.collectives.constants import constants, runs
+from simulator.collectives.constants import constants, on_whole_nodes, runs
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.errors import ScenarioError
@@ -162,7 +162,8 @@ def _with_nodes(cluster: Cluster, task: Task) -> Request:
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
     request, own = task.request, runs(cluster, task.request, task.group)
-    if own is not None and _tried(cluster, task, own.algorithm) is not None:
+    measured = own is not None and on_whole_nodes(cluster, request)
+    if own is not None and measured and _tried(cluster, task, own.algorithm) is not None:
         return own.algorithm, f"{cluster.name} runs {own.algorithm} ({own.source or 'its topology file'})"
     able = [
         name

@@ -12,6 +12,7 @@ from simulator.calibration.machines.check import left_out, machine_rows, shipped
 from simulator.calibration.machines.fit_writing import section
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.measured import measured_sweep, measured_sweeps
+from simulator.calibration.machines.over_nodes import over_nodes
 from simulator.calibration.machines.records import FitRow, constants, large
 from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading, sections
 from simulator.calibration.machines.solve import FREE, Fading
@@ -36,6 +37,30 @@ def test_the_played_all_reduce_is_within_five_percent_of_the_measured(name: str)
     rows = machine_rows(cluster, measured_sweep(name).sweep, machine)
     assert off(rows) <= 0.05
     assert abs(rows[-1].simulated / rows[-1].measured - 1.0) <= 0.05
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+def test_gathers_over_one_to_64_nodes_are_inside_their_bands(operation: str) -> None:
+    rows = [row for row in over_nodes() if row.operation == operation]
+    assert [row.nodes for row in rows] == [1, 2, 4, 8, 16, 32, 64]
+    for row in rows:
+        played = row.played()
+        assert row.low <= played <= row.high
+        assert row.nodes > 8 or abs(played / row.mean - 1.0) <= 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        *((f"xla_8_h100_{operation}", 0.15) for operation in ("all_gather", "reduce_scatter")),
+        *((f"xla_{n}_h100_all_to_all", 0.20) for n in (2, 4, 8)),
+    ],
+)
+def test_a_sum_alone_tells_what_gathers_and_exchanges_take(name: str, most: float) -> None:
+    """By NCCL's own factor of sums in switches, 0.85 of a ring's bandwidth on Hopper (src/graph/tuning.cc)."""
+    held = measured_sweep(name)
+    _, rows = shipped_rows(held.sweep, held.topology, known=("all_reduce",))
+    assert off(rows) <= most
 
 
 @pytest.mark.parametrize("name", FITTED)

@@ -13,11 +13,12 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import OPERATIONS, Request
 from simulator.collectives.choose import Candidate, choose
+from simulator.collectives.constants import runs
 from simulator.collectives.plan import Plan, Task, plan
 from simulator.errors import ScenarioError
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
-from tests.playing import star
+from tests.playing import equal_nodes, star
 
 MEASURED = [name for name in registry.names("topology") if build(name, 2).collectives]
 # Those of which sixteen ranks take two nodes; a rack of 72 GPUs is one.
@@ -81,16 +82,24 @@ def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cann
     assert (beside.algorithm, beside.ops[0].startup) == (alone.algorithm, alone.ops[0].startup)
 
 
-@pytest.mark.parametrize(("in_node", "runs"), [(1, "blueconnect"), (2, "nvls"), (8, "nvls")])
-def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, runs: str) -> None:
-    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit): copies of a shard that stand alone in their nodes are not summed there."""
+@pytest.mark.parametrize(("in_node", "able"), [(1, False), (2, True), (8, True)])
+def test_a_switch_has_nothing_to_add_where_each_node_has_one_rank(in_node: int, able: bool) -> None:
+    """NCCL's rule (src/transport/nvls.cc, ncclNvlsInit) for copies of a shard that stand alone in their nodes."""
     cluster = build("dgx_h100", 32)
     group = tuple(8 * node + place for node in range(4) for place in range(in_node))
+    request = Request("all_reduce", len(group), 2**20, nodes=equal_nodes(len(group), in_node))
+    assert (runs(cluster, request, group) is not None) is able
     made = chosen(cluster, group=group)
-    assert made.algorithm == runs
     gathered = cluster.collectives["all_gather"]
     # Two levels of two nodes there and back, each step over the network; a ring would take 6.
-    assert (made.ops[0].startup == gathered.startup + 4 * gathered.cross_step) == (in_node == 1)
+    assert (made.ops[0].startup == gathered.startup + 4 * gathered.cross_step) is not able
+
+
+def test_a_sum_over_half_of_each_node_is_chosen_by_time_and_one_over_whole_nodes_as_measured() -> None:
+    cluster = build("dgx_h100", 32)
+    half = chosen(cluster, group=tuple(rank for rank in range(32) if rank % 8 < 4))
+    assert half.why.startswith("fastest foreseen")
+    assert chosen(cluster).why.startswith("dgx_h100 runs nvls")
 
 
 def test_an_algorithm_that_was_asked_for_is_never_replaced() -> None:

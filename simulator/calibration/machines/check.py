@@ -5,6 +5,7 @@ Rule: no size or sweep that is checked here was used by the fit.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from simulator.basics.dtypes import find
@@ -43,8 +44,15 @@ def machine_rows(cluster: Cluster, sweep: Sweep, machine: MachineCollective) -> 
     )
 
 
-def shipped_rows(sweep: Sweep, topology: str) -> tuple[str, Rows]:
+def shipped_rows(sweep: Sweep, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
     """Play a sweep on a shipped topology as it is, with the algorithm that it chooses at the largest size.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    topology : str
+    known : collection of str, optional
+        Operations whose constants are left in the topology; all where it is not given.
 
     Returns
     -------
@@ -52,6 +60,9 @@ def shipped_rows(sweep: Sweep, topology: str) -> tuple[str, Rows]:
         The algorithm first.
     """
     cluster = build(topology, sweep.world_size)
+    if known is not None:
+        left = {name: machine for name, machine in cluster.collectives.items() if name in known}
+        cluster = replace(cluster, collectives=left, in_node={})
     itemsize = find(sweep.dtype).itemsize
     everyone = tuple(range(sweep.world_size))
     rows, name = [], ""

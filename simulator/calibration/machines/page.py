@@ -19,7 +19,8 @@ from simulator.calibration.machines.check import left_out, machine_rows, shipped
 from simulator.calibration.machines.fit_writing import written
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.measured import MeasuredSweep, measured_sweeps
-from simulator.calibration.machines.page_text import AFTER, BEFORE, RING, RING_WHY, WHY, XLA
+from simulator.calibration.machines.over_nodes import over_nodes
+from simulator.calibration.machines.page_text import AFTER, BEFORE, BORROWED, OVER_NODES, RING, RING_WHY, WHY, XLA
 from simulator.calibration.machines.records import FitRow, constants, large
 from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading
 from simulator.calibration.machines.solve import FREE, Fading
@@ -55,6 +56,8 @@ def write(folder: Path) -> None:
         _left_out(sweeps),
         _rings(sweeps),
         _others(sweeps),
+        _borrowed(sweeps),
+        _over_nodes(),
         AFTER + _sources(sweeps),
     ]
     (folder / "measured.md").write_text("\n".join(parts), encoding="utf-8")
@@ -169,18 +172,37 @@ def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 def _others(sweeps: Mapping[str, MeasuredSweep]) -> str:
+    return XLA + _xla([held for name, held in sweeps.items() if name not in FITTED and name not in RINGS.values()])
+
+
+def _borrowed(sweeps: Mapping[str, MeasuredSweep]) -> str:
+    """Operations whose own constants are left out."""
+    others = [held for name, held in sweeps.items() if name not in FITTED and held.sweep.operation != "all_reduce"]
+    return BORROWED + _xla(others, known=("all_reduce",))
+
+
+def _xla(sweeps: Sequence[MeasuredSweep], known: Sequence[str] | None = None) -> str:
     lines = []
-    for name, measured in sweeps.items():
-        if name in FITTED or name in RINGS.values():
-            continue
-        algorithm, rows = shipped_rows(measured.sweep, measured.topology)
+    for measured in sweeps:
+        algorithm, rows = shipped_rows(measured.sweep, measured.topology, known=known)
         signed = median(row.error for row in large(rows))
         lines.append([
             measured.sweep.operation, str(measured.sweep.world_size), algorithm, f"{_median(rows):.0%}",
             f"{signed:+.0%}", f"{rows[-1].error:+.0%}",
         ])  # fmt: skip
     head = ["operation", "H100", "algorithm", "median of the error's size", "median error", "at 2 GiB"]
-    return XLA + _table(head, lines)
+    return _table(head, sorted(lines))
+
+
+def _over_nodes() -> str:
+    lines = []
+    for row in over_nodes():
+        played = row.played()
+        inside = "inside" if row.low <= played <= row.high else "outside"
+        figures = [f"{rate / 1e9:.0f}" for rate in (row.mean, row.low, row.high, played)]
+        lines.append([row.operation, str(row.nodes), *figures, f"{played / row.mean - 1:+.0%}", inside])
+    head = ["operation", "nodes of 8 H100", "mean [GB/s]", "band from", "to", "played [GB/s]", "off the mean", "band"]
+    return OVER_NODES + _table(head, lines)
 
 
 def _sources(sweeps: Mapping[str, MeasuredSweep]) -> str:

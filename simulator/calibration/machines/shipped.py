@@ -18,6 +18,7 @@ from simulator.calibration.machines.measured import measured_sweep
 from simulator.calibration.machines.solve import FREE, Constants, Fading
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import MeasuredOperation
+from simulator.collectives.constants import NETWORK_STEP
 
 # Sweeps of all_reduce that the constants are fitted to; the table's others only check them.
 FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16_b200")
@@ -93,10 +94,8 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
     }
 
 
-# What a step of a ring takes inside a node and over the network, by NCCL's own model of its Simple protocol [s]
-# (NVIDIA/nccl, src/graph/tuning.cc, hwLat).
+# What a step of a ring takes inside a node, by NCCL's own model of its Simple protocol [s]: src/graph/tuning.cc, hwLat.
 _NVLINK_STEP: Final = 3.4e-6
-_NETWORK_STEP: Final = 14e-6
 
 
 def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, MeasuredOperation]) -> MachineCollective:
@@ -119,7 +118,7 @@ def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, Me
         startup=startup,
         cross_rate_cap=network.cross_rate_cap,
         step=_NVLINK_STEP,
-        cross_step=_NETWORK_STEP,
+        cross_step=NETWORK_STEP,
     )
     return _said(machine, f"{why}; steps as in NCCL's own model")
 
