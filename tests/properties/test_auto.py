@@ -36,7 +36,7 @@ MOST = 1_000_000
 
 
 def time(cluster: Cluster, group: tuple[int, ...], operation: str, nbytes: int, algorithm: str) -> float | None:
-    """Played, or of a closed form, which other tests hold to plays; None where it cannot be or has too many transfers."""
+    """Played, or of a closed form, which other tests hold to plays; None where it cannot be, or is too long."""
     try:
         made = plan(cluster, Task(Request(operation, len(group), max(1, nbytes // 4)), algorithm, group))
     except ScenarioError:
