@@ -315,8 +315,8 @@ def fit(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SWEEP | gpu FILE",
-            help="Output of nccl-tests, or a CSV with size and time; or gpu, and what tools/measure_gpu.py wrote.",
+            metavar="SWEEP... | gpu FILE",
+            help="Outputs of nccl-tests, or CSV files with size and time; or gpu, and what tools/measure_gpu.py wrote.",
         ),
     ],
     topology: Annotated[str | None, typer.Option(help="The machine it was measured on.")] = None,
@@ -328,16 +328,13 @@ def fit(
         Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file, or the GPU file, here.")
     ] = None,
 ) -> None:
-    """Fit a machine's start-up and rate against size, as YAML for a topology file; or a GPU's kernels."""
+    """Fit a machine's start-up and rates to one sweep or several, as a topology file; or a GPU's kernels."""
     from simulator.cli.fitting import show, show_gpu
-    from simulator.errors import ScenarioError
 
     if str(paths[0]) == "gpu" and len(paths) == 2:
         show_gpu(paths[1], base, out)
         return
-    if len(paths) > 1:
-        raise ScenarioError(f"SWEEP: got {len(paths)} files; fit takes one sweep, or: gpu FILE")
-    show(paths[0], topology, world_size, operation, algorithm, out)
+    show(paths, topology, world_size, operation, algorithm, out)
 
 
 @app.command()

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.calibration.gpu_fit import GpuFit, fit_gpu, read_figures
-from simulator.calibration.machines import fit, fit_text, to_yaml
+from simulator.calibration.machines import fit_all, machine_text, to_yaml
 
 
 def show(
-    path: Path,
+    paths: Sequence[Path],
     topology: str | None,
     world_size: int | None,
     operation: str | None,
     algorithm: str | None,
     out: Path | None,
 ) -> None:
-    """Fit, tell, and print (or write) the YAML section."""
-    fitted = fit(path, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
-    typer.echo(fit_text(fitted), err=out is None)
-    if out is None:
-        typer.echo(to_yaml(fitted), nl=False)
-    else:
-        write_atomically(out, to_yaml(fitted))
-        typer.echo(f"written: {out}")
+    """Fit, tell, and print (or write) the topology file."""
+    found = fit_all(paths, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
+    _tell(machine_text(found), to_yaml(*found.fits), out)
 
 
 def show_gpu(path: Path, base: str, out: Path | None) -> None:
     """Fit a GPU's kernels, tell how far off they stay, and print (or write) the GPU file."""
     found = fit_gpu(read_figures(path), base)
-    typer.echo(_text(found), err=out is None)
+    _tell(_text(found), found.to_yaml(), out)
+
+
+def _tell(text: str, file: str, out: Path | None) -> None:
+    """Print what was found, and the file or where it was written."""
+    typer.echo(text, err=out is None)
     if out is None:
-        typer.echo(found.to_yaml(), nl=False)
+        typer.echo(file, nl=False)
     else:
-        write_atomically(out, found.to_yaml())
+        write_atomically(out, file)
         typer.echo(f"written: {out}")
 
 

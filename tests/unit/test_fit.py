@@ -9,7 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.calibration.machines import Fit, Sweep, fit, fit_sweep, fit_text, read_sweep, to_yaml
+from simulator.calibration.machines import (
+    Fit,
+    Sweep,
+    fit,
+    fit_all,
+    fit_sweep,
+    fit_text,
+    machine_text,
+    read_sweep,
+    read_sweeps,
+    to_yaml,
+)
 from simulator.calibration.machines.records import FitRow
 from simulator.calibration.machines.solve import Constants, Data, solve
 from simulator.cluster.build import build
@@ -181,8 +192,12 @@ def test_a_topology_keeps_its_own_text_and_its_other_section(found: Fit) -> None
         ("size,time\n8,1\n", {"world_size": 4, "operation": "all_reduce"}, "got 1 size with a time"),
         ("size,time\n8,1\n16,2\n", {"operation": "all_reduce"}, "give world_size"),
         ("size,time\n8,1\n16,2\n", {"world_size": 4}, "give operation: one of all_reduce"),
-        ("size,time,ranks\n8,1,4\n16,2,8\n", {}, "ranks: got 4, 8; must be one sweep a file"),
-        (f"size,time,op\n8,1,{'a' * 5000}\n16,2,b\n", {}, f"op: got {'a' * 40}..., b; must be one sweep a file"),
+        (
+            "size,time,ranks\n8,1,4\n9,1,4\n16,2,8\n17,2,8\n",
+            {"operation": "all_reduce"},
+            "holds 2 sweeps (all_reduce of 4",
+        ),
+        (f"size,time,op\n8,1,{'a' * 5000}\n16,2,b\n", {}, f"operation: got '{'a' * 40}...'; one of all_reduce"),
         ("size,time,ranks\n8,1,x\n16,2,x\n", {}, "ranks: got 'x'; must be a whole number"),
         ("size,time,op\n8,1,sendrecv\n16,2,sendrecv\n", {}, "operation: got 'sendrecv'; one of all_reduce"),
         ("size,time,ranks\n8,1,4\n16,2,4\n", {"world_size": 8}, "got 8; the file says 4"),
@@ -260,3 +275,55 @@ def test_what_fits_into_a_packet_is_slowed_no_further() -> None:
 
 def test_an_error_is_simulated_over_measured_less_one() -> None:
     assert FitRow(1024, 2e-3, 1.5e-3).error == pytest.approx(-0.25)
+
+
+def several(path: Path) -> Path:
+    """A CSV file with sums and gathers of 8 ranks and sums of 4, as rings of known constants would take."""
+    lines = ["op,ranks,nodes,size,busbw"]
+    for operation, ranks, rounds in (("all_reduce", 8, 2), ("all_gather", 8, 1), ("all_reduce", 4, 2)):
+        for size in (2**power for power in range(12, 31, 2)):
+            moved = rounds * (ranks - 1) / ranks * size
+            time = 20e-6 + rounds * (ranks - 1) * 1e-6 + moved / 200e9
+            lines.append(f"{operation},{ranks},1,{size},{moved / time / 1e9:.6g}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_several_sweeps_become_one_topology_file_and_what_they_do_not_tell_is_said(tmp_path: Path) -> None:
+    path = several(tmp_path / "all.csv")
+    found = fit_all([path], topology="dgx_a100")
+    assert [(one.operation, one.world_size) for one in found.fits] == [("all_reduce", 8), ("all_gather", 8)]
+    for one in found.fits:
+        assert one.machine.rate_cap == pytest.approx(200e9, rel=0.02)
+        assert one.machine.startup == pytest.approx(20e-6, rel=0.1)
+    (check,) = found.checks
+    assert check.sweep.startswith("all_reduce on 4 ranks")
+    assert check.median < 0.02
+    text = machine_text(found)
+    assert "not told: reduce_scatter in one node: all_reduce's constants stand for it" in text
+    assert f"not fitted, played: all_reduce on 4 ranks, {path}: median |error| " in text
+    written = tmp_path / "machine.yaml"
+    written.write_text(to_yaml(*found.fits))
+    for one in found.fits:
+        assert load_topology(written).collectives[one.operation].one_node == one.machine
+    # What was not measured stays as the topology had it.
+    before = load_topology("dgx_a100").collectives
+    assert load_topology(written).collectives["all_gather"].nodes == before["all_gather"].nodes
+
+
+def test_several_sweeps_need_a_topology_and_no_two_of_the_same(tmp_path: Path) -> None:
+    path = several(tmp_path / "all.csv")
+    with pytest.raises(ScenarioError, match=r"topology: needed, since there are 3 sweeps \(all_gather of 8 ranks"):
+        fit_all([path])
+    with pytest.raises(ScenarioError, match="a second sweep of all_reduce over 8 ranks"):
+        fit_all([path, path], topology="dgx_a100")
+
+
+def test_runs_behind_each_other_in_one_log_are_read_as_several(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    first = log(SIZES, ring_time) + "# Avg bus bandwidth    : 100\n#\n"
+    path.write_text(first + first.replace("all_reduce_perf", "all_gather_perf"))
+    sweeps = read_sweeps(path)
+    assert [sweep.operation for sweep in sweeps] == ["all_reduce", "all_gather"]
+    assert sweeps[0].rows == sweeps[1].rows
+    assert {sweep.nodes for sweep in sweeps} == {2}

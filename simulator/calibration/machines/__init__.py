@@ -6,9 +6,24 @@ predicted by the fit.
 
 from __future__ import annotations
 
-from simulator.calibration.machines.fit_writing import fit_text, to_yaml
+from simulator.calibration.machines.fit_writing import fit_text, machine_text, to_yaml
 from simulator.calibration.machines.fitting import fit, fit_sweep
-from simulator.calibration.machines.records import Fit, FitRow, TrialSummary
-from simulator.calibration.machines.sweep import Sweep, read_sweep
+from simulator.calibration.machines.records import Fit, FitRow, MachineFit, TrialSummary
+from simulator.calibration.machines.several import fit_all
+from simulator.calibration.machines.sweep import Sweep, read_sweep, read_sweeps
 
-__all__ = ["Fit", "FitRow", "Sweep", "TrialSummary", "fit", "fit_sweep", "fit_text", "read_sweep", "to_yaml"]
+__all__ = [
+    "Fit",
+    "FitRow",
+    "MachineFit",
+    "Sweep",
+    "TrialSummary",
+    "fit",
+    "fit_all",
+    "fit_sweep",
+    "fit_text",
+    "machine_text",
+    "read_sweep",
+    "read_sweeps",
+    "to_yaml",
+]

@@ -6,13 +6,14 @@ Rule: constants are written with the digits that they were played with, so that 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics.input_files import read_text
 from simulator.basics.units import format_bytes, format_time
-from simulator.calibration.machines.records import Fit, constants
+from simulator.calibration.machines.records import Fit, MachineFit, constants
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.locate import locate
 from simulator.cluster.topology_file import MeasuredOperation, load_topology
@@ -78,8 +79,21 @@ def _written(name: str, value: float) -> str:
     return f"{float(f'{value / factor:.4g}'):.10g} {unit}"
 
 
-def to_yaml(fit: Fit) -> str:
-    """Write the topology that a fit was played on, with the fitted section in it.
+def machine_text(found: MachineFit) -> str:
+    """Write all fits of a machine as text, what other sweeps say of them, and what none tells."""
+    lines = ["\n\n".join(map(fit_text, found.fits)), ""] if found.fits else []
+    lines += [f"not fitted, played: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
+    lines += [f"not told: {text}" for text in found.untold]
+    return "\n".join(lines).rstrip()
+
+
+def to_yaml(*fits: Fit) -> str:
+    """Write the topology that fits were played on, with the fitted sections in it.
+
+    Parameters
+    ----------
+    *fits : Fit
+        One or more, all of one topology.
 
     Returns
     -------
@@ -87,17 +101,24 @@ def to_yaml(fit: Fit) -> str:
         A whole topology file: of a named topology its own text, comments kept, in which only what was fitted is new; of
         an assumed one its keys. Of a graph file the `collectives` section alone.
     """
-    fitted = MeasuredOperation(one_node=fit.machine) if fit.nodes == 1 else MeasuredOperation(nodes=fit.machine)
-    if isinstance(fit.base, Mapping):
-        assumptions = "".join(f"# Assumed: {text}.\n" for text in fit.assumed)
-        return f"{assumptions}{_mapping(fit.base)}{section({fit.operation: fitted})}"
-    path = locate("topology", fit.base)
+    base, fitted = fits[0].base, _with({}, fits)
+    if isinstance(base, Mapping):
+        assumptions = "".join(f"# Assumed: {text}.\n" for text in fits[0].assumed)
+        return f"{assumptions}{_mapping(base)}{section(fitted)}"
+    path = locate("topology", base)
     if path.suffix in (".json", ".graphml"):
-        return section({fit.operation: fitted})
-    operations = dict(load_topology(fit.base).collectives)
-    before = operations.get(fit.operation, MeasuredOperation())
-    operations[fit.operation] = MeasuredOperation(fitted.one_node or before.one_node, fitted.nodes or before.nodes)
-    return without_section(path) + section(operations)
+        return section(fitted)
+    return without_section(path) + section(_with(load_topology(base).collectives, fits))
+
+
+def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[str, MeasuredOperation]:
+    """What a topology runs, with fits in the place of what it had."""
+    operations = dict(before)
+    for fit in fits:
+        own = operations.get(fit.operation, MeasuredOperation())
+        new = {"one_node": fit.machine} if fit.nodes == 1 else {"nodes": fit.machine}
+        operations[fit.operation] = replace(own, **new)
+    return operations
 
 
 def section(collectives: Mapping[str, MeasuredOperation]) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simulator.basics.input_files import MOST_DATA, read_text
+from simulator.calibration.machines.sweep_parts import NODES, OPERATION, RANKS
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.errors import ScenarioError
 from simulator.report.tables.nccl_csv import is_remark, looks_like_csv
@@ -26,14 +26,9 @@ _RANK: Final = re.compile(
 _PROGRAM: Final = re.compile(r"\b([a-z_]+)_perf\b")
 _SPELLED: Final = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather",
                    "reducescatter": "reduce_scatter"}  # fmt: skip
-_OPERATION: Final = ("op", "operation", "collective", "coll")
-_RANKS: Final = ("ranks", "world_size", "nranks", "num_ranks", "n_ranks", "gpus")
-_NODES: Final = ("nodes", "boxes", "hosts", "num_nodes", "nnodes")
 # As in a scenario: ten times the largest machine in operation.
 MOST_RANKS: Final = 1_000_000
 _GPU: Final = ("gpu", "gpu_name", "device")
-# Columns that tell several sweeps in one file apart.
-_SWEEP: Final = ("sweep", "machine", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +41,14 @@ class Header:
     gpu: str = ""
 
 
-def read_header(path: Path | str) -> Header:
-    """Read it, from a file that is known to be readable.
+def header_of(text: str, path: Path | str) -> Header:
+    """Read it from the text of one sweep, whose rows are known to be readable.
 
     Raises
     ------
     ScenarioError
-        Rows of several sweeps in one CSV file; ranks that are not numbered 0, 1, 2, ...
+        Ranks that are not numbered 0, 1, 2, ...; an operation that is none of ours.
     """
-    text = read_text(path, most=MOST_DATA)
     return _from_csv(text, path) if looks_like_csv(text) else _from_log(text, path)
 
 
@@ -86,15 +80,8 @@ def _from_log(text: str, path: Path | str) -> Header:
     )
 
 
-# Values that a message names, and how many letters of each.
-_MOST_NAMED: Final = 5
+# Letters of a value that a message names.
 _MOST_LETTERS: Final = 40
-
-
-def _some(values: Collection[str]) -> str:
-    """Values as a message names them: a few, and the beginning of each."""
-    cut = [value if len(value) <= _MOST_LETTERS else value[:_MOST_LETTERS] + "..." for value in values]
-    return ", ".join(cut[:_MOST_NAMED]) + (f" and {len(cut) - _MOST_NAMED} more" if len(cut) > _MOST_NAMED else "")
 
 
 def _from_csv(text: str, path: Path | str) -> Header:
@@ -105,19 +92,13 @@ def _from_csv(text: str, path: Path | str) -> Header:
     except csv.Error as error:  # quotes that are never closed make a cell of all that follows
         raise ScenarioError(f"{path}: {error}; check its quotes") from error
     plain = [{str(key).strip().lower(): str(value).strip() for key, value in row.items()} for row in rows]
-    for names in (_SWEEP, _OPERATION, _RANKS, _NODES):
-        values = _values(plain, names)
-        if len(values) > 1:
-            raise ScenarioError(
-                f"{path}: {_name(plain, names)}: got {_some(values)}; must be one sweep a file; "
-                "keep the rows of one and leave the others out"
-            )
-    operation = _only(plain, _OPERATION)
+    operation = _only(plain, OPERATION)
     if operation and operation_of(operation) is None:
-        raise ScenarioError(f"{path}: operation: got {_some([operation])!r}; one of {', '.join(OPERATIONS)}")
+        told = operation[:_MOST_LETTERS] + "..." * (len(operation) > _MOST_LETTERS)
+        raise ScenarioError(f"{path}: operation: got {told!r}; one of {', '.join(OPERATIONS)}")
     return Header(
-        world_size=_whole(plain, _RANKS, path),
-        nodes=_whole(plain, _NODES, path),
+        world_size=_whole(plain, RANKS, path),
+        nodes=_whole(plain, NODES, path),
         operation=operation_of(operation) if operation else None,
         gpu=_only(plain, _GPU) or "",
     )

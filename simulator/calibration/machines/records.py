@@ -142,6 +142,45 @@ class Fit:
         return self.rows[-1].error
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A sweep that was not fitted, played with the constants of one that was.
+
+    Attributes
+    ----------
+    sweep : str
+        What it is, in words.
+    rows : tuple of FitRow
+    """
+
+    sweep: str
+    rows: tuple[FitRow, ...]
+
+    @property
+    def median(self) -> float:
+        """Median |error| from 1 MiB on."""
+        return median(abs(row.error) for row in large(self.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFit:
+    """A machine, fitted to all that was measured on it.
+
+    Attributes
+    ----------
+    fits : tuple of Fit
+        One for each operation in one node, and over several.
+    checks : tuple of Check
+        Sweeps of fewer ranks than the one that was fitted in the same place.
+    untold : tuple of str
+        What the sweeps do not tell, and what stands for it.
+    """
+
+    fits: tuple[Fit, ...]
+    checks: tuple[Check, ...] = ()
+    untold: tuple[str, ...] = ()
+
+
 def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:
     """Rows of at least 1 MiB; all where there are none."""
     return tuple(row for row in rows if row.size >= LARGE) or tuple(rows)

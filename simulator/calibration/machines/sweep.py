@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Final
 
 from simulator.basics import dtypes
-from simulator.calibration.machines.header import MOST_RANKS, Header, read_header
+from simulator.basics.input_files import MOST_DATA, read_text
+from simulator.calibration.machines.header import MOST_RANKS, Header, header_of
+from simulator.calibration.machines.sweep_parts import parts
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.report.tables.nccl_file import read
+from simulator.report.numbers.summary import busbw_factor
+from simulator.report.tables.nccl_file import parse
 from simulator.report.tables.nccl_table import NcclRow
 
 # Ratio of busbw to algbw for n ranks (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): above 1 only for all_reduce,
 # where it is 2 (n - 1) / n. Its two decimals tell n apart up to this.
 _MOST_RANKS_BY_RATIO: Final = 32
+# Sweeps that a message names.
+_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,24 @@ class Sweep:
 
 
 def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> Sweep:
-    """Read an output of nccl-tests, or a CSV file with a size and a time.
+    """Read a file that holds one sweep; see `read_sweeps`.
+
+    Raises
+    ------
+    ScenarioError
+        There are several.
+    """
+    sweeps = read_sweeps(path, world_size=world_size, operation=operation)
+    if len(sweeps) > 1:
+        held = ", ".join(f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps[:_MOST_NAMED])
+        raise ScenarioError(f"{path}: holds {len(sweeps)} sweeps ({held}, ...); must be one here; fit_all takes all")
+    return sweeps[0]
+
+
+def read_sweeps(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> tuple[Sweep, ...]:
+    """Read outputs of nccl-tests, of one run or of several behind each other, or a CSV file with a size and a time.
+
+    A CSV file may hold several operations, numbers of ranks and runs. Where it has no time, size and bandwidth tell it.
 
     Parameters
     ----------
@@ -66,18 +88,25 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
 
     Returns
     -------
-    Sweep
+    tuple of Sweep
         With the out-of-place times.
 
     Raises
     ------
     ScenarioError
-        Unreadable; several sweeps in one file; neither said nor given how many ranks or which operation.
+        Unreadable; neither said nor given how many ranks or which operation.
     """
     if operation is not None and operation not in OPERATIONS:
         raise UnknownNameError("operation", operation, OPERATIONS)
-    rows = read(path)
-    header = read_header(path)
+    texts = parts(read_text(path, most=MOST_DATA), str(path))
+    return tuple(_sweep(text, path, world_size, operation) for text in texts)
+
+
+def _sweep(text: str, path: Path | str, world_size: int | None, operation: str | None) -> Sweep:
+    parse(text, str(path), 1.0)  # a broken row is told before what the header lacks
+    header = header_of(text, path)
+    known, members = operation or header.operation, world_size or header.world_size
+    rows = parse(text, str(path), busbw_factor(known, members) if known and members else None)
     assumed: list[str] = []
     ranks = _world_size(path, header, world_size, operation or header.operation, rows, assumed)
     what = operation or header.operation or _operation(path, ranks, rows, assumed)

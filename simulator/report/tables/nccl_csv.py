@@ -48,17 +48,20 @@ def looks_like_csv(text: str) -> bool:
     return False
 
 
-def parse_csv(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
+def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None) -> tuple[NcclRow, ...]:
     """Read rows from comma, semicolon or tab separated text.
 
     Parameters
     ----------
     text : str
         With a header line. Needed: a size (size, size_bytes, bytes, size_mib, ...) and a time (time, time_us, time_ms,
-        time_s, time_us_oop, ...; a bare `time` is in microseconds). Read where they are there: count, type or dtype,
-        redop, root, algbw, busbw (GB/s), wrong, and in-place times (time_us_ip, ...). All else is passed over.
+        time_s, time_us_oop, ...; a bare `time` is in microseconds), or else a bandwidth (algbw, busbw; GB/s). Read
+        where they are there: count, type or dtype, redop, root, wrong, and in-place times (time_us_ip, ...). All else
+        is passed over.
     source : str
         The file's name, for errors.
+    bus_factor : float, optional
+        Bus bandwidth over size / time; needed where a table has neither a time nor algbw.
 
     Raises
     ------
@@ -69,12 +72,16 @@ def parse_csv(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     if not lines:
         raise ScenarioError(f"{source}: the file is empty; must have a header with a size and a time column")
     names = [_plain(name) for name in _split(lines[0][1])]
-    size, time = _column(names, _SIZE, _OUT), _column(names, _TIME, _OUT)
+    size, time = _column(names, _SIZE, _OUT), _column(names, _TIME | _ALGBW | _BUSBW, _OUT)
     for column, what, table in ((size, "size", _SIZE), (time, "time", _TIME)):
         if column is None:
             raise ScenarioError(
                 f"{source}:{lines[0][0]}: got columns {', '.join(names)}; must have a {what}: one of {', '.join(table)}"
             )
+    if bus_factor is None and _column(names, _TIME | _ALGBW, _OUT) is None:
+        raise ScenarioError(
+            f"{source}:{lines[0][0]}: has bus bandwidth and no time; give world_size and operation, which relate them"
+        )
     rows: list[NcclRow] = []
     faults: list[str] = []
     delimiter = _delimiter(lines[0][1])
@@ -83,7 +90,7 @@ def parse_csv(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
             cells = [cell.strip() for cell in _cells(line, delimiter)]
             if len(cells) != len(names):
                 raise ValueError(f"got {len(cells)} columns; must be {len(names)}, as in the header")
-            rows.append(_row(dict(zip(names, cells, strict=True)), names))
+            rows.append(_row(dict(zip(names, cells, strict=True)), names, bus_factor))
         except ValueError as error:
             faults.append(f"{source}:{number}: {error}")
     if faults:
@@ -121,11 +128,11 @@ def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[
     return None
 
 
-def _row(cells: Mapping[str, str], names: Sequence[str]) -> NcclRow:
+def _row(cells: Mapping[str, str], names: Sequence[str], bus_factor: float | None) -> NcclRow:
     size = _number(cells, _column(names, _SIZE, _OUT))
     if size is None or size > MOST_SIZE or size != int(size):
         raise ValueError(f"size: got {size}; must be a whole number of bytes, at most 1 PiB")
-    out = _timing(cells, names, _OUT, "wrong", size)
+    out = _timing(cells, names, _OUT, "wrong", size, bus_factor)
     if out is None:
         raise ValueError("time: got nothing; must be a number")
     dtype = cells.get("dtype") or cells.get("type") or ""
@@ -134,20 +141,28 @@ def _row(cells: Mapping[str, str], names: Sequence[str]) -> NcclRow:
     return NcclRow(
         int(size), None if count is None else int(count), DTYPES.get(dtype, dtype), REDUCTIONS.get(redop, redop),
         -1 if root is None else int(root), out.time, out.algbw, out.busbw, out.wrong,
-        _timing(cells, names, _IN, "wrong_ip", size),
+        _timing(cells, names, _IN, "wrong_ip", size, bus_factor),
     )  # fmt: skip
 
 
 def _timing(
-    cells: Mapping[str, str], names: Sequence[str], endings: Sequence[str], wrong: str, size: float
+    cells: Mapping[str, str],
+    names: Sequence[str],
+    endings: Sequence[str],
+    wrong: str,
+    size: float,
+    bus_factor: float | None,
 ) -> Timing | None:
+    algbw = _number(cells, _column(names, _ALGBW, endings))
+    busbw = _number(cells, _column(names, _BUSBW, endings))
     time = _number(cells, _column(names, _TIME, endings))
+    if _column(names, _TIME, endings) is None:
+        rate = algbw if algbw is not None else None if busbw is None or not bus_factor else busbw / bus_factor
+        time = size / rate if rate else None
     if time is None:
         return None
     if time <= 0.0:
         raise ValueError(f"time: got {time:g}; must be more than 0")
-    algbw = _number(cells, _column(names, _ALGBW, endings))
-    busbw = _number(cells, _column(names, _BUSBW, endings))
     count = cells.get(wrong, "")
     return Timing(time, size / time if algbw is None else algbw, busbw, count_of(count))
 

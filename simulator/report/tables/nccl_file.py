@@ -17,5 +17,9 @@ def read(path: Path | str) -> tuple[NcclRow, ...]:
     ScenarioError
         The file cannot be read, holds no rows, or a row is broken: with its line.
     """
-    text = read_text(path, most=MOST_DATA)
-    return parse_csv(text, str(path)) if looks_like_csv(text) else parse_table(text, str(path))
+    return parse(read_text(path, most=MOST_DATA), str(path))
+
+
+def parse(text: str, source: str, bus_factor: float | None = None) -> tuple[NcclRow, ...]:
+    """The same from text; `bus_factor` is bus bandwidth over size / time, for tables that have no other figure."""
+    return parse_csv(text, source, bus_factor) if looks_like_csv(text) else parse_table(text, source)

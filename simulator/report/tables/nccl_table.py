@@ -16,11 +16,12 @@ from typing import Final
 from simulator.basics import units
 from simulator.errors import ScenarioError, in_lines
 
-# nccl-tests' names for dtypes and reductions, and ours.
+# nccl-tests' names for dtypes and reductions, and ours; further spellings come last, since the first one is written.
 DTYPES: Final = {
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "int8": "int8", "uint8": "uint8",
     "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64",
+    "fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16",
 }  # fmt: skip
 REDUCTIONS: Final = {"sum": "sum", "prod": "product", "max": "max", "min": "min", "avg": "average"}
 _SPELLED: Final = {ours: theirs for theirs, ours in reversed(DTYPES.items())}
@@ -198,6 +199,12 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
     if not rows:
         raise ScenarioError(f"{source}: no row of an nccl-tests table; a row reads like '{_EXAMPLE}'")
     return tuple(rows)
+
+
+def holds_rows(text: str) -> bool:
+    """Whether any line looks like a row of the table."""
+    lines = (line for line in text.splitlines() if not _PREFIX.match(line))
+    return any((match := _ROW.search(line)) is not None and match[3] in DTYPES for line in lines)
 
 
 def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:

@@ -1,0 +1,113 @@
+"""How is a machine fitted to several sweeps: of several operations, in one node and over nodes?
+
+Rule: one fit for each operation and place, to the sweep of most ranks; the others of its place check it. What no sweep
+tells is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.basics.units import format_bytes
+from simulator.calibration.machines.check import machine_rows
+from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.records import LARGE, Check, Fit, MachineFit
+from simulator.calibration.machines.sweep import Sweep, read_sweeps
+from simulator.cluster.build import build
+from simulator.collectives.algorithm import REDUCING
+from simulator.errors import ScenarioError
+
+# Without rows of at least so many bytes a sweep does not tell a rate [B].
+_TELLS_A_RATE: Final = 64 * LARGE
+# What a sharded training step needs.
+_WANTED: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def fit_all(
+    paths: Sequence[Path | str],
+    *,
+    topology: str | None = None,
+    world_size: int | None = None,
+    operation: str | None = None,
+    algorithm: str | None = None,
+) -> MachineFit:
+    """Fit a machine to all sweeps of some files.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Each as `read_sweeps` takes it.
+    topology : str, optional
+        The machine; needed where there are several sweeps.
+    world_size, operation, algorithm : optional
+        As for `fit`; they hold for every sweep.
+
+    Raises
+    ------
+    ScenarioError
+        As for `fit`; several sweeps without a topology; two of the same operation and ranks.
+    """
+    sweeps = [sweep for path in paths for sweep in read_sweeps(path, world_size=world_size, operation=operation)]
+    if len(sweeps) > 1 and topology is None:
+        told = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
+        raise ScenarioError(f"topology: needed, since there are {len(sweeps)} sweeps ({told}) of one machine")
+    by_place: dict[tuple[str, bool], list[Sweep]] = {}
+    for sweep in sweeps:
+        by_place.setdefault((sweep.operation, _over_nodes(sweep, topology)), []).append(sweep)
+    fits, checks = list[Fit](), list[Check]()
+    for place in by_place.values():
+        first, *others = sorted(place, key=lambda sweep: -sweep.world_size)
+        alike = [sweep for sweep in others if sweep.world_size == first.world_size]
+        if alike:
+            raise ScenarioError(
+                f"{alike[0].source}: a second sweep of {first.operation} over {first.world_size} ranks, after "
+                f"{first.source}; keep one"
+            )
+        fits.append(fit_sweep(first, topology=topology, algorithm=algorithm))
+        checks += [_check(sweep, topology, fits[-1]) for sweep in others]
+    return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, _over_nodes_at_all(fits))))
+
+
+def _over_nodes(sweep: Sweep, topology: str | None) -> bool:
+    return (sweep.nodes or 1) > 1 if topology is None else len(build(topology, sweep.world_size).nodes) > 1
+
+
+def _over_nodes_at_all(fits: Sequence[Fit]) -> bool:
+    return any(fit.nodes > 1 for fit in fits)
+
+
+def _check(sweep: Sweep, topology: str | None, fitted: Fit) -> Check:
+    cluster = build(topology or fitted.base, sweep.world_size)
+    rows = machine_rows(cluster, sweep, fitted.machine)
+    return Check(f"{sweep.operation} on {sweep.world_size} ranks, {sweep.source}", rows)
+
+
+def _untold(fits: Sequence[Fit], over_nodes: bool) -> list[str]:
+    """What no sweep tells."""
+    told = []
+    for fit in fits:
+        where = _where(fit.nodes > 1)
+        if fit.rows[-1].size < _TELLS_A_RATE:
+            told.append(f"{fit.operation} {where}: its rate, since no array has {format_bytes(_TELLS_A_RATE)}")
+        if fit.rows[0].size > LARGE:
+            told.append(f"{fit.operation} {where}: its start-up, since no array is smaller than {format_bytes(LARGE)}")
+    for across in (False, True) if over_nodes else (False,):
+        known = {fit.operation for fit in fits if (fit.nodes > 1) is across}
+        missing = [operation for operation in _WANTED if operation not in known]
+        told += [f"{name} {_where(across)}: {_stands_for(name, known, across=across)}" for name in missing]
+    if over_nodes:
+        most = max(fit.nodes for fit in fits)
+        told.append(f"more than {most} nodes: sums take the steps of trees, gathers those of rings, at the same rates")
+    return told
+
+
+def _where(across: bool) -> str:
+    return "over nodes" if across else "in one node"
+
+
+def _stands_for(operation: str, known: set[str], *, across: bool) -> str:
+    nearest = ["all_reduce", "all_gather"] if operation in REDUCING or not across else ["all_gather", "all_reduce"]
+    able = [name for name in nearest if name in known]
+    return f"{able[0]}'s constants stand for it" if able else "what the topology file had before, if anything"
