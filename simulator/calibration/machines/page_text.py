@@ -115,9 +115,9 @@ constants. Where an operation matters, measure it and run `simulator fit`: a top
 
 `sweep.txt` is what an nccl-tests program printed (the list of ranks tells how many ranks and hosts there were), or a
 CSV file with a size and a time, or with a size and `busbw` or `algbw`. Without `--topology` links are assumed that are
-a quarter faster than the fastest row needs. With one, `fit` takes many files, logs of many runs, and CSV files with many
-operations (`op`), numbers of ranks (`ranks`, `nodes`) and runs: each operation is fitted in one node and over nodes, to
-the sweep of most ranks; sweeps of fewer ranks are played, and what no sweep tells is said. From Python:
+a quarter faster than the fastest row needs. With one, `fit` takes many files, logs of many runs, and CSV files with
+many operations (`op`), numbers of ranks (`ranks`, `nodes`) and runs: each operation is fitted in one node and over
+nodes, to the sweep of most ranks; sweeps of fewer ranks are played, and what no sweep tells is said. From Python:
 `simulator.calibration.machines.fit_all(paths)`, `machine_text` and `to_yaml`.
 
 ## Sources
