@@ -38,7 +38,7 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
         typer.echo(json.dumps(_document(outcomes, fit_system, known["llm_foundry"]), indent=2))
         return
     parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
-    parts += [tables.constants(known, fit_system), tables.counts(known)]
+    parts += [tables.constants(known, fit_system)]
     if fit_system is not None:
         parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
     typer.echo("\n\n".join(part.text() for part in parts))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.ablation import ablation
 from simulator.calibration.training_runs.checks import fitted_system
 from simulator.calibration.training_runs.coverage import coverage_table
 from simulator.calibration.training_runs.cut_page import cut_of, gpu_of, gpus_of, size_of, write_cut
@@ -21,6 +22,7 @@ from simulator.calibration.training_runs.kept import play_on
 from simulator.calibration.training_runs.left_out import play_unseen, source_of
 from simulator.calibration.training_runs.own_rows import columns
 from simulator.calibration.training_runs.page_text import (
+    ABLATION,
     APART,
     BEFORE,
     CONSTANTS,
@@ -58,6 +60,7 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
     parts = [
         BEFORE,
         tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
+        ABLATION,
         APART,
         *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
@@ -65,7 +68,8 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
         INTERVALS + coverage_table(found).markdown(),
         FRAMEWORKS + tables.of_frameworks(known).markdown(),
         CONSTANTS + tables.constants(known, fit_system).markdown(),
-        tables.counts(known).markdown(),
+        tables.counts(timed, known).markdown(),
+        ABLATION + tables.ablated(ablation(outcomes, known, jobs)).markdown(),
         REMOVED + tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
         KERNELS + tables.kernels_removed(whole, known["llm_foundry"], jobs).markdown(),
         KEPT_BACK + tables.kept_back(fit_system).markdown(),

@@ -86,9 +86,12 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
     Of many micro-batches three are played, and the others take as long as from the second to the third. In a pipeline
     two for each of its ranks are played, and then three: from there the time grows evenly.
     """
-    cluster = cluster_of(row.gpu, row.gpus, changes, row.topology)
-    framework, pp = known[row.framework], row.parallelism.pp
-    accumulation = row.accumulation
+    return play_on_cluster(cluster_of(row.gpu, row.gpus, changes, row.topology), row, known[row.framework])
+
+
+def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) -> PlayedRow:
+    """The same on a cluster that is given."""
+    pp, accumulation = row.parallelism.pp, row.accumulation
     if pp == 1:
         accumulation = min(accumulation, MOST_PLAYED)
     elif accumulation > MOST_PLAYED * pp:

@@ -6,11 +6,11 @@ Rule: figures come from played rows and from the fit; here they are only put int
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from simulator.calibration.table import Table
+from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, Taken, behind
 from simulator.calibration.training_runs.checks import drift, left_out, without_any
 from simulator.calibration.training_runs.constants import counted
 from simulator.calibration.training_runs.fitting import LinearSystem
@@ -21,10 +21,8 @@ from simulator.calibration.training_runs.rules_of_thumb import by_median, said
 from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, errors, of_memory, worst
 from simulator.step.framework import BARE, Framework
 
-# What a framework's file says in numbers, and what in facts; a chip's sustained load is the chip's.
+# No row of llm-foundry ran on it.
 _OF_B200: Final = "sustained.B200"
-NUMBERS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), float))
-FACTS_OF_FRAMEWORKS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), bool))
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
@@ -64,7 +62,7 @@ def of_frameworks(known: Mapping[str, Framework]) -> Table:
         found = {n: getattr(framework, n) for n in NUMBERS if getattr(framework, n)}
         sources = framework.facts.get("sources", {})
         fitted = sum("fitted to" in sources.get(n, "") and not sources[n].startswith("as ") for n in found)
-        facts = [n for n in FACTS_OF_FRAMEWORKS if getattr(framework, n) != getattr(BARE, n)]
+        facts = [n for n in FACTS if getattr(framework, n) != getattr(BARE, n)]
         facts = [n if getattr(framework, n) else f"not {n}" for n in facts]
         rows.append(
             (name, ", ".join(f"`{n}` {value:.4g}" for n, value in found.items()), str(fitted), ", ".join(facts))
@@ -111,16 +109,6 @@ def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
     )
 
 
-def steps(outcomes: Sequence[PlayedRow], table: str) -> Table:
-    """Every row of a part of the table."""
-    rows = [
-        (o.row.name, f"{o.row.tokens_per_s:,.0f}", f"{o.tokens_per_s:,.0f}", f"{o.error:+.1%}")
-        for o in outcomes
-        if o.row.table == table
-    ]
-    return Table(f"tokens/s under {table}", ("row", "measured", "simulated", "error"), tuple(rows))
-
-
 def worst_rows(outcomes: Sequence[PlayedRow]) -> Table:
     """The ten rows that are farthest off, with reasons."""
     rows = [(o.row.name, f"{o.error:+.1%}", why) for o, why in worst(outcomes)]
@@ -151,19 +139,35 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
     return Table("constants of chips, and of llm-foundry", ("constant", "shipped", "fitted again"), tuple(rows))
 
 
-def counts(known: Mapping[str, Framework]) -> Table:
-    """How many constants a simulated row depends on, by origin, for each GPU and the dtypes of its rows."""
+def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Table:
+    """How many constants stand behind a row, by origin: of each source the row of middle length, of each dtype."""
     rows = []
-    for gpu, dtypes in (
-        ("h100_sxm", ("bfloat16",)),
-        ("h100_sxm", ("bfloat16", "float8_e4m3fn")),
-        ("a100_sxm_80gb", ("bfloat16",)),
-    ):
-        by_origin = counted(known["llm_foundry"], cluster_of(gpu, 8), dtypes)
+    kinds: dict[tuple[str, str, bool], list[PlayedRow]] = {}
+    for outcome in outcomes:
+        kinds.setdefault((outcome.row.table, outcome.row.gpu, outcome.row.eight_bit), []).append(outcome)
+    for (table, gpu, eight_bit), alike in kinds.items():
+        row = sorted(alike, key=lambda outcome: outcome.row.step_time)[len(alike) // 2].row
+        framework = known[row.framework]
+        dtypes = ("bfloat16", "float8_e4m3fn") if eight_bit else ("bfloat16",)
+        by_origin = counted(*behind(row, framework), cluster_of(row.gpu, 1).gpus[0], dtypes)
         numbers = (*(str(len(names)) for names in by_origin.values()), str(sum(map(len, by_origin.values()))))
-        rows.append((gpu, ", ".join(dtypes), *numbers))
-    head = ("GPU", "dtypes", "training rows", "matmul table", "published", "guessed", "collectives", "together")
+        rows.append((f"{table}{', eight bits' * eight_bit}", gpu, row.name, *numbers))
+    head = ("source", "GPU", "row", "framework", "matmul table", "published", "guessed", "collectives", "together")
     return Table("number of constants behind a row", head, tuple(rows))
+
+
+def ablated(taken: Iterable[Taken]) -> Table:
+    """Each number and fact of each framework taken away."""
+    rows = [
+        (
+            one.framework if not one.what else "", one.what or "as it is", str(one.time.count),
+            f"{one.time.median:.1%}", f"{one.time.most:.1%}", f"{one.time.middle:+.1%}",
+            "" if one.memory is None else f"{one.memory.median:.1%}",
+        )
+        for one in taken
+    ]  # fmt: skip
+    head = ("framework", "without", "rows", "time: median", "90 % below", "middle", "memory: median")
+    return Table("each number and fact of the frameworks taken away", head, tuple(rows))
 
 
 def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
