@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.report.plots import catalog as plot_catalog
-from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, SchedulePlot
+from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, SchedulePlot, Throughput
 from simulator.results.close_ups import close_ups, schedules
 from simulator.results.conclusion import scaling_points
 from simulator.scenario.load import points
@@ -59,13 +59,19 @@ def _comparison(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Compari
     return Comparison(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
 
 
-def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[tuple[str, int, float, float]]:
-    """Label of the line, GPUs, tokens per second and MFU of every point that was played."""
+def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[Throughput]:
+    """How fast every point that was played is."""
     throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         if outcome.report is not None:
             apart = {k: v for k, v in point.settings.items() if k != "cluster.world_size"}
             line = labelled(apart) or scenario.name
             report = outcome.report
-            throughputs.append((line, point.scenario.cluster.world_size, report["tokens_per_s"], report["mfu"]))
+            ends = report.get("intervals") or {}
+            throughputs.append(
+                Throughput(
+                    line, point.scenario.cluster.world_size, report["tokens_per_s"], report["mfu"],
+                    ends.get("tokens_per_s_80_low"), ends.get("tokens_per_s_80_high"),
+                )
+            )  # fmt: skip
     return throughputs

@@ -13,6 +13,7 @@ from simulator.report.plots import style
 from simulator.report.plots.plot import Comparison, ComparisonPlot
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _PASSES: Final = "forward and backward"
@@ -61,17 +62,35 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
             widths = [bar.get(name, 0.0) for bar in bars]
             axes.barh(range(len(rows)), widths, left=left, color=colours[name], label=name, height=0.7)
             left = [a + b for a, b in zip(left, widths, strict=True)]
+        farthest = max(longest, _intervals(axes, [report for _, report in rows]))
         for i, (_, report) in enumerate(rows):
-            axes.text(left[i], i, f" {report['mfu']:.0%} MFU", va="center", fontsize=9)
+            end = max(left[i], _interval(report)[1])
+            axes.text(end, i, f" {report['mfu']:.0%} MFU", va="center", fontsize=9)
         axes.set_yticks(range(len(rows)), [textwrap.fill(label, _LABEL) for label, _ in rows])
         axes.margins(y=0.02)
         axes.invert_yaxis()
-        axes.set_xlim(0, longest * 1.12)
-        style.time_axis(axes, longest)
+        axes.set_xlim(0, farthest * 1.12)
+        style.time_axis(axes, farthest)
         axes.set_ylabel("")
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
         style.set_title(fig, finding(rows))
     return fig
+
+
+def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]]) -> float:
+    """Draw where 80 % of measured runs end, around each bar's end; the farthest of these ends [s]."""
+    known = [(place, *_interval(report)) for place, report in enumerate(reports) if report.get("intervals")]
+    for place, low, high in known:
+        told = "80 % of measured runs end here" if place == known[0][0] else None
+        axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1.4, marker="|", markersize=8, label=told)
+    return max((high for _, _, high in known), default=0.0)
+
+
+def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
+    """Between which times 80 % of measured runs like this one lie; the step's own where that is not known [s]."""
+    ends = report.get("intervals") or {}
+    own = report["step_time_s"]
+    return ends.get("step_time_s_80_low", own), ends.get("step_time_s_80_high", own)
 
 
 def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:

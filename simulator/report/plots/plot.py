@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Timeline
@@ -16,6 +16,27 @@ from simulator.report.numbers.scaling import ScalingPoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class Throughput(NamedTuple):
+    """How fast one point of a training sweep is.
+
+    Attributes
+    ----------
+    line : str
+        What it has in common with others but their number of GPUs.
+    gpus : int
+    tokens_per_s, mfu : float
+    low, high : float or None
+        Between these 80 % of measured runs lie [tokens/s]; None where nothing is known.
+    """
+
+    line: str
+    gpus: int
+    tokens_per_s: float
+    mfu: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +49,13 @@ class Comparison:
         Each report as plain data, as report.json has it.
     times : sequence of ScalingPoint
         Of collectives: time by algorithm, workers and size.
-    throughputs : sequence of (label, ranks, tokens/s, MFU)
+    throughputs : sequence of Throughput
         Of training steps on clusters of several sizes; empty where there is one size.
     """
 
     rows: Sequence[tuple[str, Mapping[str, Any]]]
     times: Sequence[ScalingPoint] = ()
-    throughputs: Sequence[tuple[str, int, float, float]] = ()
+    throughputs: Sequence[Throughput] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,45 @@
+"""Pictures of training steps show the intervals that their reports hold, and none where a report has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.report.plots import breakdown, training_scaling
+from simulator.report.plots.plot import Throughput
+
+LABEL = "80 % of measured runs"
+
+
+def report(step: float, **intervals: float) -> dict[str, Any]:
+    return {
+        "compute_time_s": step, "recompute_time_s": 0.0, "optimizer_time_s": 0.0, "bubble_time_s": 0.0,
+        "exposed_comm_time_by_kind": {}, "comm_time_by_dimension": {}, "exposed_comm_time_s": 0.0, "mfu": 0.4,
+        "tokens_per_s": 1 / step, "step_time_s": step, "intervals": intervals,
+    }  # fmt: skip
+
+
+def test_a_bar_ends_between_the_ends_of_its_interval() -> None:
+    figure = breakdown.figure([
+        ("one", report(1.0, step_time_s_80_low=0.9, step_time_s_80_high=1.2)),
+        ("two", report(2.0, step_time_s_80_low=1.5, step_time_s_80_high=2.6)),
+    ])  # fmt: skip
+    (axes,) = figure.axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[0.9, 1.2], [1.5, 2.6]]
+    assert [line.get_label().startswith(LABEL) for line in axes.lines] == [True, False]
+    assert axes.get_xlim()[1] > 2.6
+
+
+def test_without_an_interval_there_is_no_line() -> None:
+    (axes,) = breakdown.figure([("one", report(1.0))]).axes
+    assert not axes.lines
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_point_of_a_sweep_has_its_bar_where_it_is_known(known: bool) -> None:
+    ends = (90.0, 120.0) if known else (None, None)
+    figure = training_scaling.figure([Throughput("zero3", 8, 100.0, 0.4, *ends), Throughput("zero3", 16, 190.0, 0.4)])
+    lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
+    assert (lines.get(LABEL) == [90.0, 120.0]) is known
+    assert lines["zero3"] == [100.0, 190.0]
