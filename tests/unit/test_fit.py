@@ -300,7 +300,8 @@ def test_several_sweeps_become_one_topology_file_and_what_they_do_not_tell_is_sa
     assert check.sweep.startswith("all_reduce on 4 ranks")
     assert check.median < 0.02
     text = machine_text(found)
-    assert "not told: reduce_scatter in one node: all_reduce's constants stand for it" in text
+    assert "not told: reduce_scatter in one node: it stays as the topology file has it" in text
+    assert "not told: all_to_all in one node: all_reduce's constants stand for it" in text
     assert f"not fitted, played: all_reduce on 4 ranks, {path}: median |error| " in text
     written = tmp_path / "machine.yaml"
     written.write_text(to_yaml(*found.fits))

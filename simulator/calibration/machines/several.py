@@ -16,6 +16,7 @@ from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.records import LARGE, Check, Fit, MachineFit
 from simulator.calibration.machines.sweep import Sweep, read_sweeps
 from simulator.cluster.build import build
+from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import REDUCING
 from simulator.errors import ScenarioError
 
@@ -67,15 +68,11 @@ def fit_all(
             )
         fits.append(fit_sweep(first, topology=topology, algorithm=algorithm))
         checks += [_check(sweep, topology, fits[-1]) for sweep in others]
-    return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, _over_nodes_at_all(fits))))
+    return MachineFit(tuple(fits), tuple(checks), tuple(_untold(fits, topology)))
 
 
 def _over_nodes(sweep: Sweep, topology: str | None) -> bool:
     return (sweep.nodes or 1) > 1 if topology is None else len(build(topology, sweep.world_size).nodes) > 1
-
-
-def _over_nodes_at_all(fits: Sequence[Fit]) -> bool:
-    return any(fit.nodes > 1 for fit in fits)
 
 
 def _check(sweep: Sweep, topology: str | None, fitted: Fit) -> Check:
@@ -84,9 +81,10 @@ def _check(sweep: Sweep, topology: str | None, fitted: Fit) -> Check:
     return Check(f"{sweep.operation} on {sweep.world_size} ranks, {sweep.source}", rows)
 
 
-def _untold(fits: Sequence[Fit], over_nodes: bool) -> list[str]:
+def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
     """What no sweep tells."""
-    told = []
+    told, over_nodes = [], any(fit.nodes > 1 for fit in fits)
+    before = {} if topology is None else load_topology(topology).collectives
     for fit in fits:
         where = _where(fit.nodes > 1)
         if fit.rows[-1].size < _TELLS_A_RATE:
@@ -95,8 +93,10 @@ def _untold(fits: Sequence[Fit], over_nodes: bool) -> list[str]:
             told.append(f"{fit.operation} {where}: its start-up, since no array is smaller than {format_bytes(LARGE)}")
     for across in (False, True) if over_nodes else (False,):
         known = {fit.operation for fit in fits if (fit.nodes > 1) is across}
-        missing = [operation for operation in _WANTED if operation not in known]
-        told += [f"{name} {_where(across)}: {_stands_for(name, known, across=across)}" for name in missing]
+        place = "nodes" if across else "one_node"
+        there = {name for name, measured in before.items() if getattr(measured, place) is not None}
+        missing = [name for name in _WANTED if name not in known]
+        told += [f"{name} {_where(across)}: {_stands_for(name, known, there, across=across)}" for name in missing]
     if over_nodes:
         most = max(fit.nodes for fit in fits)
         told.append(f"more than {most} nodes: sums take the steps of trees, gathers those of rings, at the same rates")
@@ -107,7 +107,9 @@ def _where(across: bool) -> str:
     return "over nodes" if across else "in one node"
 
 
-def _stands_for(operation: str, known: set[str], *, across: bool) -> str:
+def _stands_for(operation: str, known: set[str], there: set[str], *, across: bool) -> str:
+    if operation in there:
+        return "it stays as the topology file has it"
     nearest = ["all_reduce", "all_gather"] if operation in REDUCING or not across else ["all_gather", "all_reduce"]
-    able = [name for name in nearest if name in known]
-    return f"{able[0]}'s constants stand for it" if able else "what the topology file had before, if anything"
+    able = [name for name in nearest if name in known | there]
+    return f"{able[0]}'s constants stand for it" if able else "links alone bound it"
