@@ -2,7 +2,8 @@
 
 The number of nodes is taken apart into its prime factors. On each level rings of so many nodes add up what the level
 before has left to every rank, so each step sends less than the one before, and there are few of them: 64 nodes are six
-levels of two, 12 steps where one ring through all nodes takes 126. A card carries as many bytes as in that ring.
+levels of two, 12 steps where one ring through all nodes takes 126. A card carries as many bytes as in that ring. Only a
+number with a large prime factor, such as 62, takes many steps: twice that factor.
 
 Communication libraries go across nodes by a pair of binary trees, with as many steps and about as many bytes on each
 card (NCCL's Tree and NVLSTree) [2]_. In trees hardly two nodes are alike; here all are, so that the step of a large
@@ -108,7 +109,6 @@ def _schedule(request: Request, cut: int) -> Schedule:
         return replace(ring.ALGORITHM.plans[request.operation](as_ring(request)), algorithm="blueconnect")
     levels = all_levels(nodes)
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
-
     way = there_and_back(levels, reducing=reducing, copying=copying)
 
     def parts() -> Iterator[Round | Repeat]:
