@@ -11,7 +11,7 @@ from enum import Enum
 from math import ceil, log2
 from typing import Final, Literal, NamedTuple
 
-from simulator.cluster.cluster import Steps
+from simulator.cluster.cluster import Gpu, Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.schedule import Schedule
@@ -153,7 +153,7 @@ class Algorithm:
         Which of the request's rank_order, chunks, servers, nodes the algorithm uses.
     flows : function (Request) -> Flows
         Flows from one rank that share a machine's caps; each gets an equal part.
-    share_of_ring : float
+    share_of_ring : function (Gpu) -> float
         Bandwidth that libraries reach with it in a node, as a share of what they reach with rings over the same links.
     fewest_in_node : int
         Fewest ranks in every node for which a machine uses this algorithm without being asked.
@@ -179,7 +179,7 @@ class Algorithm:
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
     flows: Callable[[Request], Flows] = field(default=lambda request: Flows())
-    share_of_ring: float = 1.0
+    share_of_ring: Callable[[Gpu], float] = field(default=lambda gpu: 1.0)
     fewest_in_node: int = 1
     by_choice: Callable[[Request], bool] = field(default=lambda request: True)
     in_libraries: Callable[[Request], bool] = field(default=lambda request: False)

@@ -90,7 +90,7 @@ runs over the logits in one pass (`fused_loss`), recomputation stops at the last
 a third of an MPT layer's matmuls (`stops_early`), and torchtitan's layers hold each projection as a matrix of its own,
 of which `selective_op` runs every second one again (`split_maps`).
 
-The third table counts what stands behind a row in all: of each source, GPU and dtype the row of middle length. A
+The third table counts what stands behind a row in all: of each source, GPU and dtype one on at most 64 GPUs. A
 framework's number, or a constant of the machine's collectives, counts if the row's time moves by a thousandth or more
 when it changes by a tenth. "Published" are the best matmul that a search found, a stream benchmark's share of HBM
 bandwidth and flash attention's share of the peak. Data sheets (peaks, clocks, SMs, exponentials in a clock) are not

@@ -23,6 +23,8 @@ from simulator.step.framework import BARE, Framework
 
 # No row of llm-foundry ran on it.
 _OF_B200: Final = "sustained.B200"
+# So many GPUs are quickly played, which is done some twenty times.
+_FEW: Final = 64
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
@@ -140,13 +142,15 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
 
 
 def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Table:
-    """How many constants stand behind a row, by origin: of each source the row of middle length, of each dtype."""
+    """How many constants stand behind a row, by origin: of each source and dtype one of middle length on few GPUs."""
     rows = []
     kinds: dict[tuple[str, str, bool], list[PlayedRow]] = {}
     for outcome in outcomes:
         kinds.setdefault((outcome.row.table, outcome.row.gpu, outcome.row.eight_bit), []).append(outcome)
     for (table, gpu, eight_bit), alike in kinds.items():
-        row = sorted(alike, key=lambda outcome: outcome.row.step_time)[len(alike) // 2].row
+        few = [outcome for outcome in alike if outcome.row.gpus <= _FEW]
+        few = few or [min(alike, key=lambda outcome: outcome.row.gpus)]
+        row = sorted(few, key=lambda outcome: outcome.row.step_time)[len(few) // 2].row
         framework = known[row.framework]
         dtypes = ("bfloat16", "float8_e4m3fn") if eight_bit else ("bfloat16",)
         by_origin = counted(*behind(row, framework), cluster_of(row.gpu, 1).gpus[0], dtypes)
