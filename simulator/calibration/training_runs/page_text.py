@@ -147,8 +147,8 @@ SHORT: Final = """## Where it falls short
 - The 30 B model at sequence 8192 is measured a quarter slower than the rows around it, on both GPUs; memory is nearly
   full there. The 760 M model on A100 is measured slower at 512 and 1024 tokens than at 2048. Nothing that is played
   explains either, and the fit gives these rows little weight.
-- A row with eight-bit matmuls has more than fifteen constants behind it, and so have rows of models that are cut: more
-  operations are sent over nodes, and nanotron's host has two numbers of its own.
+- Constants behind a row are counted on one row of each source; others of the same source may have one or two more, such
+  as nanotron's host in pipelines over several nodes.
 - `communication_sms`, a published figure, changes no error by a tenth of a point either way. What a ring takes of HBM
   is worked out from its links (`simulator/step/kernels/contention.py`) and is no constant.
 - torchtitan's A100 rows are too fast by an eighth. Their network, and whether they were compiled, is not stated; on
