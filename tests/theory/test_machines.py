@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
-from tests.playing import assert_time, equal_nodes, nodes, star
+from tests.playing import assert_time, equal_nodes, nodes, planned, star
 
 # Divisible by every number up to 16.
 ELEMENTS = 720_720
@@ -51,6 +52,46 @@ def test_flows_that_leave_a_node_have_a_cap_of_their_own() -> None:
     assert_time(1e-5 + 2 * (3e-6 + S / 2 / 5e9), cluster, "ring", pair, group=(0, g))
     line = Request("broadcast", 2, ELEMENTS, chunks=1)
     assert_time(1e-5 + 3e-6 + S / 5e9, cluster, "chain", line, group=(0, g))
+
+
+def test_a_rank_that_is_alone_at_its_card_has_the_caps_of_all_that_share_it() -> None:
+    # Four GPUs of a node at two cards: fitted with all sending, 5 GB/s each are 10 GB/s a card.
+    cluster = with_machine(nodes(8, 4, 2), algorithm="ring", cross_rate_cap=5e9)
+    hop = 2 * (0.25e-6 + 0.25e-6 + 1e-6)
+    pair = Request("all_reduce", 2, ELEMENTS)
+    assert_time(2 * (hop + S / 2 / 10e9), cluster, "ring", pair, group=(0, 4))
+    # Two of a node that share a card have 5 GB/s again, two at different cards 10.
+    four = Request("all_reduce", 4, ELEMENTS)
+    for group, cap in (((0, 1, 4, 5), 5e9), ((0, 2, 4, 6), 10e9)):
+        made = planned(cluster, "hierarchical", four, group=group)
+        assert made.ops[0].cross_rate_cap == pytest.approx(cap)
+
+
+def test_what_a_rank_sends_to_several_at_once_shares_its_caps() -> None:
+    cluster = with_machine(nodes(8, 4), algorithm="ring", rate_cap=90e9, cross_rate_cap=12e9)
+    everyone = Request("all_to_all", 8, ELEMENTS)
+    (op,) = planned(cluster, "direct", everyone).ops
+    # To three others of its node, and to the four of the other one.
+    assert (op.rate_cap, op.cross_rate_cap) == (pytest.approx(30e9), pytest.approx(3e9))
+    # In two trees over four ranks one that is inner in one of them has a parent and children there, and a parent here.
+    (op,) = planned(cluster, "double_binary_tree", Request("all_reduce", 4, ELEMENTS), group=(0, 1, 2, 3)).ops
+    ways = {(r, way) for part in op.schedule.rounds() for r, way in zip(part.src, part.channel, strict=True)}
+    most = max(sum(src == rank for src, _ in ways) for rank in range(4))
+    assert 90e9 / op.rate_cap == pytest.approx(most)
+
+
+def test_constants_of_another_algorithm_are_turned_by_what_libraries_reach() -> None:
+    """NCCL: 0.85 of a ring's bandwidth in switches on Hopper, 14 us a step over the network (src/graph/tuning.cc)."""
+    cluster = build("dgx_h100", 16)
+    sums = cluster.collectives["all_reduce"]
+    (op,) = planned(cluster, "ring", Request("all_reduce", 16, ELEMENTS)).ops
+    assert op.rate_cap == pytest.approx(sums.rate_cap / 0.85 * sums.factor(S))
+    # A ring leaves each of two nodes once a round, as nvls does in its one level: no further step.
+    assert op.startup == pytest.approx(sums.startup)
+    four = build("dgx_h100", 32)
+    (op,) = planned(four, "ring", Request("all_reduce", 32, ELEMENTS)).ops
+    # Six steps from node to node against four.
+    assert op.startup == pytest.approx(sums.startup + 2 * 14e-6)
 
 
 def test_nodes_made_by_the_user_do_not_change_which_flows_leave_a_node() -> None:
