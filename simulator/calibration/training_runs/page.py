@@ -60,7 +60,6 @@ def write(folder: Path, outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRo
     parts = [
         BEFORE,
         tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
-        ABLATION,
         APART,
         *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
