@@ -1,21 +1,27 @@
 """What would be predicted of a source's runs if that source had never been seen?
 
-Rule: every constant that was fitted to a source's rows takes the geometric mean of the values that other sources gave
-to the same constant of other frameworks, or, where there are none, the value at which it has no effect. Facts about how
-a framework computes stay: they are told by its code.
+Rule: every constant that was fitted to a source's rows takes the value that rows of the likest other framework give,
+one that runs eager kernels too, or merged ones; where there is none, the value at which it has no effect. Where that
+framework's shipped value is the source's own, it is fitted anew to that framework's rows. Facts about how a framework
+computes stay: they are told by its code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import geometric_mean
 from typing import Final
 
-from simulator.calibration.training_runs.playing import PlayedRow, each_played
-from simulator.calibration.training_runs.rows import Changes, MeasuredRow
+from simulator.basics.arrays import Floats
+from simulator.calibration.training_runs.playing import PlayedRow, each_played, play_rows
+from simulator.calibration.training_runs.rows import Changes, MeasuredRow, measured
 from simulator.step.framework import Framework
 
+# Where the search for an eager framework's two numbers begins (a factor, and B a parameter), from where on errors count
+# by their size and no longer by its square, and how often the search goes on at most.
+_START: Final = (2.0, 10.0)
+_OUTLIER: Final = 0.05
+_MOST_TRIED: Final = 12
 # Tables of one source.
 SOURCES: Final[Mapping[str, str]] = {"nanotron_cut": "nanotron", "vtrain_composed": "vtrain"}
 
@@ -36,28 +42,39 @@ class Unseen:
     changes: Changes = ()
 
 
-def _mean(known: Mapping[str, Framework], name: str, others: Sequence[str]) -> float:
-    return geometric_mean([float(getattr(known[other], name)) for other in others])
-
-
 def _without_foundry(known: Mapping[str, Framework], own: Framework) -> Framework:
-    """The masked half of attention and copies around collectives are its rows' alone.
+    """Eager kernels and copies around collectives as torchtitan's rows have them; attention's masked half is unknown.
 
     The chips' sustained load is not: with the shipped figures dgxc's rows on H100 and vTrain's on A100 are off by 1 or
     2 % in the middle (docs/validation.md), so that fits to these would give nearly the same.
     """
-    return replace(
-        own,
-        elementwise=_mean(known, "elementwise", ("nanotron", "megatron_2021")),
-        attention_masked=0.0,
-        parameter_bytes=0.0,
-    )
+    elementwise, parameter_bytes = _of_torchtitan(known["torchtitan"])
+    return replace(own, elementwise=elementwise, attention_masked=0.0, parameter_bytes=parameter_bytes)
+
+
+def _of_torchtitan(framework: Framework) -> tuple[float, float]:
+    """Elementwise time and bytes a parameter that its own rows ask for; those that it ships with are llm-foundry's."""
+    import numpy as np
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+    rows = measured("torchtitan")
+
+    def off(constants: Floats) -> Floats:
+        elementwise, parameter_bytes = np.exp(constants).tolist()
+        changed = replace(framework, elementwise=elementwise, parameter_bytes=parameter_bytes)
+        played = play_rows(rows, {framework.name: changed}, 1)
+        return np.log([1.0 + outcome.time_error for outcome in played])
+
+    found = least_squares(off, np.log(_START), loss="soft_l1", f_scale=_OUTLIER, max_nfev=_MOST_TRIED, diff_step=0.02)
+    elementwise, parameter_bytes = np.exp(found.x).tolist()
+    return elementwise, parameter_bytes
 
 
 def _without_nanotron(known: Mapping[str, Framework], own: Framework) -> Framework:
+    """As llm-foundry, which runs eager kernels too, with the only other host whose kernels were told apart."""
     return replace(
         own,
-        elementwise=_mean(known, "elementwise", ("llm_foundry", "megatron_2021")),
+        elementwise=known["llm_foundry"].elementwise,
         streaming=1.0,
         issue=known["megatron_2021"].issue,
         issue_in_pipeline=0.0,
@@ -103,8 +120,8 @@ def play_unseen(
         if unseen is None:
             found |= {place: outcomes[place] for place in places}
             continue
-        others = {name: unseen.framework(known, framework) for name, framework in known.items()}
         rows = [outcomes[place].row for place in places]
+        others = {name: unseen.framework(known, known[name]) for name in {row.framework for row in rows}}
         for place, outcome in zip(places, each_played(rows, others, jobs, unseen.changes), strict=True):
             found[place] = outcome
             if advance is not None:
