@@ -11,7 +11,7 @@ from enum import Enum
 from math import ceil, log2
 from typing import Final, Literal, NamedTuple
 
-from simulator.cluster.cluster import Gpu, Steps
+from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.schedule import Schedule
@@ -153,7 +153,7 @@ class Algorithm:
         Which of the request's rank_order, chunks, servers, nodes the algorithm uses.
     flows : function (Request) -> Flows
         Flows from one rank that share a machine's caps; each gets an equal part.
-    share_of_ring : function (Gpu) -> float
+    share_of_ring : float
         Bandwidth that libraries reach with it in a node, as a share of what they reach with rings over the same links.
     fewest_in_node : int
         Fewest ranks in every node for which a machine uses this algorithm without being asked.
@@ -179,7 +179,7 @@ class Algorithm:
     closed_form: ClosedForm = field(default=lambda request, sizes, network: None)
     options: tuple[str, ...] = ()
     flows: Callable[[Request], Flows] = field(default=lambda request: Flows())
-    share_of_ring: Callable[[Gpu], float] = field(default=lambda gpu: 1.0)
+    share_of_ring: float = 1.0
     fewest_in_node: int = 1
     by_choice: Callable[[Request], bool] = field(default=lambda request: True)
     in_libraries: Callable[[Request], bool] = field(default=lambda request: False)
@@ -227,6 +227,12 @@ def tree_steps(request: Request) -> Steps:
     nodes = max(1, len(request.nodes))
     inside, across = ceil(log2(-(-request.world_size // nodes))), ceil(log2(nodes))
     return Steps(_times(request) * inside, _times(request) * across)
+
+
+def steps_in_stages(request: Request, across: int) -> Steps:
+    """Of rings in every node and `across` steps from node to node, there, and in an all_reduce back again."""
+    times, nodes = _times(request), max(1, len(request.nodes))
+    return Steps(times * (-(-request.world_size // nodes) - 1), times * across)
 
 
 def direct_steps(request: Request) -> Steps:

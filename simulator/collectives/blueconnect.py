@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, one_a_node
+from simulator.collectives.algorithm import Algorithm, Request, Sizes, always, least_volume, one_a_node, steps_in_stages
 from simulator.collectives.example import in_nodes
 from simulator.collectives.hierarchical import (
     Level,
@@ -147,8 +147,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
 
 def steps(request: Request) -> Steps:
     """Of rings in every node, and of the levels between them."""
-    nodes, times = max(1, len(request.nodes)), 2 if request.operation == "all_reduce" else 1
-    return Steps(times * (-(-request.world_size // nodes) - 1), times * steps_across(nodes))
+    return steps_in_stages(request, steps_across(max(1, len(request.nodes))))
 
 
 def stands_for_trees(request: Request) -> bool:

@@ -37,8 +37,7 @@ def constants(cluster: Cluster, request: Request, group: tuple[int, ...], algori
     wanted, known = catalog.find(algorithm), catalog.find(measured.algorithm)
     more = max(0.0, wanted.steps(request).across - known.steps(request).across)
     later = 0.0 if measured.cross_step else more * NETWORK_STEP
-    gpu = cluster.gpus[group[0]]
-    share = wanted.share_of_ring(gpu) / known.share_of_ring(gpu)
+    share = wanted.share_of_ring / known.share_of_ring
     return replace(measured, startup=measured.startup + later, rate_cap=measured.rate_cap * share, chunks=None)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from simulator.basics.arrays import Ints
 from simulator.cluster.cluster import Steps
 from simulator.collectives import ring
-from simulator.collectives.algorithm import Algorithm, Plan, Request, Sizes, always, least_volume
+from simulator.collectives.algorithm import Algorithm, Plan, Request, Sizes, always, least_volume, steps_in_stages
 from simulator.collectives.example import in_nodes
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
@@ -232,8 +232,7 @@ def closed_form(request: Request, sizes: Sizes, network: IdleNetwork) -> float |
 
 def steps(request: Request) -> Steps:
     """Of rings in every node, and rings from node to node between them."""
-    nodes, times = max(1, len(request.nodes)), 2 if request.operation == "all_reduce" else 1
-    return Steps(times * (-(-request.world_size // nodes) - 1), times * (nodes - 1))
+    return steps_in_stages(request, max(1, len(request.nodes)) - 1)
 
 
 ALGORITHM = Algorithm(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simulator.cluster.cluster import Gpu, Steps
+from simulator.cluster.cluster import Steps
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request
 from simulator.collectives.blueconnect import levels_across, pipelined, rows_of_levels, steps_across, there_and_back
 from simulator.collectives.example import at_switches
@@ -29,8 +29,8 @@ SEGMENTS = 8
 # Queues of each rank, or of its node's switch for it: to the switch and from it, to other nodes, to the switch and from
 # it again.
 _PUSH, _SUM, _ACROSS, _SHARE, _MULTICAST = range(5)
-# NCCL's own factors (src/graph/tuning.cc, nvlsEfficiency), and the bandwidth of a GPU's links from Blackwell on [B/s].
-_ON_HOPPER, _ON_BLACKWELL, _NVLINK_5 = 0.85, 0.74, 900e9
+# NCCL's own factor on Hopper (src/graph/tuning.cc, nvlsEfficiency), taken for all; it has 0.74 on Blackwell.
+_SHARE_OF_RING = 0.85
 # NCCL does not use NVLS where one GPU of a node takes part (src/transport/nvls.cc, ncclNvlsInit: gpuCount < 2); older
 # versions do not for two either, but times measured over two are closer to NVLS than to a ring (docs/measured.md).
 FEWEST = 2
@@ -133,11 +133,6 @@ def never(request: Request) -> bool:
     return False
 
 
-def share_of_ring(gpu: Gpu) -> float:
-    """0.85 on Hopper, 0.74 on Blackwell."""
-    return _ON_BLACKWELL if gpu.scale_up_bandwidth >= _NVLINK_5 else _ON_HOPPER
-
-
 def steps(request: Request) -> Steps:
     """To the switch and back, and the levels between nodes."""
     return Steps(2, 2 * steps_across(max(1, len(request.nodes))))
@@ -148,7 +143,7 @@ ALGORITHM = Algorithm(
     volume=volume,
     minimal=never,
     options=("nodes", "chunks"),
-    share_of_ring=share_of_ring,
+    share_of_ring=_SHARE_OF_RING,
     fewest_in_node=FEWEST,
     in_libraries=lambda request: min(map(len, request.nodes), default=0) >= FEWEST,
     auxiliary=Auxiliary.SWITCHES,
