@@ -17,10 +17,10 @@ from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
+from simulator.report.tables.setting_text import labelled
 from simulator.run import Run, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.sweep import labelled
 
 # Characters of one setting in the name of a picture's file.
 _LONGEST: Final = 60

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from simulator.report.plots import catalog as plot_catalog
 from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, SchedulePlot, Throughput
+from simulator.report.tables.setting_text import labelled
 from simulator.results.close_ups import close_ups, schedules
 from simulator.results.conclusion import scaling_points
 from simulator.scenario.load import points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.outcome import PointOutcome
-from simulator.sweeps.sweep import labelled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

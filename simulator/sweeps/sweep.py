@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ScenarioError
 from simulator.playing.scenario_cluster import Clusters
-from simulator.report.tables.setting_text import entry_text, setting_text
 from simulator.run import warn_of
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
@@ -191,23 +190,3 @@ def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario
     kept = {k: v for k, v in data.get("sweep", {}).items() if k not in axes}
     data["sweep"] = kept | {key: list(values) for key, values in axes.items()}
     return check_scenario(data, scenario.source, scenario.base)
-
-
-# Settings whose values are clear without their names.
-_WITHOUT_NAME = ("algorithm", "topology", "operation", "dtype", "strategy", "sharding", "model", "attention", "faults")
-
-
-def labelled(settings: Mapping[str, Any]) -> str:
-    """Settings as a label for people.
-
-    Examples
-    --------
-    >>> labelled({"collective.algorithm": "ring", "training.micro_batch_size": 2})
-    'ring, micro batch size 2'
-    """
-    return ", ".join(_label(key, value) for key, value in settings.items())
-
-
-def _label(key: str, value: Any) -> str:
-    name = key.rpartition(".")[2]
-    return setting_text(value) if name in _WITHOUT_NAME else entry_text(name, value)

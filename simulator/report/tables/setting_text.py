@@ -1,15 +1,23 @@
-"""How is a setting's value written in tables and legends?
+"""How are settings written in sentences, tables and legends: one value, one setting, or all that tell a point apart?
 
 Rule: the kind of a mapping (its `strategy`, `rule` or `what`) stands first, without its key; of yes and no only the key
-is written, with "not" before it for no.
+is written, with "not" before it for no; a number has the word that people say with it ("64 GPUs").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _KINDS: Final = ("strategy", "rule", "what")
+# Values that are clear without the name of their key.
+_WITHOUT_NAME: Final = (
+    "algorithm", "topology", "gpu", "operation", "dtype", "strategy", "sharding", "model", "faults", "parallelism",
+    "schedule", "precision", "framework", "dispatch", "size", "engine",
+)  # fmt: skip
+# Names inside a mapping that are clear without their key, too.
+_CLEAR_INSIDE: Final = ("schedule",)
+_SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a tenth of its speed"}
 
 
 def setting_text(value: Any) -> str:
@@ -36,4 +44,84 @@ def entry_text(key: str, value: Any) -> str:
     name = key.replace("_", " ")
     if isinstance(value, bool):
         return name if value else f"not {name}"
-    return f"{name} {setting_text(value)}"
+    return setting_text(value) if key in _CLEAR_INSIDE else f"{name} {setting_text(value)}"
+
+
+def labelled(settings: Mapping[str, Any]) -> str:
+    """Settings as a label for people.
+
+    Examples
+    --------
+    >>> labelled({"collective.algorithm": "ring", "training.micro_batch_size": 2})
+    'ring, micro-batch 2'
+    >>> labelled({"cluster.stragglers": {3: 0.5}, "cluster.world_size": 64})
+    'rank 3 at half speed, 64 GPUs'
+    """
+    return ", ".join(label(key, value) for key, value in settings.items())
+
+
+def label(key: str, value: Any) -> str:
+    """One setting as people say it.
+
+    Parameters
+    ----------
+    key : str
+        Dotted, such as "cluster.world_size".
+    value : Any
+        As it was written.
+
+    Examples
+    --------
+    >>> label("training.seq_len", 8192), label("cluster.stragglers", {}), label("collective.fusion", None)
+    ('8,192 tokens', 'no slow GPU', 'no fusion')
+    """
+    spoken = _SPOKEN.get(key)
+    if spoken is not None:
+        return spoken(value)
+    name = key.rpartition(".")[2]
+    if value is None:
+        return f"no {name.replace('_', ' ')}"
+    return setting_text(value) if name in _WITHOUT_NAME else entry_text(name, value)
+
+
+def _counted(one: str, several: str) -> Callable[[Any], str]:
+    def text(value: Any) -> str:
+        number = f"{value:,}" if isinstance(value, int) else str(value)
+        return f"{number} {one if value == 1 else several}"
+
+    return text
+
+
+def _share(factor: Any) -> str:
+    if not isinstance(factor, int | float):
+        return str(factor)
+    return _SPEEDS.get(factor, f"{100 * factor:.3g} % of its speed")
+
+
+def _slow_ranks(value: Any) -> str:
+    if not isinstance(value, Mapping) or not value:
+        return "no slow GPU"
+    return ", ".join(f"rank {rank} at {_share(factor)}" for rank, factor in value.items())
+
+
+def _slow_links(value: Any) -> str:
+    if not isinstance(value, Mapping) or not value:
+        return "no slow link"
+    return ", ".join(f"{link} at {_share(factor)}" for link, factor in value.items())
+
+
+_SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
+    "cluster.world_size": _counted("GPU", "GPUs"),
+    "cluster.stragglers": _slow_ranks,
+    "cluster.link_factors": _slow_links,
+    "collective.servers.count": _counted("server", "servers"),
+    "training.seq_len": _counted("token", "tokens"),
+    "training.micro_batch_size": lambda value: f"micro-batch {value}",
+    "training.gradient_accumulation_steps": _counted("micro-batch", "micro-batches"),
+    "training.activation_checkpointing": lambda value: f"checkpointing {setting_text(value)}",
+    "training.attention": lambda value: f"{setting_text(value)} attention",
+    "training.allocator": setting_text,
+    "training.parallelism.sequence_parallel": lambda value: (
+        "sequence parallel" if value else "without sequence parallelism"
+    ),
+}

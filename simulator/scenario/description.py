@@ -1,0 +1,146 @@
+"""What is a scenario, in a few words: the job that it plays, and the machine on which?
+
+Rule: says what was chosen, not what was left at its default; titles, terminal and pages all take their words from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from simulator.cluster.build import facts
+from simulator.report.tables.setting_text import label, setting_text
+from simulator.scenario.records import CollectiveSpec, Scenario
+from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec, TrainingSpec
+from simulator.step.spec import Sharding
+
+# Letters of a name that a sentence has room for.
+_LONGEST: Final = 40
+# What is said of a step only where it is not this.
+_SAID_IF_UNUSUAL: Final = (
+    "activation_checkpointing", "attention", "framework", "allocator", "gradient_accumulation_steps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A scenario in words.
+
+    Attributes
+    ----------
+    job : str
+        'gpt2_xl, zero3, micro-batch 4, 1,024 tokens'.
+    machine : str
+        '8 a100_sxm_80gb, dgx_a100'.
+    """
+
+    job: str
+    machine: str
+
+    @property
+    def text(self) -> str:
+        """Both."""
+        return f"{self.job}; {self.machine}" if self.job and self.machine else self.job or self.machine
+
+
+def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
+    """Describe a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    without : collection of dotted key
+        What is said elsewhere, or varies; "training.sharding" is also left out for "training.sharding.strategy".
+
+    Examples
+    --------
+    >>> from simulator.scenario.load import load_scenario
+    >>> describe(load_scenario("zero_stages"), ["training.sharding.strategy", "cluster.world_size"]).text
+    'gpt2_xl, micro-batch 4, 1,024 tokens, checkpointing full; a100_sxm_80gb, dgx_a100'
+    """
+    if scenario.training is not None:
+        job = _of_step(scenario.training)
+    elif scenario.collective is not None:
+        job = _of_collective(scenario.collective)
+    else:
+        job = iter(())
+    machine = _of_machine(scenario, "cluster.gpu" in without, "cluster.world_size" in without)
+    said, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
+    return Description(", ".join(said), ", ".join(standing))
+
+
+def _left(key: str, without: Collection[str]) -> bool:
+    """Whether a part says what is left out, or something of it, or something in it."""
+    return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in without)
+
+
+def _name(value: Any) -> str:
+    """A catalog's name, a file's, or that it is written out in the scenario."""
+    return str(value)[:_LONGEST] if isinstance(value, str) else "inline"
+
+
+def _of_machine(scenario: Scenario, any_gpu: bool, any_number: bool) -> Iterator[tuple[str, str]]:
+    spec = scenario.cluster
+    gpu = spec.gpu if spec.gpu is not None else facts(spec.topology, scenario.base).gpu
+    name = "" if gpu is None or any_gpu else _name(gpu)
+    number = "" if any_number else f"{spec.world_size:,} "
+    yield "GPUs", f"{number}{name or ('GPU' if number == '1 ' else 'GPUs')}"
+    yield "cluster.topology", _name(spec.topology)
+    if spec.stragglers:
+        yield "cluster.stragglers", label("cluster.stragglers", spec.stragglers)
+    if spec.link_factors:
+        yield "cluster.link_factors", label("cluster.link_factors", spec.link_factors)
+
+
+def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
+    from simulator.basics.units import format_bytes
+
+    yield "collective.operation", spec.operation
+    yield "collective.algorithm", spec.algorithm
+    yield "collective.size", format_bytes(spec.size)
+    yield "collective.dtype", spec.dtype
+    if spec.servers is not None:
+        yield "collective.servers.count", label("collective.servers.count", spec.servers.count)
+    if spec.tensors is not None:
+        yield "collective.tensors", f"{len(spec.tensors)} tensors"
+    if spec.group is not None:
+        yield "collective.group", f"{len(spec.group)} ranks"
+
+
+def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    model = spec.model
+    kind = model.get("model_type", "model") if isinstance(model, Mapping) else ""
+    yield "training.model", f"{setting_text(kind)[:_LONGEST]} (inline)" if kind else _name(model)
+    yield "training.sharding", _sharding(spec.sharding)
+    yield from _parallelism(spec.parallelism)
+    yield "training.micro_batch_size", label("training.micro_batch_size", spec.micro_batch_size)
+    yield "training.seq_len", label("training.seq_len", spec.seq_len)
+    usual = {field.name: field.default for field in fields(TrainingSpec)}
+    for name in _SAID_IF_UNUSUAL:
+        value = getattr(spec, name)
+        if value != usual[name]:
+            yield f"training.{name}", label(f"training.{name}", value)
+    if spec.precision != PrecisionSpec():
+        yield "training.precision", _precision(spec.precision)
+    if spec.numerics:
+        yield "training.steps", f"{spec.steps} steps"
+
+
+def _sharding(sharding: Sharding) -> str:
+    usual = Sharding(sharding.strategy)
+    changed = {f.name: getattr(sharding, f.name) for f in fields(sharding)}
+    return setting_text({k: v for k, v in changed.items() if k == "strategy" or v != getattr(usual, k)})
+
+
+def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:
+    for name in ("tp", "cp", "pp", "ep"):
+        if getattr(spec, name) > 1:
+            yield f"training.parallelism.{name}", f"{name} {getattr(spec, name)}"
+    if spec.pp > 1:
+        yield "training.parallelism.schedule", spec.schedule
+
+
+def _precision(spec: PrecisionSpec) -> str:
+    """The name of the matmuls' numbers, or of the parameters'."""
+    return (spec.params if spec.matmul == "auto" else spec.matmul).partition("_")[0]
