@@ -53,8 +53,8 @@ def test_what_is_swept_beside_sizes_is_a_condition_and_no_competitor() -> None:
             sweep={"cluster.link_factors": [{}, slow], "collective.size": ["64 KiB", "16 MiB"]},
         )
     )
-    assert [line.partition(": ")[0] for line in lines] == ["link factors none", "link factors gpu0->switch0 0.5"]
-    assert all("link factors" not in line.partition(": ")[2] for line in lines)
+    assert [line.partition(": ")[0] for line in lines] == ["no slow link", "gpu0->switch0 at half speed"]
+    assert all("slow link" not in line.partition(": ")[2] for line in lines)
     assert all(line.endswith(".") for line in lines)
 
 
@@ -62,7 +62,7 @@ def test_two_that_tie_may_beat_a_third() -> None:
     # Half of the memory bandwidth is enough for the additions, a thousandth is not.
     (line,) = told(scenario(sweep={"cluster.stragglers": [{}, {3: 0.5}, {3: 0.001}]}))
     assert line.startswith(
-        "stragglers none and stragglers 3 0.5 take equal times; stragglers none beats stragglers 3 0.001 by"
+        "no slow GPU and rank 3 at half speed take equal times; no slow GPU beats rank 3 at 0.1 % of its speed by"
     )
 
 
@@ -72,7 +72,7 @@ def test_nothing_that_was_set_is_called_none() -> None:
         compare={"collective.fusion": [None, {"buckets": "1 MiB"}]},
     )
     assert [point.algorithm for point in scaling_points(fused, outcomes(fused))] == [
-        "fusion none",
+        "no fusion",
         "fusion buckets 1 MiB",
     ]
 
