@@ -11,8 +11,11 @@ from typing import Any, Final, cast
 
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import build_training, collective_rules
+from simulator.scenario.answer_shape import FindingShape
 from simulator.scenario.records import (
+    Asked,
     BucketFusion,
+    Budget,
     BufferFusion,
     ClusterSpec,
     CollectiveSpec,
@@ -40,9 +43,17 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         compare=_axes(shape.compare),
         sweep=_axes(shape.sweep),
         plots=tuple(dict.fromkeys(shape.plots if "plots" in shape.model_fields_set else plots_of(shape.kind))),
+        baseline=dict(shape.baseline),
+        answer=tuple(_asked(asked) for asked in shape.answer),
+        budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
         source=source,
         base=base,
     )
+
+
+def _asked(shape: FindingShape) -> Asked:
+    between = None if shape.between is None else (shape.between[0], shape.between[-1])
+    return Asked(shape.finding, tuple(shape.of), shape.along, between, shape.margin)
 
 
 def plots_of(kind: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from simulator.basics.document import load as load_document
 from simulator.engine.compiled.library import engine_warnings
 from simulator.errors import ScenarioError
 from simulator.scenario import (
+    answer_rules,
     axes,
     build_records,
     cluster_rules,
@@ -122,12 +123,23 @@ def points(scenario: Scenario) -> tuple[Point, ...]:
     (54, 'ring')
     """
     data = resolved(scenario)
-    point_list = []
-    for settings in axes.combinations(scenario.compare, scenario.sweep):
-        shape = ScenarioShape.model_validate(axes.applied(data, settings))
-        record = build_records.scenario(shape, scenario.question, scenario.source, scenario.base)
-        point_list.append(Point(settings, record))
-    return tuple(point_list)
+    return tuple(_point(scenario, data, settings) for settings in axes.combinations(scenario.compare, scenario.sweep))
+
+
+def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
+    """The point of these settings, which need not be one of the scenario's own; rules between keys are not checked.
+
+    Raises
+    ------
+    ValueError
+        A value that its key cannot have.
+    """
+    return _point(scenario, resolved(scenario), settings)
+
+
+def _point(scenario: Scenario, data: Mapping[str, Any], settings: Mapping[str, Any]) -> Point:
+    shape = ScenarioShape.model_validate(axes.applied(data, settings))
+    return Point(settings, build_records.scenario(shape, scenario.question, scenario.source, scenario.base))
 
 
 def check_name(name: str) -> None:
@@ -181,7 +193,11 @@ def _warnings(document: Document, shape: ScenarioShape, unused: UnusedKeys) -> I
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
     """Check the rules between keys for every point of the sweep, and collect which keys have an effect in it."""
     shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
-    faults: dict[Fault, None] = {}
+    faults: dict[Fault, None] = {
+        _located(document, shape, conflict, {}): None
+        for conflict in answer_rules.conflicts(shape)
+        if not partial.doubts(conflict)
+    }
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
             point = ScenarioShape.model_validate(axes.applied(partial.data, settings)) if settings else shape

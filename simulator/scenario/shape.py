@@ -16,6 +16,7 @@ from simulator.basics import dtypes
 from simulator.errors import one_of
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
+from simulator.scenario.answer_shape import BudgetShape, FindingEntry, FindingShape
 from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
@@ -177,6 +178,15 @@ class ScenarioShape(Shape):
     plots: list[Annotated[str, reading.choice(plot_catalog.names())]] = Field(
         default=[], description="Figures to draw; all that there are for the collective or the step if left out."
     )
+    baseline: dict[AxisKey, Any] = Field(
+        default={}, description="Key of `compare`: value that the others are compared with; the first if left out."
+    )
+    answer: list[Annotated[FindingShape, FindingEntry()]] = Field(
+        default=[], description="What is told of the points, in this order; what suits the axes if left out."
+    )
+    budget: Annotated[BudgetShape | None, LeftOut(BudgetShape)] = Field(
+        default=None, description="How long and at what prices is trained: days, GPU hours, cost and energy are told."
+    )
 
     @property
     def kind(self) -> str:
@@ -202,10 +212,15 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("training", "learning"): LearningShape,
 }
 # What a policy's name may stand instead of has no dotted keys: an axis gives the whole mapping.
-_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {("training", "activation_checkpointing"): LayersShape}
+_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {
+    ("training", "activation_checkpointing"): LayersShape,
+    ("budget",): BudgetShape,
+}
 # What a scenario plays, exactly one of these, and how it is called in a sentence.
 KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
-_NO_AXES: Final = ("name", "question", "compare", "sweep", "plots", "cluster", *KINDS)
+_NO_AXES: Final = (
+    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "cluster", *KINDS,
+)  # fmt: skip
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
