@@ -73,7 +73,7 @@ def test_nothing_that_was_set_is_called_none() -> None:
     )
     assert [point.algorithm for point in scaling_points(fused, outcomes(fused))] == [
         "no fusion",
-        "fusion buckets 1 MiB",
+        "buckets 1 MiB",
     ]
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _FILE_WIDTH: Final = 150
 # Rows of a full table; table.csv has them all.
 _MOST_ROWS: Final = 200
+# Rows of a small one.
+_MOST_SMALL: Final = 40
 
 
 def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Sequence[Path], *, full: bool) -> None:
@@ -51,6 +53,8 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
         for small in small_tables(compared, answer):
             for table in tables_within(small, width):
                 console.print(table)
+            if len(small.rows) > _MOST_SMALL:
+                typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
     drawn = f", {len(pictures)} picture{'s' if len(pictures) != 1 else ''} in {folder / 'plots'}" if pictures else ""
     typer.echo(f"results: {folder}{drawn}")
 
@@ -84,7 +88,7 @@ def tables_within(small: SmallTable, width: int) -> list[Table]:
         table.add_column(small.corner, overflow="fold", max_width=max(10, min(heading, width // 2) - 4))
         for column in small.columns[start:stop]:
             table.add_column(column, justify="right", overflow="fold")
-        for name, cells in small.rows:
+        for name, cells in small.rows[:_MOST_SMALL]:
             table.add_row(name, *cells[start:stop])
         tables.append(table)
         start = stop

@@ -87,7 +87,9 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
-    if rows[0].setting == rows[-1].setting and len(rows) > 1:
+    if len(rows) == 1:
+        return Why(str((rows[0].report or {})["because"]), {})
+    if rows[0].setting == rows[-1].setting:
         # Along a condition links of another kind may be the busiest, so that their loads explain nothing.
         return None
     texts, loads = [], []

@@ -6,18 +6,13 @@ Rule: as in the other rules; these look at the scenario as a whole, not at its p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from simulator.errors import one_of
 from simulator.report.numbers import measures
-from simulator.scenario.answer_shape import BudgetShape, FindingShape
+from simulator.scenario.answer_shape import AGAINST, ALONG, BudgetShape, FindingShape
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.reading import shown
 from simulator.scenario.shape import KINDS, ScenarioShape, axis_keys
-
-# Findings that look for a value along an axis, and those that compare with a baseline.
-_ALONG: Final = ("threshold", "fit")
-_AGAINST: Final = ("change", "best", "threshold")
 
 
 def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
@@ -48,7 +43,7 @@ def _finding(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[
         if name not in measures.names_of(shape.kind):
             there = ", ".join(measures.names_of(shape.kind))
             yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
-    if asked.finding in _AGAINST and not shape.compare:
+    if asked.finding in AGAINST and not shape.compare:
         yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
     if asked.finding == "effect" and not shape.sweep:
         yield Conflict(at, "effect is that of what is swept, but nothing stands in sweep", ("answer", "sweep"))
@@ -67,7 +62,7 @@ def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Co
         if asked.between is not None:
             yield Conflict((*at, "between"), "goes with along; add along: KEY, or remove it", ("answer",), True)
         return
-    if asked.finding not in (*_ALONG, "effect"):
+    if asked.finding not in ALONG:
         yield Conflict((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
     elif asked.along not in axis_keys():
         yield Conflict((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))

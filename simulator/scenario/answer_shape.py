@@ -27,6 +27,9 @@ FINDINGS: Final = MappingProxyType(
         "learned": "what real trainings learned, and what their checks saw",
     }
 )
+# Findings that compare with a baseline, and that look for a value along an axis.
+AGAINST: Final = ("change", "best", "threshold")
+ALONG: Final = ("threshold", "fit", "effect")
 # More money, power or tokens than anybody has.
 _MOST: Final = 1e18
 

@@ -96,6 +96,9 @@ BASES: Final[Mapping[str, Data]] = {
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
+# Axes, and what is told of all points together: no point has them.
+TOLD_OF_ALL: Final = ("compare", "sweep", "baseline", "answer", "budget")
+
 # Other values of each key; those that a base has already are passed over, and the first that shows is enough.
 EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "seed": (5,),
@@ -263,7 +266,7 @@ def _keys(node: Mapping[str, Any], within: Mapping[str, Any], at: tuple[str, ...
 def keys() -> set[str]:
     """Every key of a scenario file; axes name the same keys again."""
     made = schema()
-    made["properties"] = {k: v for k, v in made["properties"].items() if k not in ("compare", "sweep")}
+    made["properties"] = {k: v for k, v in made["properties"].items() if k not in TOLD_OF_ALL}
     return set(_keys(made, made["$defs"]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Settings, key_of
@@ -13,6 +14,8 @@ from simulator.scenario.records import Asked
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}
 # Of a numeric axis with more values than this only the last is told.
 _MOST_VALUES: Final = 3
+# Of more values than these those are told that change most.
+_MOST_TOLD: Final = 4
 # More conditions beside the axis than these are told for the shown one alone.
 _MOST_CONDITIONS: Final = 3
 
@@ -24,7 +27,9 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         return None
     names = asked.of or _USUAL[compared.kind]
     values = compared.scenario.sweep[key]
-    told = values[1:] if len(values) <= _MOST_VALUES + 1 or key not in compared.numeric_axes else values[-1:]
+    told: Sequence[Any] = (
+        values[1:] if len(values) <= _MOST_VALUES + 1 or key not in compared.numeric_axes else values[-1:]
+    )
     rows = []
     for name in names:
         measure = compared.measure(name)
@@ -32,6 +37,8 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     changes = [one for own in rows for one in own]
     if not changes:
         return None
+    if len(told) > _MOST_TOLD:
+        told = _largest(told, changes)
     sentences = [_sentence(compared, key, value, changes) for value in told]
     kept = [sentence for sentence in sentences if sentence]
     if not kept:
@@ -39,6 +46,13 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     worst = max(changes, key=lambda one: abs(one["change"]))
     start = next((one["from_point"] for one in changes if one["point"] == worst["point"]), worst["point"])
     return Found("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))
+
+
+def _largest(values: Sequence[Any], changes: list[dict[str, Any]]) -> list[Any]:
+    """The values that change most, in their order."""
+    most = [max((abs(one["change"]) for one in changes if one["value"] == value), default=0.0) for value in values]
+    chosen = sorted(range(len(values)), key=lambda i: -most[i])[:_MOST_TOLD]
+    return [values[i] for i in sorted(chosen)]
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
