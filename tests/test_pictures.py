@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
+from simulator.errors import ScenarioError
 from simulator.results.conclusion import conclusion, scaling_points
-from simulator.results.pictures import draw
+from simulator.results.pictures import draw, figures, left_out
+from simulator.results.spoken_of import spoken_of
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
+from simulator.scenario.resolve import resolved
 from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
@@ -123,7 +128,7 @@ def test_file_names_of_compared_settings_hold_no_punctuation(tmp_path: Path) -> 
     fused = scenario(
         {"tensors": ["1 KiB"] * 4, "size": None},
         compare={"collective.fusion": [None, {"buffer": "64 MiB", "cycle": "1 ms"}]},
-        plots=["timeline"],
+        plots={"kinds": ["timeline"], "points": "all"},
     )
     names = [path.name for path in draw(tmp_path, fused, outcomes(fused))]
     assert names == ["timeline_none.png", "timeline_buffer-64-MiB-cycle-1-ms.png"]
@@ -141,3 +146,90 @@ def test_a_plot_of_steps_of_a_point_that_cannot_be_planned_is_left_out(tmp_path:
         cluster={"link_factors": {"gpu3->switch0": 0.5}}, compare={"cluster.world_size": [2, 4]}, plots=["steps"]
     )
     assert [path.name for path in draw(tmp_path, broken, outcomes(broken))] == ["steps_4.png"]
+
+
+SWEPT: dict[str, Any] = {
+    "compare": {"collective.algorithm": ["ring", "tree"]},
+    "sweep": {"collective.size": ["1 GiB", "64 KiB", "1 MiB"], "cluster.world_size": [4, 2]},
+}
+
+
+def drawn_names(of: Scenario) -> list[str]:
+    return [name for name, _ in figures(of, outcomes(of))]
+
+
+def test_the_best_and_the_first_setting_are_looked_at_where_the_sweep_is_largest() -> None:
+    swept = scenario(**SWEPT)
+    played = outcomes(swept)
+    # A ring is the fastest for large arrays, so the first setting is the best one; of 4 workers and 1 GiB.
+    (place,) = spoken_of(swept, played)
+    assert points(swept)[place].settings == {
+        "collective.algorithm": "ring", "collective.size": "1 GiB", "cluster.world_size": 4,
+    }  # fmt: skip
+    small = scenario(**SWEPT | {"sweep": {"collective.size": ["0 B"]}})
+    # Without any bytes a tree has fewer steps: 4 against 6.
+    assert [points(small)[p].settings["collective.algorithm"] for p in spoken_of(small, outcomes(small))] == [
+        "ring", "tree",
+    ]  # fmt: skip
+
+
+def test_points_may_be_named_by_some_of_their_settings_however_these_are_written() -> None:
+    named = [{"collective.size": "1024 KiB", "cluster.world_size": 2}, {"collective.algorithm": "tree"}]
+    chosen = scenario(**SWEPT, plots={"kinds": ["timeline"], "points": named})
+    assert drawn_names(chosen) == [
+        "timeline_ring_1-MiB_2", "timeline_tree_1-MiB_2",
+        "timeline_tree_1-GiB_4", "timeline_tree_1-GiB_2", "timeline_tree_64-KiB_4", "timeline_tree_64-KiB_2",
+        "timeline_tree_1-MiB_4",
+    ]  # fmt: skip
+
+
+def test_more_than_eight_points_are_looked_at_only_if_all_are_asked_for() -> None:
+    many = {"compare": {"collective.algorithm": ["ring"]}, "sweep": {"seed": list(range(12))}}
+    named = scenario(**many, plots={"kinds": ["timeline"], "points": [{"collective.algorithm": "ring"}]})
+    assert len(drawn_names(named)) == 8
+    assert left_out(named, outcomes(named)).startswith("pictures of one point show 8 of 12 points; ")
+    whole = scenario(**many, plots={"kinds": ["timeline"], "points": "all"})
+    assert len(drawn_names(whole)) == 12
+    assert left_out(whole, outcomes(whole)) == ""
+
+
+@pytest.mark.parametrize(
+    ("plotted", "message"),
+    [
+        ([{"cluster.world_size": 3}], "plots.points.0: got {cluster.world_size: 3}, which no point has; points differ"),
+        ([{"cluster.world_sizes": 3}], "plots.points.0.cluster.world_sizes: unknown key; "),
+        ([{"collective.size": 3}], "plots.points.0.collective.size: got 3, which has no unit; "),
+        ([4], "plots.points.0: got 4; must be a mapping"),
+        ("some", "plots.points: got 'some'; must be all, or a list such as '[{cluster.world_size: 8}]'"),
+    ],
+)
+def test_points_that_are_not_there_are_refused_in_one_line(plotted: Any, message: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        scenario(**SWEPT, plots={"points": plotted})
+    assert str(refused.value).startswith(f"<dict>: {message}")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mapping_of_plots_reads_back_as_it_was_written() -> None:
+    plots = {"kinds": ["timeline", "steps"], "points": [{"cluster.world_size": 2}]}
+    assert resolved(scenario(**SWEPT, plots=plots))["plots"] == plots
+    assert resolved(scenario(**SWEPT, plots={"kinds": ["steps"]}))["plots"] == ["steps"]
+
+
+def test_every_picture_says_which_point_it_shows() -> None:
+    swept = scenario(**SWEPT)
+    said = {name: point_of(figure) for name, figure in figures(swept, outcomes(swept))}
+    everywhere = "all_reduce, float32; a100_sxm_80gb, star_100g"
+    assert said == {
+        "time_against_workers": everywhere,
+        "time_against_size": everywhere,
+        "bandwidth_utilization_ring": "all_reduce, ring, 1 GiB, float32; 4 a100_sxm_80gb, star_100g",
+        "timeline_ring": "all_reduce, ring, 1 GiB, float32; 4 a100_sxm_80gb, star_100g",
+        "steps_ring": "all_reduce, ring, 1 GiB, float32; 4 a100_sxm_80gb, star_100g",
+    }
+
+
+def point_of(figure: Figure) -> str:
+    """What stands below the title."""
+    (point,) = (artist.get_text() for artist in figure.artists if isinstance(artist, Annotation))
+    return point
