@@ -29,6 +29,7 @@ BLUE: Final = "#0072B2"
 VERMILION: Final = "#D55E00"
 PURPLE: Final = "#CC79A7"
 PALETTE: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK)
+WHITE: Final = "#FFFFFF"
 GREY: Final = "#767676"
 PALE: Final = "#E4E4E4"
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -88,6 +89,8 @@ MEMORY: Final = {
 DIMENSIONS: Final = {"dp": VERMILION, "tp": PURPLE, "pp": BLACK, "cp": SKY, "ep": WINE, "host": LIGHT}
 _OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS}
 
+# How much paler than the palette the shades are that follow when it is used up.
+_PALENESS: Final = (0.45, 0.7)
 SMALLEST_TEXT: Final = 8.0
 TITLE_SIZE: Final = 12.0
 _POINT_SIZE: Final = 9.5
@@ -215,11 +218,17 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     """
     wanted = list(dict.fromkeys(names))
     chosen = {name: _OWN[name] for name in wanted if name in _OWN}
-    shades = (shade for paleness in (0.0, 0.45, 0.7) for shade in (_paler(c, paleness) for c in PALETTE))
+    shades = (shade for paleness in (0.0, *_PALENESS) for shade in (_paler(c, paleness) for c in PALETTE))
     free = [shade for shade in shades if shade not in chosen.values()]
     rest = [name for name in wanted if name not in chosen]
     chosen.update((name, free[i % len(free)]) for i, name in enumerate(rest))
     return {name: chosen[name] for name in wanted}
+
+
+def every_colour() -> frozenset[str]:
+    """Every colour that bars, areas, lines and points may have, '#RRGGBB'."""
+    shades = (_paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
+    return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
 
 
 def _paler(colour: str, paleness: float) -> str:
