@@ -15,6 +15,7 @@ from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot,
 from simulator.report.tables.setting_text import labelled
 from simulator.results.close_ups import close_up, schedules
 from simulator.results.conclusion import scaling_points
+from simulator.results.drawn import Pictures
 from simulator.results.plotted_points import PlottedPoints, plotted_points
 from simulator.scenario.description import describe
 from simulator.scenario.load import points
@@ -28,31 +29,44 @@ if TYPE_CHECKING:
 _Picture = tuple[str, "Figure", str]
 
 
-def draw(folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome], *, svg: bool = False) -> list[Path]:
-    """Draw what the scenario asks for into folder/plots; the PNG files, in order."""
+def draw(
+    folder: Path,
+    scenario: Scenario,
+    outcomes: Sequence[PointOutcome],
+    *,
+    svg: bool = False,
+    spoken: Sequence[int] | None = None,
+) -> Pictures:
+    """Draw what the scenario asks for into folder/plots.
+
+    Parameters
+    ----------
+    folder : Path
+    scenario : Scenario
+    outcomes : sequence of PointOutcome
+    svg : bool
+    spoken : sequence of int, optional
+        The points that the answer speaks of, where it has been worked out.
+    """
     from simulator.report.plots import style
 
-    drawn = []
-    for name, figure in figures(scenario, outcomes):
-        drawn.append(style.save(figure, folder / "plots", name, svg=svg))
-    return drawn
+    chosen = plotted_points(scenario, outcomes, spoken)
+    drawn = figures(scenario, outcomes, chosen)
+    files = tuple(style.save(figure, folder / "plots", name, svg=svg) for name, figure in drawn)
+    close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario))
+    return Pictures(files, chosen.left_out if close else "")
 
 
-def figures(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Iterator[tuple[str, Figure]]:
+def figures(
+    scenario: Scenario, outcomes: Sequence[PointOutcome], chosen: PlottedPoints | None = None
+) -> Iterator[tuple[str, Figure]]:
     """The figures that a scenario asks for, each with the name of its file."""
     from simulator.report.plots import style
 
-    for name, figure, point in _pictures(scenario, outcomes):
+    for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes)):
         if point:
             style.set_point(figure, point)
         yield name, figure
-
-
-def left_out(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> str:
-    """One sentence on the points that have no pictures of their own; empty where none is missed."""
-    if not any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario)):
-        return ""
-    return plotted_points(scenario, outcomes).left_out
 
 
 def _wanted(scenario: Scenario) -> list[Plot]:
@@ -60,13 +74,12 @@ def _wanted(scenario: Scenario) -> list[Plot]:
     return [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
 
 
-def _pictures(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Iterator[_Picture]:
+def _pictures(scenario: Scenario, outcomes: Sequence[PointOutcome], chosen: PlottedPoints) -> Iterator[_Picture]:
     wanted, compared = _wanted(scenario), _comparison(scenario, outcomes)
     in_common = describe(scenario, without=[*scenario.compare, *scenario.sweep]).text
     for plot in wanted:
         if isinstance(plot, ComparisonPlot):
             yield from ((name, figure, in_common) for name, figure in plot.figures(compared).items())
-    chosen = plotted_points(scenario, outcomes)
     yield from _of_points(scenario, chosen, [plot for plot in wanted if isinstance(plot, CloseUpPlot)])
     small = [plot for plot in wanted if isinstance(plot, SchedulePlot)]
     for suffix, point, schedule in schedules(scenario, chosen) if small else ():

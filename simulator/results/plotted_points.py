@@ -42,9 +42,19 @@ class PlottedPoints:
     left_out: str
 
 
-def plotted_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> PlottedPoints:
-    """Choose the points; those that failed are left out."""
-    places = [place for place in _wanted(scenario, outcomes) if outcomes[place].report is not None]
+def plotted_points(
+    scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None = None
+) -> PlottedPoints:
+    """Choose the points; those that failed are left out.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    outcomes : sequence of PointOutcome
+    spoken : sequence of int, optional
+        The points that the answer speaks of, where it has been worked out.
+    """
+    places = [place for place in _wanted(scenario, outcomes, spoken) if outcomes[place].report is not None]
     shown = places if scenario.plotted_points == "all" else places[:_MOST]
     settings = [outcomes[place].settings for place in shown]
     # What is compared tells points apart in any case, what is swept only where it differs among them.
@@ -57,10 +67,10 @@ def plotted_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Plot
     return PlottedPoints(names, scenario.plotted_points is not None, _left_out(len(shown), len(outcomes)))
 
 
-def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Sequence[int]:
+def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
     named = scenario.plotted_points
     if named is None:
-        return spoken_of(scenario, outcomes)
+        return spoken_of(scenario, outcomes, spoken)
     if isinstance(named, str):
         return range(len(outcomes))
     all_points = points(scenario)

@@ -1,50 +1,32 @@
-"""Which points does the sentence at the end of a run speak of: the best one, and the first setting to hold it against?
+"""Which points of a run do pictures of one point show: the best one, and what the answer holds it against?
 
-Rule: both at one condition, the largest that was swept, so that nothing but what is compared differs between them.
+Rule: the answer's own points, so that sentence, table and picture speak of the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
 
+from simulator.findings.answer import answer
+from simulator.findings.comparison import Comparison
 from simulator.scenario.records import Scenario
-from simulator.scenario.shape import adapter
 from simulator.sweeps.outcome import PointOutcome
 
+# Of several points that the answer names, the most important ones, which it names first.
+_MOST: Final = 2
 
-def spoken_of(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tuple[int, ...]:
-    """Places of the points, the first compared setting's first; empty where nothing could be played.
+
+def spoken_of(scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None) -> list[int]:
+    """Places of the points, rising; empty where nothing could be played.
 
     Parameters
     ----------
     scenario : Scenario
     outcomes : sequence of PointOutcome
         One a point, in the order of the points.
+    known : sequence of int, optional
+        The points that the answer speaks of, where it has been worked out.
     """
-    known = [place for place, outcome in enumerate(outcomes) if outcome.report is not None]
-    if not known:
-        return ()
-    conditions = [tuple(_sizes(scenario, outcome.settings)) for outcome in outcomes]
-    largest = max(conditions[place] for place in known)
-    here = [place for place in known if conditions[place] == largest]
-    best = min(here, key=lambda place: _rank(outcomes[place].report or {}))
-    return tuple(dict.fromkeys((here[0], best)))
-
-
-def _sizes(scenario: Scenario, settings: Mapping[str, Any]) -> list[float]:
-    """How large each swept setting of a point is: numbers and sizes by themselves, others by their place."""
-    sizes: list[float] = []
-    for key, values in scenario.sweep.items():
-        read = [adapter(key).validate_python(value) for value in values]
-        numbers = all(isinstance(value, int | float) for value in read)
-        place = values.index(settings[key])
-        sizes.append(float(read[place]) if numbers else float(place))
-    return sizes
-
-
-def _rank(report: Mapping[str, Any]) -> tuple[bool, float]:
-    """Least for the best: what fits first, then the fastest."""
-    if "time_s" in report:
-        return False, report["time_s"]
-    return not report["fits"], -report["tokens_per_s"]
+    spoken = answer(Comparison(scenario, list(outcomes))).spoken if known is None else known
+    return sorted(place for place in spoken[:_MOST] if outcomes[place].report is not None)
