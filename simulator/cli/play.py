@@ -20,6 +20,7 @@ from simulator.errors import ScenarioError, SimulatorError
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
+from simulator.results.drawn import Pictures
 from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
@@ -82,7 +83,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     if options.as_json:
         typer.echo(run_directory.report_text(ordered, answered), nl=False)
     else:
-        pictures = _pictures(folder, scenario, ordered, svg=options.svg)
+        pictures = _pictures(folder, scenario, ordered, answered.spoken, svg=options.svg)
         print_results(compared, answered, folder, pictures, full=options.full_table)
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
@@ -204,10 +205,12 @@ def _heeding_interruption(when: str) -> Iterator[None]:
         raise typer.Exit(exit_code(error)) from None
 
 
-def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome], *, svg: bool) -> list[Path]:
+def _pictures(
+    folder: Path, scenario: Scenario, outcomes: list[PointOutcome], spoken: Sequence[int], *, svg: bool
+) -> Pictures:
     if not scenario.plots:
-        return []
+        return Pictures()
     from simulator.results.pictures import draw
 
     with _heeding_interruption(f"while drawing; the results are in {folder}"):
-        return draw(folder, scenario, outcomes, svg=svg)
+        return draw(folder, scenario, outcomes, svg=svg, spoken=spoken)

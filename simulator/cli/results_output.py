@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ import typer
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.tables.table import points_tables
+from simulator.results.drawn import Pictures
 from simulator.results.small_table import SmallTable, small_tables
 from simulator.scenario.description import describe
 
@@ -27,7 +27,7 @@ _MOST_ROWS: Final = 200
 _MOST_SMALL: Final = 40
 
 
-def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Sequence[Path], *, full: bool) -> None:
+def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Pictures, *, full: bool) -> None:
     """Print the answer first, then the table, then one line that says where everything is."""
     from rich.console import Console
 
@@ -55,8 +55,11 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
                 console.print(table)
             if len(small.rows) > _MOST_SMALL:
                 typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
-    drawn = f", {len(pictures)} picture{'s' if len(pictures) != 1 else ''} in {folder / 'plots'}" if pictures else ""
+    number = len(pictures.files)
+    drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
     typer.echo(f"results: {folder}{drawn}")
+    if pictures.left_out:
+        typer.echo(pictures.left_out)
 
 
 def _say(text: str, width: int, indent: str = "") -> None:

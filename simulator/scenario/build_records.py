@@ -32,6 +32,8 @@ _BUFFER: Final = BufferFusion()
 
 def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Scenario:
     """Make the record of a shape that keeps all rules."""
+    plotted = shape.plotted
+    points = plotted.points
     return Scenario(
         name=shape.name,
         cluster=_cluster(shape.cluster),
@@ -42,10 +44,11 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         engine=cast(Any, shape.engine),
         compare=_axes(shape.compare),
         sweep=_axes(shape.sweep),
-        plots=tuple(dict.fromkeys(shape.plots if "plots" in shape.model_fields_set else plots_of(shape.kind))),
         baseline=dict(shape.baseline),
         answer=tuple(_asked(asked) for asked in shape.answer),
         budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
+        plots=tuple(dict.fromkeys(plots_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
+        plotted_points=tuple(points) if isinstance(points, list) else cast(Any, points),
         source=source,
         base=base,
     )

@@ -51,6 +51,8 @@ _EXAMPLES: Final[dict[Key, str]] = {
     ("answer",): "answer: [change, {finding: threshold, along: training.seq_len}]",
     ("answer", "finding"): "finding: change",
     ("budget",): "budget: {tokens: 1e12, price: 2.5}",
+    ("plots", "kinds"): "kinds: [scaling, timeline]",
+    ("plots", "points"): "points: [{cluster.world_size: 8}]",
 }
 
 

@@ -30,6 +30,7 @@ from simulator.scenario import (
 )
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.partial import PartialScenario, without_faults
+from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
 from simulator.scenario.reading import shown
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
@@ -110,7 +111,21 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
     vain = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
     warnings = (*vain, *engine_warnings(sound.engine))
-    return replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
+    scenario = replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
+    document.refuse(overrides.renamed(_without_points(document, scenario), applied))
+    return scenario
+
+
+def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
+    """Settings of `plots.points` that no point has."""
+    listed = scenario.plotted_points
+    for place, wanted in enumerate(listed if isinstance(listed, tuple) else ()):
+        try:
+            if not matching(points(scenario), wanted):
+                yield document.fault(("plots", "points", place), no_such_point(scenario, wanted))
+        except InvalidSettingError as error:
+            at: Key = ("plots", "points", place, error.key)
+            yield from error_messages.faults(error.reasons, document, at, tuple(error.key.split(".")))
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
@@ -233,10 +248,11 @@ def _broken(
     if shape.training is not None:
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
     possible = build_records.plots_of(shape.kind)
-    for i, plot in enumerate(shape.plots):
+    listed: Key = ("plots",) if isinstance(shape.plots, list) else ("plots", "kinds")
+    for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:
             yield Conflict(
-                ("plots", i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
+                (*listed, i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
             )
 
 

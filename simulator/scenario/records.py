@@ -223,11 +223,15 @@ class Scenario:
     compare, sweep : mapping of dotted key to tuple of values
         Axes; the values as they were written.
     plots : tuple of str
+        Figures to draw.
     baseline : mapping of dotted key to value
         The compared setting that the others are compared with; the first where it is empty.
     answer : tuple of Asked
         What is told of the points; empty for what suits the axes.
     budget : Budget or None
+    plotted_points : "all" or tuple of mapping of dotted key to value, or None
+        Points that figures of a single point show, each by some of its settings; None for those that the sentence at
+        the end speaks of.
     source : str
         The file as the user named it; "<dict>" for data from Python.
     base : Path
@@ -249,6 +253,7 @@ class Scenario:
     baseline: Mapping[str, Any] = field(default_factory=dict)
     answer: tuple[Asked, ...] = ()
     budget: Budget | None = None
+    plotted_points: Literal["all"] | tuple[Mapping[str, Any], ...] | None = None
     source: str = field(default="<dict>", compare=False)
     base: Path = field(default=Path(), compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)

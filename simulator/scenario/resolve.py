@@ -43,7 +43,7 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     for kind, axes in (("compare", scenario.compare), ("sweep", scenario.sweep)):
         if axes:
             data[kind] = {key: list(values) for key, values in axes.items()}
-    data["plots"] = list(scenario.plots)
+    data["plots"] = _plots(scenario)
     if scenario.baseline:
         data["baseline"] = dict(scenario.baseline)
     if scenario.answer:
@@ -62,6 +62,14 @@ def _asked(asked: Asked) -> dict[str, Any]:
     if asked.between is not None:
         data["between"] = list(asked.between)
     return data
+
+
+def _plots(scenario: Scenario) -> list[str] | dict[str, Any]:
+    """The list alone where nothing is said of points."""
+    kinds, points = list(scenario.plots), scenario.plotted_points
+    if points is None:
+        return kinds
+    return {"kinds": kinds, "points": points if points == "all" else [dict(settings) for settings in points]}
 
 
 def to_yaml(scenario: Scenario) -> str:

@@ -211,7 +211,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.faults.[].rank": (1,),
 }
 # Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
-WORDS: Final = ("name", "question", "plots", "engine")
+WORDS: Final = ("name", "question", "plots.kinds", "plots.points", "engine")
 # A policy by layers, and the layers of stages, are one value, and are told as one.
 TOLD_AS_ONE: Final = (
     "training.activation_checkpointing",
