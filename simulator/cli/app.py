@@ -30,7 +30,9 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where re
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto, events or compiled.")]
 Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
-Trace = Annotated[bool, typer.Option("--trace", help="Write traces for every point of a larger run too.")]
+Trace = Annotated[
+    bool, typer.Option("--trace", help="Write traces for Perfetto, and a step's memory snapshot for memory_viz.")
+]
 Ranks = Annotated[
     str | None,
     typer.Option("--ranks", metavar="A,B-C", help="Whose operations are kept; all, or in a large job rank 0's."),
@@ -303,11 +305,17 @@ def diff(
 
 
 @app.command()
-def rerun(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")], out: Out = None) -> None:
+def rerun(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where results go; they are not kept otherwise.")
+    ] = None,
+    trace: Trace = False,
+) -> None:
     """Play a run again from what it left behind, and say whether the results are the same."""
     from simulator.cli.rerun import rerun as again
 
-    again(folder, out)
+    again(folder, out, trace=trace)
 
 
 @app.command()
