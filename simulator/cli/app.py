@@ -24,7 +24,10 @@ app = typer.Typer(
 
 ScenarioName = Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a file.", metavar="SCENARIO")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE[,VALUE...]", help="Change a key; several values make an axis. Repeatable."
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where results go; runs/NAME-0001 otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
@@ -70,7 +73,7 @@ def run(
     cache: Cache = None,
     svg: Svg = False,
 ) -> None:
-    """Play a scenario, compare and sweep multiplied out."""
+    """Play a scenario, compare and sweep multiplied out, point by point in this process."""
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_ranks
     from simulator.sweeps.sweep import Backend
@@ -82,9 +85,7 @@ def run(
 @app.command()
 def sweep(
     scenario: ScenarioName,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=A,B,C", help="A key and its values: several make an axis.")
-    ] = None,
+    settings: Settings = None,
     out: Out = None,
     as_json: AsJson = False,
     engine: Engine = None,
@@ -101,7 +102,7 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted sweep in --out.")] = False,
 ) -> None:
-    """Play a scenario over further axes, on several processes or on a Dask cluster."""
+    """Play as `run` does, on several processes or on a Dask cluster; goes on where it was interrupted (--resume)."""
     import os
 
     from simulator.sweeps.process_pool import preload
@@ -114,7 +115,7 @@ def sweep(
 
     backend = Backend(jobs, scheduler, cache, pool)
     kept = as_ranks(ranks)
-    options = PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, resume, axes=True, svg=svg)
+    options = PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, resume, svg=svg)
     play(scenario, settings or [], options)
 
 

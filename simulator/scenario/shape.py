@@ -230,3 +230,15 @@ def adapter(dotted: str) -> TypeAdapter[Any]:
     bare = field.annotation
     config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
     return TypeAdapter(annotation, config=config)
+
+
+def takes_lists(dotted: str) -> bool:
+    """Whether a value of one of `axis_keys` may be a list.
+
+    Examples
+    --------
+    >>> takes_lists("cluster.placement"), takes_lists("cluster.world_size")
+    (True, False)
+    """
+    schema = adapter(dotted).json_schema()
+    return any(form.get("type") == "array" for form in (schema, *schema.get("anyOf", ())))
