@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from simulator.basics.units import format_bytes, format_time
+from simulator.cli.console import print_text
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.playing.effort import Effort, effort
@@ -23,15 +24,19 @@ def check(source: str, settings: Sequence[str]) -> None:
     effort(found[0].scenario)
     efforts = [effort(point.scenario, clusters) for point in found]
     memory = max(one.memory for one in efforts)
-    typer.echo(f"{scenario.source}: valid")
-    if scenario.question:
-        typer.echo(f"question:  {scenario.question}")
-    typer.echo(f"points:    {len(efforts)}")
-    typer.echo(f"transfers: {sum(one.transfers for one in efforts):,}")
-    typer.echo(f"engine:    {_engines(efforts)}")
-    typer.echo(f"memory:    about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program")
     seconds = sum(one.seconds for one in efforts)
-    typer.echo(f"run time:  about {format_time(seconds)} on one core, pictures not counted")
+    facts = {
+        "question": scenario.question,
+        "points": str(len(efforts)),
+        "transfers": f"{sum(one.transfers for one in efforts):,}",
+        "engine": _engines(efforts),
+        "memory": f"about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program",
+        "run time": f"about {format_time(seconds)} on one core, pictures not counted",
+    }
+    typer.echo(f"{scenario.source}: valid")
+    for name, fact in facts.items():
+        if fact:
+            print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
 
 
 def _engines(efforts: Sequence[Effort]) -> str:
