@@ -13,24 +13,20 @@ from simulator.cli.console import console, width
 from simulator.report.tables.layout import Column, laid_out
 from tests.commands import Command, commands_in
 
-COMMANDS = [  # fmt: skip
-    *(
-        f"list {kind}"
-        for kind in (
-            "algorithms",
-            "builders",
-            "dtypes",
-            "frameworks",
-            "gpus",
-            "links",
-            "models",
-            "operations",
-            "plots",
-            "scenarios",
-            "strategies",
-            "topologies",
-        )
-    ),
+LISTS = (
+    "algorithms",
+    "builders",
+    "dtypes",
+    "gpus",
+    "models",
+    "operations",
+    "plots",
+    "scenarios",
+    "strategies",
+    "topologies",
+)
+COMMANDS = [
+    *(f"list {kind}" for kind in LISTS),
     "memory llama3_8b --dp 64",
     "memory llama3_8b --dp 8 --sharding zero3 --checkpointing full",
     "memory llama3_405b --tp 8 --pp 16 --micro-batches 16 --sharding zero3 --checkpointing full",

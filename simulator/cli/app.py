@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import simulator
+from simulator.cli.counting import as_tokens
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_termination
 
@@ -48,6 +49,9 @@ Cache = Annotated[
     ),
 ]
 
+Tokens = Annotated[
+    int, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192.")
+]
 Svg = Annotated[bool, typer.Option("--svg", help="Write pictures as SVG too.")]
 
 
@@ -206,7 +210,7 @@ def show(
 def memory(
     model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
     dp: Annotated[int, typer.Option(help="Data-parallel ranks that share model states.")] = 8,
-    seq_len: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    seq_len: Tokens = 2048,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
     gpu: Annotated[str, typer.Option(help="Whose memory it must fit into.")] = "h100_sxm",
     attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
@@ -259,7 +263,7 @@ def memory(
 def kernels(
     model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
     gpu: Annotated[str, typer.Option(help="On which GPU.")] = "h100_sxm",
-    seq_len: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    seq_len: Tokens = 2048,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.")] = 1,
     precision: Annotated[str, typer.Option(help="bf16, fp32, tf32, fp8, ...")] = "bf16",
     attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",

@@ -16,7 +16,7 @@ from simulator.basics import dtypes
 from simulator.errors import one_of
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
-from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
+from simulator.scenario.field_types import Count, LargeCount, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
 from simulator.scenario.training_shape import (
@@ -76,7 +76,7 @@ class ClusterShape(Shape):
     topology: Annotated[Any, reading.text_or_mapping("the name of a topology")] = Field(
         description="A shipped topology's name, a path, or a topology written out."
     )
-    world_size: Count = Field(description="Number of ranks, one a GPU.")
+    world_size: LargeCount = Field(description="Number of ranks, one a GPU; 1k is 1000.")
     gpu: Annotated[Any, reading.text_or_mapping("the name of a GPU")] | None = Field(
         default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
     )
