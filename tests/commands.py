@@ -55,6 +55,7 @@ Command = Callable[..., Answer]
 def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """A function that runs `simulator ARGUMENTS` in a folder that has small.yaml and both.yaml."""
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("COLUMNS", raising=False)
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
     (folder / "both.yaml").write_text(RING, encoding="utf-8")
 

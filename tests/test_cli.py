@@ -14,7 +14,6 @@ import pytest
 import simulator
 from simulator.basics import registry
 from simulator.cli.app import guarded
-from simulator.cli.settings import as_axes, as_typed
 from simulator.errors import SimulationError
 from simulator.scenario.schema import schema
 from tests.commands import SMALL, Command, commands_in
@@ -238,16 +237,6 @@ def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
     assert [p["report"]["time_s"] for p in points] == [
         pytest.approx(6 * (10e-6 + size / 4 / 12.5e9), rel=1e-9) for size in (1024, 2048, 4096)
     ]
-
-
-def test_a_comma_inside_brackets_makes_no_axis() -> None:
-    assert as_axes(["collective.rank_order=[1,0]", "cluster.stragglers={1: 0.5, 2: 0.5}", "plots=timeline,steps"]) == {
-        "collective.rank_order": "[1,0]",
-        "cluster.stragglers": "{1: 0.5, 2: 0.5}",
-        "plots": "timeline,steps",
-    }
-    assert as_axes(["collective.rank_order=[0,1],[1,0]"]) == {"sweep.collective.rank_order": "[[0,1],[1,0]]"}
-    assert as_typed("--set sweep.seed=[1,x]: wrong", ["seed=1,x"]) == "--set seed=1,x: wrong"
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:

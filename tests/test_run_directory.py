@@ -23,7 +23,7 @@ from simulator.sweeps.artifacts import ArtifactWriter, transfers_text
 from simulator.sweeps.journal import open_journal, read_journal
 from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
-from tests.commands import RING, SMALL, Command, commands_in
+from tests.commands import RING, SMALL, Answer, Command, commands_in
 from tests.interrupting import contents, running, started
 
 ROOT = Path(__file__).parents[1]
@@ -38,12 +38,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "small.yaml", "--out", "here").code == 0
-    ranks = {f"trace/rank{rank}.json.gz" for rank in range(4)}
-    assert set(contents(tmp_path / "here")) == {"scenario.yaml", "report.json", "spans.csv", "transfers.csv"} | ranks
+    files = {"scenario.yaml", "report.json", "spans.csv", "transfers.csv"}
+    assert set(contents(tmp_path / "here")) == files
     run = json.loads((tmp_path / "here" / "run.json").read_text(encoding="utf-8"))
     assert (run["simulator"], run["seed"], run["base"]) == (simulator.__version__, 0, str(tmp_path))
     assert run["wall_time_s"] > 0
     assert set(run["packages"]) == {"simpy", "numpy", "networkx", "ml_dtypes"}
+    assert cli("run", "small.yaml", "--out", "traced", "--trace").code == 0
+    traces = {f"trace/rank{rank}.json.gz" for rank in range(4)}
+    assert set(contents(tmp_path / "traced")) == files | traces
 
 
 def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command, tmp_path: Path) -> None:
@@ -166,6 +169,15 @@ def test_rerun_gives_the_report_to_the_byte_from_anywhere(
     assert (again.code, again.out.splitlines()[-1].endswith("the report is the same to the byte")) == (0, True)
     first, second = contents(tmp_path / "first"), contents(elsewhere / "second")
     assert first == second
+
+
+def test_rerun_leaves_traces_if_asked(cli: Command, tmp_path: Path) -> None:
+    cli("run", "small.yaml", "--out", "plain")
+    cli("run", "small.yaml", "--out", "traced", "--trace")
+    assert cli("rerun", "plain", "--trace", "--out", "again").code == 0
+    assert contents(tmp_path / "again") == contents(tmp_path / "traced")
+    answer = cli("rerun", "plain", "--trace")
+    assert answer == Answer(2, "", "--trace: goes with --out DIR, for without it nothing is kept\n")
 
 
 def test_rerun_says_when_a_figure_differs(cli: Command, tmp_path: Path) -> None:

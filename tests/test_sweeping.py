@@ -131,8 +131,10 @@ def test_a_listener_that_has_had_enough_ends_the_processes() -> None:
     assert list(outcomes) == []
 
 
-def test_a_comma_on_the_command_line_is_an_axis(cli: Command) -> None:
-    answer = cli("sweep", "small.yaml", "--set", "cluster.world_size=2,4", "--set", "seed=3", "--jobs", 1, "--json")
+@pytest.mark.parametrize("command", [("run",), ("sweep", "--jobs", "1")], ids=" ".join)
+@pytest.mark.parametrize("values", ["2,4", "[2, 4]"])
+def test_several_values_on_the_command_line_are_an_axis(cli: Command, command: tuple[str, ...], values: str) -> None:
+    answer = cli(*command, "small.yaml", "--set", f"cluster.world_size={values}", "--set", "seed=3", "--json")
     assert [point["settings"] for point in answer.data["points"]] == [{"cluster.world_size": n} for n in (2, 4)]
     times = [point["report"]["time_s"] for point in answer.data["points"]]
     assert times == pytest.approx([ring_time(4096, 2), ring_time(4096, 4)], rel=1e-9)

@@ -5,7 +5,10 @@ Rule: words and figures only; the same table is written both ways.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
+
+from simulator.report.tables.layout import Column, laid_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +19,12 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def text(self) -> str:
-        """Aligned with spaces."""
-        lines = [self.head, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
-        left = [i == 0 or self.head[i].startswith("likely") for i in range(len(self.head))]
-        aligned = [
-            "  ".join(c.ljust(w) if at else c.rjust(w) for c, w, at in zip(line, widths, left, strict=True))
-            for line in lines
-        ]
-        return "\n".join([self.title, *(f"  {line.rstrip()}" for line in aligned)])
+    def text(self, width: int | None = None) -> str:
+        """Aligned with spaces, in lines of at most `width` characters; None for as many as it takes."""
+        left = [i == 0 or heading.startswith("likely") for i, heading in enumerate(self.head)]
+        columns = [Column(heading, left=at, folds=at) for heading, at in zip(self.head, left, strict=True)]
+        title = self.title if width is None else textwrap.fill(self.title, width)
+        return "\n".join([title, *laid_out(columns, self.rows, width, indent="  ")])
 
     def markdown(self) -> str:
         """With pipes, without the title."""

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import simulator
+from simulator.cli.counting import as_tokens
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_termination
 
@@ -24,13 +25,18 @@ app = typer.Typer(
 
 ScenarioName = Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a file.", metavar="SCENARIO")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE[,VALUE...]", help="Change a key; several values make an axis. Repeatable."
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where results go; runs/NAME-0001 otherwise.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout, and nothing else there.")]
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="auto, events or compiled.")]
 Transfers = Annotated[bool, typer.Option("--transfers", help="Keep every transfer, however many there are.")]
-Trace = Annotated[bool, typer.Option("--trace", help="Write traces for every point of a larger run too.")]
+Trace = Annotated[
+    bool, typer.Option("--trace", help="Write traces for Perfetto, and a step's memory snapshot for memory_viz.")
+]
 Ranks = Annotated[
     str | None,
     typer.Option("--ranks", metavar="A,B-C", help="Whose operations are kept; all, or in a large job rank 0's."),
@@ -43,6 +49,9 @@ Cache = Annotated[
     ),
 ]
 
+Tokens = Annotated[
+    int, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192.")
+]
 Svg = Annotated[bool, typer.Option("--svg", help="Write pictures as SVG too.")]
 Table = Annotated[str, typer.Option("--table", metavar="KIND", help="small: what the question varies; full: all.")]
 
@@ -70,7 +79,7 @@ def run(
     svg: Svg = False,
     table: Table = "small",
 ) -> None:
-    """Play a scenario, compare and sweep multiplied out."""
+    """Play a scenario, compare and sweep multiplied out, point by point in this process."""
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_full, as_ranks
     from simulator.sweeps.sweep import Backend
@@ -83,9 +92,7 @@ def run(
 @app.command()
 def sweep(
     scenario: ScenarioName,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=A,B,C", help="A key and its values: several make an axis.")
-    ] = None,
+    settings: Settings = None,
     out: Out = None,
     as_json: AsJson = False,
     engine: Engine = None,
@@ -103,7 +110,7 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted sweep in --out.")] = False,
 ) -> None:
-    """Play a scenario over further axes, on several processes or on a Dask cluster."""
+    """Play as `run` does, on several processes or on a Dask cluster; goes on where it was interrupted (--resume)."""
     import os
 
     from simulator.sweeps.process_pool import preload
@@ -117,7 +124,7 @@ def sweep(
     backend = Backend(jobs, scheduler, cache, pool)
     kept, full = as_ranks(ranks), as_full(table)
     options = PlayOptions(
-        out, as_json, engine, transfers, trace, kept, parquet, backend, resume, axes=True, svg=svg, full_table=full
+        out, as_json, engine, transfers, trace, kept, parquet, backend, resume, svg=svg, full_table=full
     )
     play(scenario, settings or [], options)
 
@@ -209,7 +216,7 @@ def show(
 def memory(
     model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
     dp: Annotated[int, typer.Option(help="Data-parallel ranks that share model states.")] = 8,
-    seq_len: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    seq_len: Tokens = 2048,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
     gpu: Annotated[str, typer.Option(help="Whose memory it must fit into.")] = "h100_sxm",
     attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
@@ -262,7 +269,7 @@ def memory(
 def kernels(
     model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
     gpu: Annotated[str, typer.Option(help="On which GPU.")] = "h100_sxm",
-    seq_len: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 2048,
+    seq_len: Tokens = 2048,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.")] = 1,
     precision: Annotated[str, typer.Option(help="bf16, fp32, tf32, fp8, ...")] = "bf16",
     attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
@@ -309,11 +316,17 @@ def diff(
 
 
 @app.command()
-def rerun(folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")], out: Out = None) -> None:
+def rerun(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where results go; they are not kept otherwise.")
+    ] = None,
+    trace: Trace = False,
+) -> None:
     """Play a run again from what it left behind, and say whether the results are the same."""
     from simulator.cli.rerun import rerun as again
 
-    again(folder, out)
+    again(folder, out, trace=trace)
 
 
 @app.command()

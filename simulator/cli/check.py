@@ -7,31 +7,62 @@ from collections.abc import Sequence
 import typer
 
 from simulator.basics.units import format_bytes, format_time
+from simulator.cli.console import print_text
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
+from simulator.errors import ScenarioError, SimulatorError, in_lines
 from simulator.playing.effort import Effort, effort
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Point, Scenario
 
 
 def check(source: str, settings: Sequence[str]) -> None:
     """Print the number of points, transfers, which engine plays them, and the memory and time that it takes."""
     scenario = load_scenario(source, as_overrides(settings))
     print_warnings(scenario.warnings)
-    clusters, found = Clusters(), points(scenario)
-    # Once for nothing, so that what is imported on the way does not count as planning.
-    effort(found[0].scenario)
-    efforts = [effort(point.scenario, clusters) for point in found]
+    efforts = _efforts(scenario, points(scenario))
     memory = max(one.memory for one in efforts)
-    typer.echo(f"{scenario.source}: valid")
-    if scenario.question:
-        typer.echo(f"question:  {scenario.question}")
-    typer.echo(f"points:    {len(efforts)}")
-    typer.echo(f"transfers: {sum(one.transfers for one in efforts):,}")
-    typer.echo(f"engine:    {_engines(efforts)}")
-    typer.echo(f"memory:    about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program")
     seconds = sum(one.seconds for one in efforts)
-    typer.echo(f"run time:  about {format_time(seconds)} on one core, pictures not counted")
+    facts = {
+        "question": scenario.question,
+        "points": str(len(efforts)),
+        "transfers": f"{sum(one.transfers for one in efforts):,}",
+        "engine": _engines(efforts),
+        "memory": f"about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program",
+        "run time": f"about {format_time(seconds)} on one core, pictures not counted",
+    }
+    typer.echo(f"{scenario.source}: valid")
+    for name, fact in facts.items():
+        if fact:
+            print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
+
+
+def _efforts(scenario: Scenario, found: Sequence[Point]) -> list[Effort]:
+    """What each point takes; ScenarioError with a line for each different fault of those that cannot be built."""
+    clusters = Clusters()
+    efforts: list[Effort] = []
+    faulty: dict[str, list[Point]] = {}
+    for point in found:
+        try:
+            if not efforts:
+                # Once for nothing, so that what is imported on the way does not count as planning.
+                effort(point.scenario, clusters)
+            efforts.append(effort(point.scenario, clusters))
+        except SimulatorError as error:
+            if len(found) == 1:
+                raise
+            faulty.setdefault(str(error), []).append(point)
+    if faulty:
+        raise ScenarioError(in_lines([_fault(scenario, error, by, len(found)) for error, by in faulty.items()]))
+    return efforts
+
+
+def _fault(scenario: Scenario, error: str, faulty: Sequence[Point], count: int) -> str:
+    """A fault of points, how many of all have it, and which is the first."""
+    first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
+    start = f"{scenario.source}: {len(faulty)} of {count} points cannot be built, the first with {first}: "
+    return start + error.replace("\n", "; ")
 
 
 def _engines(efforts: Sequence[Effort]) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from simulator.basics import document
 from simulator.basics.input_files import read_json
+from simulator.cli.console import print_text
 from simulator.cli.show import in_words, usual_ranks
 from simulator.cluster.build import build, facts
 from simulator.errors import ScenarioError
@@ -47,6 +48,6 @@ def check_topology(source: str, settings: Sequence[str]) -> None:
     typer.echo(f"{source}: valid")
     most = "any number of ranks" if known.max_ranks is None else f"at most {known.max_ranks} ranks"
     nodes = f"; nodes of {known.node_size} GPUs" if known.node_size else ""
-    typer.echo(f"ranks:   {most}{nodes}")
+    print_text(f"ranks:   {most}{nodes}", indent=" " * 9)
     typer.echo(f"GPU:     {cluster.gpus[0].name}")
-    typer.echo(f"{ranks} ranks: {in_words(cluster)}, {cluster.graph.number_of_edges()} directed links")
+    print_text(f"{ranks} ranks: {in_words(cluster)}, {cluster.graph.number_of_edges()} directed links", indent="  ")

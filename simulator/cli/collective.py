@@ -11,6 +11,7 @@ import typer
 
 from simulator.basics import units
 from simulator.basics.dtypes import find as find_dtype
+from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError
 from simulator.report.tables.nccl_table import NcclRow, write_table
@@ -96,7 +97,7 @@ def table(
         return
     why = points[0]["report"]
     comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
-    typer.echo(write_table(rows, comment=comment), nl=False)
+    typer.echo(write_table(rows, comment=comment, width=width()), nl=False)
 
 
 # Errors of `scenario/` name keys; the user of this command has typed these options.

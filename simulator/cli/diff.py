@@ -10,6 +10,7 @@ from typing import Any, Final
 import typer
 
 from simulator.basics.input_files import MOST_DATA, read_json
+from simulator.cli.console import print_text
 from simulator.errors import ScenarioError
 from simulator.sweeps.outcome import PointOutcome, read_outcome
 from simulator.sweeps.table import row
@@ -28,7 +29,8 @@ def show(first: Path, second: Path, *, as_json: bool) -> None:
         return
     for change in changes:
         settings = ", ".join(f"{k}={v}" for k, v in change["settings"].items()) or "the point"
-        typer.echo(f"{settings}: {change['key']}: {change['first']} -> {change['second']}{_relative(change)}")
+        line = f"{settings}: {change['key']}: {change['first']} -> {change['second']}{_relative(change)}"
+        print_text(line, indent="  ")
 
 
 def _points(folder: Path) -> dict[str, dict[str, Any]]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import typer
 
 from simulator.cli.as_options import as_options
+from simulator.cli.console import print_table, print_text
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.report.tables.layout import Column, text_columns
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import KernelRow, kernel_rows
@@ -32,6 +34,14 @@ _OPTIONS: Final = {
 }
 
 
+_COLUMNS: Final = (
+    *text_columns("part", "pass", "kernel", "shape"),
+    *map(Column, ("us", "times", "of all", "TFLOP/s", "GB/s", "bound by")),
+)
+# What names a row: its part and its kernel.
+_KEYS: Final = (0, 2)
+
+
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a line for each kernel of a micro-batch; `options` are those of `_OPTIONS` by name, None if not given."""
     step, gpu = _asked(options)
@@ -42,8 +52,7 @@ def show(options: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"gpu": gpu.name, "kernels": [_document(row) for row in rows]}, indent=2))
         return
-    for line in _lines(step, gpu, rows):
-        typer.echo(line)
+    _print(step, gpu, rows)
 
 
 def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
@@ -66,30 +75,22 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
     return to_step(spec, cluster["world_size"]), load_gpu(options["--gpu"])
 
 
-def _lines(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> Iterator[str]:
+def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     total = sum(row.times * row.seconds for row in rows)
     by_bound: dict[str, float] = {}
     for row in rows:
         by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
     longest = max(rows, key=lambda row: row.times * row.seconds)
     share = longest.times * longest.seconds / total
-    yield (
+    print_text(
         f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels a micro-batch of {step.micro_batch_size} x "
         f"{step.seq_len}, forward and backward; {longest.kernel.name} takes most, {share:.0%}"
     )
     shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
-    yield f"bound by: {', '.join(one for one in shares if 'merged' not in one)}"
-    yield ""
-    heads = ["part", "pass", "kernel", "shape", "us", "times", "of all", "TFLOP/s", "GB/s", "bound by"]
-    cells = [heads, *(_cells(row, total) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        left = [cell.ljust(width) for cell, width in zip(line[:4], widths[:4], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(line[4:], widths[4:], strict=True)]
-        yield "  ".join(left + right).rstrip()
-    yield ""
-    yield (
-        "Bytes: each operand and result once. Bound by what would cost most if halved: SMs or HBM's bandwidth; or by "
+    print_text(f"bound by: {', '.join(one for one in shares if 'merged' not in one)}\n")
+    print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
+    print_text(
+        "\nBytes: each operand and result once. Bound by what would cost most if halved: SMs or HBM's bandwidth; or by "
         "the kernel's begin and end. Not here: the optimizer, copies around collectives, what is run again."
     )
 

@@ -8,7 +8,9 @@ from typing import Final
 import typer
 
 from simulator.basics import registry
+from simulator.cli.console import print_table
 from simulator.errors import UnknownNameError
+from simulator.report.tables.layout import text_columns
 
 
 def show(kind: str) -> None:
@@ -41,31 +43,30 @@ def _names(kind: registry.Kind) -> None:
         typer.echo(name)
 
 
+_NO_HEADINGS: Final = ("", "")
 _COLUMNS: Final = ("dtype", "bits", "exponent", "fraction", "largest", "smallest normal")
 
 
 def _dtypes() -> None:
     from simulator.basics.dtypes import DTYPES
 
-    rows = [_COLUMNS]
+    rows = []
     for d in DTYPES.values():
         bits = "19 (stored as 32)" if d.compute_only else str(d.bits)
         largest = f"{d.largest:.6g}" if d.is_float else str(int(d.largest))
         smallest = f"{d.smallest_normal:.6g}" if d.is_float else "1"
         rows.append((d.name, bits, str(d.exponent or "-"), str(d.fraction or "-"), largest, smallest))
-    _columns(rows)
+    _below(_COLUMNS, rows)
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    print_table(text_columns(*headings), rows)
 
 
 def _algorithms() -> None:
     from simulator.collectives import catalog
 
-    _columns([(name, ", ".join(catalog.operations(name))) for name in catalog.names()])
+    _below(_NO_HEADINGS, [(name, ", ".join(catalog.operations(name))) for name in catalog.names()])
 
 
 def _builders() -> None:
@@ -83,8 +84,8 @@ def _builders() -> None:
             default = builder.options.model_fields[option].get_default()
             needed = builder.options.model_fields[option].is_required()
             shown = "must be given" if needed else "-" if default is None else str(default).lower()
-            rows.append((f"  {option}", shown, facts["description"]))
-        _columns(rows)
+            rows.append((option, shown, facts["description"]))
+        print_table(text_columns("", "", ""), rows, indent="  ")
 
 
 def _plots() -> None:
@@ -92,34 +93,34 @@ def _plots() -> None:
 
     kinds = ("collective", "training")
     rows = [(name, ", ".join(kind for kind in kinds if name in catalog.names_of(kind))) for name in catalog.names()]
-    _columns([("plot", "of"), *rows])
+    _below(("plot", "of"), rows)
 
 
 def _strategies() -> None:
     from simulator.step.strategies import catalog
     from simulator.step.strategies.strategy import State
 
-    rows = [("strategy", "shards", "update", "what was updated is gathered", "options")]
+    rows = []
     for name in catalog.names():
         strategy = catalog.find(name)
         shards = ", ".join(state.value for state in State if state in strategy.shards) or "-"
         gathered = strategy.gathering.value
         rows.append((name, shards, strategy.updater.value, gathered, ", ".join(sorted(strategy.options))))
-    _columns(rows)
+    _below(("strategy", "shards", "update", "what was updated is gathered", "options"), rows)
 
 
 def _operations() -> None:
     from simulator.collectives import catalog
 
     able = {op: [name for name in catalog.names() if op in catalog.operations(name)] for op in catalog.OPERATIONS}
-    _columns([(op, ", ".join(names)) for op, names in able.items()])
+    _below(_NO_HEADINGS, [(op, ", ".join(names)) for op, names in able.items()])
 
 
 def _gpus() -> None:
     from simulator.basics.units import format_bandwidth, format_bytes
     from simulator.cluster.gpu_file import load_gpu
 
-    rows = [("gpu", "bfloat16 or float16", "HBM", "HBM bandwidth", "scale-up, one direction")]
+    rows = []
     for name in registry.names("gpu"):
         gpu = load_gpu(name)
         peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", 0.0))
@@ -133,35 +134,36 @@ def _gpus() -> None:
                 scale_up,
             )
         )
-    _columns(rows)
+    _below(("gpu", "bfloat16 or float16", "HBM", "HBM bandwidth", "scale-up, one direction"), rows)
 
 
 def _models() -> None:
     from simulator.model.load import load_model
     from simulator.model.parameters import total
 
-    rows: list[tuple[str, ...]] = [("model", "parameters", "layers", "hidden", "heads", "vocabulary")]
+    rows = []
     for name in registry.names("model"):
         m = load_model(name)
         sizes = (m.num_layers, m.hidden_size, m.num_heads, m.vocab_size)
         rows.append((name, f"{total(m):,}", *map(str, sizes)))
-    _columns(rows)
+    _below(("model", "parameters", "layers", "hidden", "heads", "vocabulary"), rows)
 
 
 def _scenarios() -> None:
     from simulator.basics import document
 
-    _columns([(name, document.load(registry.find("scenario", name)).question) for name in registry.names("scenario")])
+    names = registry.names("scenario")
+    _below(_NO_HEADINGS, [(name, document.load(registry.find("scenario", name)).question) for name in names])
 
 
 def _topologies() -> None:
     from simulator.cluster.build import facts
 
-    rows = [("topology", "GPU", "most ranks", "node", "own servers", "reducing switch")]
+    rows = []
     for name in registry.names("topology"):
         f = facts(name)
         most, node = str(f.max_ranks or "any"), str(f.node_size or "-")
         rows.append(
             (name, f.gpu or "-", most, node, "yes" if f.own_servers else "-", "yes" if f.in_switch_reduction else "-")
         )
-    _columns(rows)
+    _below(("topology", "GPU", "most ranks", "node", "own servers", "reducing switch"), rows)

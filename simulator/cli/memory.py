@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from simulator.cli.console import print_table, print_text
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
 from simulator.model import conventions
@@ -17,6 +18,7 @@ from simulator.model.load import load_model
 from simulator.model.operation import Batch
 from simulator.model.parameters import modules, total
 from simulator.model.shape import Transformer
+from simulator.report.tables.layout import Column
 from simulator.step.checkpointing import POLICIES, kept
 
 GB = 1e9
@@ -52,24 +54,23 @@ def show(request: Request, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    typer.echo(f"{model.name}: {total(model):,} parameters; GB = 1e9 bytes, a rank, {request.dp} data-parallel ranks")
+    print_text(f"{model.name}: {total(model):,} parameters; GB = 1e9 bytes, a rank, {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
         typer.echo(f"  {name:<34}{nbytes / GB:>10.2f} GB")
-    typer.echo(
+    print_text(
         f"\nactivations and logits, micro-batch of {request.micro_batch_size} x {request.seq_len}, by checkpointing"
     )
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GB:>10.2f} GB")
-    typer.echo(f"\ntogether on a {request.gpu} of {capacity / GB:.1f} GB (stages as the ZeRO paper counts them)")
-    typer.echo("  " + " " * 12 + "".join(f"{name:>16}" for name in activations))
+    print_text(f"\ntogether on a {request.gpu} of {capacity / GB:.1f} GB (stages as the ZeRO paper counts them)")
+    rows = []
     for stage in range(4):
-        cells = []
-        for nbytes in activations.values():
-            need = states[f"paper, stage {stage}"] + nbytes
-            cells.append(f"{need / GB:>11.1f} {'fits' if need <= capacity else '-':>4}")
-        typer.echo(f"  stage {stage}     " + "".join(cells))
-    typer.echo(
+        needs = [states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()]
+        cells = [f"{need / GB:.1f} {'fits' if need <= capacity else '-':>4}" for need in needs]
+        rows.append([f"stage {stage}", *cells])
+    print_table([Column(left=True), *map(Column, activations)], rows, indent="  ")
+    print_text(
         "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GB. A played step counts them."
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,10 +16,12 @@ import typer
 from simulator.basics import document
 from simulator.basics.plain_data import at
 from simulator.cli.as_options import as_options
+from simulator.cli.console import print_table, print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
 from simulator.errors import ScenarioError
 from simulator.model.parameters import total
+from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.pipeline import Pipeline
@@ -106,8 +108,7 @@ def show(options: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_document(found), indent=2))
         return
-    for line in _lines(found):
-        typer.echo(line)
+    _print(found)
 
 
 def _found(options: Mapping[str, Any]) -> _Found:
@@ -152,9 +153,9 @@ def _as_options(message: str) -> str:
     return as_options(message, _OPTIONS).replace("(gradient_accumulation_steps)", "(--micro-batches)")
 
 
-def _lines(found: _Found) -> Iterator[str]:
-    yield _finding(found)
-    yield _asked(found)
+def _print(found: _Found) -> None:
+    print_text(_finding(found))
+    print_text(_asked(found))
     columns = [name for name, always in _COLUMNS.items() if always or any(_held(found, name))]
     names = [_SHORT.get(name, name) for name in columns]
     cut = len(found.stages) > 1
@@ -170,14 +171,10 @@ def _lines(found: _Found) -> Iterator[str]:
         ]
         for stage in found.stages
     ]
-    yield ""
-    yield f"GB (1e9 bytes) on one GPU when it holds most; {held}: whose activations it holds then"
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in (heads, *rows):
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-    yield ""
-    yield (
-        "Not counted: fragments, the framework's own 0.5 to 2 GB, and what waits for a slow network. A played step "
+    print_text(f"\nGB (1e9 bytes) on one GPU when it holds most; {held}: whose activations it holds then")
+    print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
+    print_text(
+        "\nNot counted: fragments, the framework's own 0.5 to 2 GB, and what waits for a slow network. A played step "
         "counts fragments and waiting."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
@@ -14,7 +14,7 @@ from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
 from simulator.cli.results_output import print_results
-from simulator.cli.settings import as_axes, as_overrides, as_typed
+from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.findings.answer import answer
@@ -43,7 +43,6 @@ class PlayOptions:
     parquet: bool = False
     backend: Backend = field(default_factory=Backend)
     resume: bool = False
-    axes: bool = False
     svg: bool = False
     full_table: bool = False
 
@@ -102,14 +101,8 @@ def _print_failures(outcomes: Sequence[PointOutcome]) -> None:
 
 
 def _loaded(source: str, settings: Sequence[str], options: PlayOptions) -> Scenario:
-    texts = [*settings, *([f"engine={options.engine}"] if options.engine else [])]
-    if not options.axes:
-        return load_scenario(source, as_overrides(texts))
-    try:
-        scenario = load_scenario(source, as_axes(texts))
-        return replace(scenario, warnings=tuple(as_typed(line, texts) for line in scenario.warnings))
-    except ScenarioError as error:
-        raise ScenarioError(as_typed(str(error), texts)) from error
+    engine = [f"engine={options.engine}"] if options.engine else []
+    return load_scenario(source, as_overrides([*settings, *engine]))
 
 
 def _folder(scenario: Scenario, numbered: Sequence[NumberedPoint], options: PlayOptions) -> Path:

@@ -23,12 +23,13 @@ _EVERY: Final = {True: 0.5, False: 10.0}
 @contextmanager
 def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[], None]]:
     """Show how many of `total` are done, and how far the one is that is played here; yields what counts one more."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
+    from simulator.cli.console import console as console_of
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = console_of(stderr=True)
     # In a file or a pipe only the last state of the bar is printed, which for a single point says nothing.
     with Bars(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
         task = bars.add_task(what, total=total, completed=done)

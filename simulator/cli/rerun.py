@@ -9,6 +9,7 @@ import typer
 
 from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.cli.progress import progress
+from simulator.errors import ScenarioError
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
@@ -19,14 +20,17 @@ from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 
-def rerun(folder: Path, out: Path | None) -> None:
+def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
     """Play the directory's scenario again; exit code 1 if a figure differs."""
+    if trace and out is None:
+        raise ScenarioError("--trace: goes with --out DIR, for without it nothing is kept")
     scenario = run_directory.load(folder)
     numbered = list(enumerate(points(scenario)))
     with tempfile.TemporaryDirectory() as scratch:
         target = run_directory.create(scenario.name, out) if out else Path(scratch)
         try:
-            outcomes = _played(scenario, numbered, target, keep=out is not None)
+            keeper = ArtifactWriter(target, len(numbered) == 1, trace=trace) if out else None
+            outcomes = _played(scenario, numbered, target, keeper)
         except BaseException:
             run_directory.discard(target)
             raise
@@ -38,8 +42,9 @@ def rerun(folder: Path, out: Path | None) -> None:
     raise typer.Exit(1)
 
 
-def _played(scenario: Scenario, numbered: list[tuple[int, Point]], target: Path, *, keep: bool) -> list[PointOutcome]:
-    keeper = ArtifactWriter(target, len(numbered) == 1) if keep else None
+def _played(
+    scenario: Scenario, numbered: list[tuple[int, Point]], target: Path, keeper: ArtifactWriter | None
+) -> list[PointOutcome]:
     run_directory.begin(target, scenario)
     outcomes = []
     with progress(len(numbered), what=scenario.name) as step:

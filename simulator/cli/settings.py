@@ -1,6 +1,6 @@
-"""Splits the texts of `--set` (KEY=VALUE, and for sweeps KEY=A,B,C) and of `--ranks`.
+"""Splits the texts of `--set` (KEY=VALUE) and of `--ranks`.
 
-Rule: `scenario/` checks what keys and values may be.
+Rule: `scenario/` says what keys and values may be, and which values make an axis.
 """
 
 from __future__ import annotations
@@ -31,34 +31,6 @@ def as_overrides(settings: Sequence[str]) -> dict[str, str]:
     return overrides
 
 
-def as_axes(settings: Sequence[str]) -> dict[str, str]:
-    """The same, but several values make an axis of the sweep.
-
-    Examples
-    --------
-    >>> as_axes(["cluster.world_size=2,4", "seed=1", "cluster.stragglers={}, {3: 0.5}"])
-    {'sweep.cluster.world_size': '[2,4]', 'seed': '1', 'sweep.cluster.stragglers': '[{}, {3: 0.5}]'}
-    """
-    overrides = {}
-    for key, value in as_overrides(settings).items():
-        plain = not _several(value) or key.startswith(("sweep", "compare")) or key == "plots"
-        overrides[key if plain else f"sweep.{key}"] = value if plain else f"[{value}]"
-    return overrides
-
-
-def as_typed(message: str, settings: Sequence[str]) -> str:
-    """A message about an axis, with the option as it was typed.
-
-    Examples
-    --------
-    >>> as_typed("--set sweep.seed=[1,x]: sweep.seed.1: got 'x'", ["seed=1,x"])
-    "--set seed=1,x: sweep.seed.1: got 'x'"
-    """
-    for key, value in as_overrides(settings).items():
-        message = message.replace(f"--set sweep.{key}=[{value}]", f"--set {key}={value}")
-    return message
-
-
 def as_ranks(text: str | None) -> tuple[int, ...] | None:
     """Ranks and ranges of them, rising; ScenarioError where it is neither.
 
@@ -85,13 +57,3 @@ def as_full(table: str) -> bool:
     if table not in ("small", "full"):
         raise ScenarioError(f"--table {table}: {one_of(('small', 'full'), table)}")
     return table == "full"
-
-
-def _several(value: str) -> bool:
-    """Whether there is a comma outside of all brackets."""
-    depth = 0
-    for letter in value:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            return True
-    return False

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from simulator.basics.units import format_bandwidth, format_time
+from simulator.cli.console import print_text
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
@@ -30,7 +31,7 @@ def show(topology: str, world_size: int | None, out: Path | None) -> None:
         figure(cluster).savefig(target, dpi=150)
     except OSError as error:
         raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
-    typer.echo(f"{known.name}: {ranks} ranks of {cluster.gpus[0].name}, {in_words(cluster)}")
+    print_text(f"{known.name}: {ranks} ranks of {cluster.gpus[0].name}, {in_words(cluster)}", indent="  ")
     for (src, dst, bandwidth, latency), count in _kinds(cluster).items():
         typer.echo(f"  {count:>6} x {src} -> {dst}: {format_bandwidth(bandwidth)}, {format_time(latency)}")
     typer.echo(f"picture: {target}")

@@ -20,6 +20,7 @@ from simulator.calibration.training_runs.own_rows import own_rows
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
+from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
 from simulator.errors import ScenarioError
 from simulator.step.framework import Framework
@@ -41,9 +42,10 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     parts += [tables.constants(known, fit_system)]
     if fit_system is not None:
         parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
-    typer.echo("\n\n".join(part.text() for part in parts))
+    wide = width()
+    typer.echo("\n\n".join(part.text(wide) for part in parts))
     fitting = sum(outcome.fits for outcome in outcomes)
-    typer.echo(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
+    print_text(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
 
 
 def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:

@@ -20,7 +20,7 @@ from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.routing import Router
 from simulator.cluster.topology_file import Topology, load_topology
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.errors import ScenarioError, UnknownNameError, in_lines
 
 _MOST_SUGGESTIONS: Final = 2000  # names among which a misspelt link is looked for: difflib is slow
 
@@ -231,10 +231,15 @@ def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ..
 
 
 def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
-    for name, factor in factors.items():
+    unknown = []
+    for name in factors:
         src, arrow, dst = str(name).partition("->")
         if not arrow or not graph.has_edge(src, dst):
-            raise UnknownNameError("link", str(name), _similar(graph, src, dst))
+            unknown.append(UnknownNameError("link", str(name), _similar(graph, src, dst)))
+    if unknown:
+        raise unknown[0] if len(unknown) == 1 else ScenarioError(in_lines([str(error) for error in unknown]))
+    for name, factor in factors.items():
+        src, _, dst = str(name).partition("->")
         if not (factor > 0 and units.within(factor)):
             raise ScenarioError(f"link_factors.{name}: got {factor!r}; must be more than 0, such as 0.5")
         graph.edges[src, dst]["bandwidth"] *= factor

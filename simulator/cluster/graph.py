@@ -67,6 +67,19 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def require_all(*rules: tuple[bool, str]) -> None:
+    """Refuse bad arguments of a builder, all at once.
+
+    Raises
+    ------
+    ValueError
+        With a line for each message whose rule does not hold.
+    """
+    broken = [message for holds, message in rules if not holds]
+    if broken:
+        raise ValueError("\n".join(broken))
+
+
 def of_kind(graph: Graph, kind: str) -> list[str]:
     """List the vertices of a kind in the order in which they were added."""
     return [name for name, facts in graph.nodes(data=True) if facts.get("kind") == kind]

@@ -186,7 +186,10 @@ def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
     if model is None:
         return {}, faults
     options = dict(model)
-    return options, _too_large(document, builder.limits(**options).max_ranks)
+    try:
+        return options, _too_large(document, builder.limits(**options).max_ranks)
+    except ValueError as error:  # options that do not go together, a line each
+        return {}, [document.fault(("options",), line) for line in str(error).splitlines()]
 
 
 def _too_large(document: Document, ranks: int | None) -> list[Fault]:

@@ -9,15 +9,15 @@ alone, so that all else is byte-equal for the same scenario and seed.
     run.json         versions, wall time, seed
     spans.csv        operations of each rank
     transfers.csv    up to 100,000 of them, else it says what it left out
-    trace/           a Kineto trace for each rank
+    trace/           a Kineto trace for each rank; only if asked for
     parameters.npz   of a real training, after its last step, by PyTorch's names
-    memory_rank0.pickle  of a training step: PyTorch's memory snapshot, for its memory_viz page
+    memory_rank0.pickle  of a training step, only beside traces: PyTorch's memory snapshot, for its memory_viz page
     plots/           PNG and SVG
     table.csv        of several points: a row each, the columns of simulator.sweep; table.parquet if asked for
     points.jsonl     one line a point, as they finish; gone when the run has ended
     begun.json       with what it was begun, so that nobody goes on with something else; gone too
 
-A run of several points has spans, transfers and parameters in points/0000/, points/0001/, ... It has ended when
+A run of several points has spans, transfers, traces and parameters in points/0000/, points/0001/, ... It has ended when
 run.json is there.
 """
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from pydantic import ValidationError
+
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import build_training, collective_rules
 from simulator.scenario.answer_shape import FindingShape
@@ -25,7 +27,7 @@ from simulator.scenario.records import (
     Scenario,
     Servers,
 )
-from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape
+from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape, adapter
 
 _BUFFER: Final = BufferFusion()
 
@@ -65,7 +67,18 @@ def plots_of(kind: str) -> tuple[str, ...]:
 
 
 def _axes(axes: Mapping[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
-    return {key: tuple(values) for key, values in axes.items()}
+    return {key: tuple(_plain_number(key, value) for value in values) for key, values in axes.items()}
+
+
+def _plain_number(key: str, written: Any) -> Any:
+    """A count that is written as 8k or 1e6 as the number that it is; other values of an axis as they were written."""
+    reads = adapter(key).validate_python
+    if not isinstance(written, str | float) or not isinstance(value := reads(written), int):
+        return written
+    try:
+        return value if reads(value) == value else written
+    except ValidationError:  # a size, which has a unit
+        return written
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

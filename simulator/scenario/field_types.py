@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from simulator.basics import dtypes
+from simulator.basics import counts, dtypes
 from simulator.scenario import reading
 
 
@@ -42,6 +42,8 @@ class LeftOut:
 _MOST_RANKS: Final = 1_000_000
 Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
 Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
+# Ranks, steps and micro-batches, of which there may be thousands.
+LargeCount = Annotated[int, reading.count(1, _MOST_RANKS, counts.THINGS)]
 
 
 def stored_dtypes() -> tuple[str, ...]:

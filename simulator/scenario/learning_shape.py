@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, get_args
 
 from pydantic import Field
 
+from simulator.basics import counts
 from simulator.scenario import reading
 from simulator.scenario.field_types import Count, Rank, Shape
 from simulator.scenario.short_form import Short
@@ -120,8 +121,8 @@ class LearningShape(Shape):
     eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
         default=Lesson().eps, description="Adam's, added to the root of the variance."
     )
-    warmup: Annotated[int, reading.whole(0)] = Field(
-        default=Lesson().warmup, description="Steps in which the rate rises from 0 to `rate`."
+    warmup: Annotated[int, reading.count(0, None, counts.THINGS)] = Field(
+        default=Lesson().warmup, description="Steps in which the rate rises from 0 to `rate`; 1k is 1000."
     )
     schedule: Annotated[str, reading.choice(_SCHEDULES)] = Field(
         default=Lesson().schedule, description="How the rate falls to 0 from there until the last step, if it does."

@@ -56,7 +56,8 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Mapping[str
     source : str or Path or mapping
         The name of a shipped scenario, the path of a file, or the same keys as a dict.
     overrides : mapping of str to str, optional
-        Dotted key to YAML text, as in --set: {"collective.size": "1 MiB", "sweep.cluster.world_size": "[2, 4]"}.
+        Dotted key to YAML text, as in --set: {"collective.size": "1 MiB", "cluster.world_size": "2, 4"}; several values
+        make an axis.
 
     Returns
     -------

@@ -1,7 +1,8 @@
 """What `--set KEY=VALUE` changes in a scenario, before anything is checked.
 
-Rule: VALUE is read as YAML; what is set wins over the file, also over an axis of the same key. A fault in it names the
-option instead of a line of the file.
+Rule: VALUE is read as YAML; what is set wins over the file, also over an axis of the same key. Several values, with
+commas between them, make an axis; a list in brackets is one value where the key takes lists, and makes an axis of
+another key. Text that holds a comma stands in quotes. A fault in it names the option instead of a line of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from simulator.errors import ScenarioError, in_lines, one_of
 from simulator.scenario.answer_shape import AGAINST
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
-from simulator.scenario.shape import axis_keys
+from simulator.scenario.shape import axis_keys, takes_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,13 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
             faults.append(f"{option}: {message}")
             continue
         try:
-            value = parse(text, option).data if text.strip() else None
+            several, value = _read(key, text, option)
         except ScenarioError as error:
             faults += str(error).splitlines()
             continue
-        _drop_axis(data, key)
+        if several:
+            path = _axis_of(data, key)
+        _drop_axes(data, key, path)
         place(data, path, value)
         applied.append(Override(path, option))
     if faults:
@@ -105,6 +108,28 @@ def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
     return bool(gone) and (needs or (along in gone and not asked.get("between")))
 
 
+def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
+    """Whether a text holds several values, which make an axis, and the value or the list of them."""
+    if not text.strip():
+        return False, None
+    if key not in axis_keys():
+        return False, parse(text, option).data
+    try:
+        listed = parse(f"[{text}]").data
+    except ScenarioError:  # no YAML, or no values with commas between them
+        return False, parse(text, option).data
+    if len(listed) > 1:
+        return True, listed
+    value = parse(text, option).data
+    return isinstance(value, list) and not takes_lists(key), value
+
+
+def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """Where an axis of the key stands: in the list of axes where the file has it, else in `sweep`."""
+    axes = data.get("compare")
+    return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
+
+
 def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
     """What the scenario plays, if a key belongs to the other of KINDS (collective, training); else None."""
     if path[0] not in PLAYED or path[0] in data:
@@ -112,12 +137,15 @@ def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
     return next((kind for kind in PLAYED if kind in data), None)
 
 
-def _drop_axis(data: dict[str, Any], key: str) -> None:
+def _drop_axes(data: dict[str, Any], key: str, but: tuple[str, ...]) -> None:
+    """Remove the axes of a key, of what is in it and of what it is in, but the one that is set; it keeps its place."""
     for kind in KINDS:
         axes = data.get(kind)
         if isinstance(axes, dict):
             data[kind] = {
-                k: v for k, v in axes.items() if not (f"{k}.".startswith(f"{key}.") or key.startswith(f"{k}."))
+                k: v
+                for k, v in axes.items()
+                if (kind, k) == but or not (f"{k}.".startswith(f"{key}.") or key.startswith(f"{k}."))
             }
 
 

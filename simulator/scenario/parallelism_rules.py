@@ -45,8 +45,8 @@ def sizes(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
         yield _conflict("dp", message, *involved)
 
 
-def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int) -> Iterator[Conflict]:
-    """What does not go together; `model` is None where the model itself is at fault."""
+def conflicts(shape: TrainingShape, model: Transformer | None, world_size: int | None) -> Iterator[Conflict]:
+    """What does not go together; `model` is None where the model itself is at fault, `world_size` where sizes are."""
     ways = shape.parallelism.context
     if isinstance(ways, Mapping) and ways["ulysses"] * ways["ring"] != shape.parallelism.cp:
         product = ways["ulysses"] * ways["ring"]
@@ -125,9 +125,11 @@ def _tensor(shape: TrainingShape, model: Transformer) -> Iterator[Conflict]:
         yield _conflict("sequence_parallel", message, *involved[:1], "training.parallelism.tp")
 
 
-def _experts(shape: TrainingShape, model: Transformer, world_size: int) -> Iterator[Conflict]:
+def _experts(shape: TrainingShape, model: Transformer, world_size: int | None) -> Iterator[Conflict]:
     wanted = parallelism(shape.parallelism)
-    e, etp, ranks = wanted.experts.ranks, wanted.experts.tensor, world_size // wanted.pp
+    e, etp = wanted.experts.ranks, wanted.experts.tensor
+    # Where nobody knows how many ranks a stage has, as many as there must be for the experts: then no rule is broken.
+    ranks = e * etp if world_size is None else world_size // wanted.pp
     involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
     if shape.parallelism.etp is not None and not model.num_experts:
         message = f"got {etp}; {model.name} has no experts; leave it out"

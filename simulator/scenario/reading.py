@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from simulator.basics import units
+from simulator.basics import counts, units
 from simulator.errors import UnknownNameError, one_of
 
 _LONGEST: Final = 60
@@ -88,6 +88,22 @@ def whole(least: int, most: int | None = None) -> ValueReader:
 
     bounds = {"minimum": least} | ({} if most is None else {"maximum": most})
     return ValueReader(reader, lambda: {"type": "integer", **bounds})
+
+
+def count(least: int, most: int | None, k: int) -> ValueReader:
+    """Read a whole number within bounds that may be written as people do: 8k, 1_000_000, 1e6; `k` is what k is."""
+    bounded = whole(least, most)
+
+    def reader(value: Any) -> int:
+        if isinstance(value, float) and counts.is_thousands(value):
+            value = int(value)
+        # Digits in quotes are no number: the quotes are a mistake, and told as one.
+        elif isinstance(value, str) and not re.fullmatch(r"[-+]?[0-9]*", value):
+            value = counts.parse_count(value, k)
+        return int(bounded.reader(value))
+
+    written = {"type": "string", "pattern": f"^({counts.WRITTEN})$"}
+    return ValueReader(reader, lambda: {"anyOf": [bounded.schema(), written]})
 
 
 def number(*, positive: bool, most: float) -> ValueReader:

@@ -17,7 +17,7 @@ from simulator.errors import one_of
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
 from simulator.scenario.answer_shape import BudgetShape, FindingEntry, FindingShape
-from simulator.scenario.field_types import Count, LeftOut, Rank, Shape, stored_dtypes
+from simulator.scenario.field_types import Count, LargeCount, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
 from simulator.scenario.training_shape import (
@@ -77,7 +77,7 @@ class ClusterShape(Shape):
     topology: Annotated[Any, reading.text_or_mapping("the name of a topology")] = Field(
         description="A shipped topology's name, a path, or a topology written out."
     )
-    world_size: Count = Field(description="Number of ranks, one a GPU.")
+    world_size: LargeCount = Field(description="Number of ranks, one a GPU; 1k is 1000.")
     gpu: Annotated[Any, reading.text_or_mapping("the name of a GPU")] | None = Field(
         default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
     )
@@ -299,3 +299,15 @@ def adapter(dotted: str) -> TypeAdapter[Any]:
     bare = field.annotation
     config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
     return TypeAdapter(annotation, config=config)
+
+
+def takes_lists(dotted: str) -> bool:
+    """Whether a value of one of `axis_keys` may be a list.
+
+    Examples
+    --------
+    >>> takes_lists("cluster.placement"), takes_lists("cluster.world_size")
+    (True, False)
+    """
+    schema = adapter(dotted).json_schema()
+    return any(form.get("type") == "array" for form in (schema, *schema.get("anyOf", ())))

@@ -72,13 +72,13 @@ def conflicts(
     yield from _precision_master(shape)
     yield from _precision_matmul(shape)
     yield from _precision_of_gpu(shape, cluster, facts, base)
+    yield from _attention_generation(shape, cluster, facts, base)
     model = None
     try:
         model = files.model(shape.model, shape.seq_len)
     except ScenarioError as error:
         yield from _model_conflicts(error, shape)
-    if not sizes:
-        yield from parallelism_rules.conflicts(shape, model, cluster.world_size)
+    yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
@@ -221,6 +221,22 @@ def _shipped_gpu(name: str) -> Gpu:
     from simulator.cluster.gpu_file import load_gpu
 
     return load_gpu(name)
+
+
+def _attention_generation(
+    shape: TrainingShape, cluster: ClusterShape, facts: TopologyFacts | None, base: Path
+) -> Iterator[Conflict]:
+    """The GPU must have kernels of that generation."""
+    from simulator.step.kernels.kernel_time import attention_generations
+
+    gpu = _gpu(cluster, facts, base)
+    if gpu is None or shape.attention != "flash":
+        return
+    known = attention_generations(gpu)
+    if shape.attention_generation not in known:
+        allowed = ", ".join(map(str, known))
+        message = f"got {shape.attention_generation}; {gpu.name} has kernels of flash attention's generations {allowed}"
+        yield _conflict("attention_generation", message, "training.attention", "cluster.gpu", "cluster.topology")
 
 
 def _gpu(cluster: ClusterShape, facts: TopologyFacts | None, base: Path) -> Gpu | None:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from simulator.basics import registry
+from simulator.basics import counts, registry
 from simulator.scenario import reading
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
-from simulator.scenario.field_types import Count, Shape
+from simulator.scenario.field_types import Count, LargeCount, Shape
 from simulator.scenario.layer_policies import checkpointing
 from simulator.scenario.learning_shape import (
     SHORT_SCALINGS,
@@ -197,7 +197,9 @@ class ExpertsShape(Shape):
 class ParallelismShape(Shape):
     """Over how many ranks each kind of parallelism spreads the step; the product is world_size."""
 
-    dp: Count | None = Field(default=None, description="Data parallel; all that the others leave if left out.")
+    dp: LargeCount | None = Field(
+        default=None, description="Data parallel; all that the others leave if left out; 1k is 1000."
+    )
     tp: Count = Field(default=1, description="Tensor parallel: ranks that cut every matrix among them.")
     pp: Count = Field(default=1, description="Pipeline parallel: ranks that cut the layers among them.")
     cp: Count = Field(default=1, description="Context parallel: ranks that cut every sequence among them.")
@@ -312,9 +314,13 @@ class TrainingShape(Shape):
     model: Annotated[Any, reading.text_or_mapping("the name of a model")] = Field(
         description="A model of the catalog, the path of a Hugging Face config.json, or its keys written out."
     )
-    seq_len: Annotated[int, reading.whole(1, _MOST_TOKENS)] = Field(description="Tokens of a sequence.")
+    seq_len: Annotated[int, reading.count(1, _MOST_TOKENS, counts.TOKENS)] = Field(
+        description="Tokens of a sequence; 8k is 8192."
+    )
     micro_batch_size: Count = Field(default=1, description="Sequences of a rank that go through the model at once.")
-    gradient_accumulation_steps: Count = Field(default=1, description="Micro-batches before the optimizer's step.")
+    gradient_accumulation_steps: LargeCount = Field(
+        default=1, description="Micro-batches before the optimizer's step; 1k is 1000."
+    )
     parallelism: ParallelismShape = Field(default=ParallelismShape(), description="Over how many ranks, and how.")
     sharding: Annotated[ShardingShape, SHARDINGS] = Field(
         default=ShardingShape(), description="How model states are spread; a strategy's name is short for it."
@@ -362,8 +368,8 @@ class TrainingShape(Shape):
     numerics: Annotated[bool, YES_NO] = Field(
         default=False, description="Whether a real model trains, whose arrays the played step carries."
     )
-    steps: Annotated[int, reading.whole(1, 100_000)] = Field(
-        default=20, description="numerics, or servers that do not wait: how many are taken."
+    steps: Annotated[int, reading.count(1, 100_000, counts.THINGS)] = Field(
+        default=20, description="numerics, or servers that do not wait: how many are taken; 1k is 1000."
     )
     learning: LearningShape = Field(default=LearningShape(), description="numerics: what is learned, and how fast.")
     faults: list[FaultShape] = Field(default=[], description="numerics: what goes wrong.")

@@ -38,11 +38,11 @@ class ArtifactWriter:
     folder : Path
         Of the run.
     single : bool
-        Whether the run is one point: then its files lie in the folder itself, with a trace.
+        Whether the run is one point: then its files lie in the folder itself.
     transfers : bool
         Whether all transfers are kept, however many.
     trace : bool
-        Whether a trace is written for points of a larger run too.
+        Whether traces of time and memory are written too.
     ranks : tuple of int or None
         Whose operations are kept; see `simulator.simulate`.
     view : bool
@@ -65,7 +65,7 @@ class ArtifactWriter:
             write_atomically(target / views.NAME, views.compressed(_view(run)))
         if run.parameters is not None:
             write_atomically(target / "parameters.npz", npz_bytes(run.parameters))
-        if self.single or self.trace:
+        if self.trace:
             kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
             for rank, events in list(run.timeline.allocations.items())[:1]:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)

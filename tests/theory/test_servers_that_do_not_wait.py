@@ -221,7 +221,7 @@ def test_losses_stand_at_the_time_when_the_last_of_them_was_known() -> None:
 
 def test_one_run_of_them_leaves_its_directory(tmp_path: Path) -> None:
     played = run()
-    ArtifactWriter(tmp_path, single=True)(0, played)
+    ArtifactWriter(tmp_path, single=True, trace=True)(0, played)
     assert list((tmp_path / "trace").iterdir())
 
 

@@ -65,6 +65,18 @@ def test_check_finds_what_only_the_cluster_shows(cli: Command) -> None:
     assert "link: got 'gpu0->gpu1'" in answer.err
 
 
+def test_check_tells_of_all_points_that_cannot_be_built(cli: Command) -> None:
+    """Each different fault is one line, with how many points have it and the first of them."""
+    links = "cluster.link_factors={'gpu3->switch0': 0.5, 'gpu0->hub': 0.5}"
+    answer = cli("check", "both.yaml", "--set", "cluster.world_size=2,3,4", "--set", links)
+    assert (answer.code, answer.out) == (2, "")
+    for line, ranks in zip(answer.faults, (2, 3, 4), strict=True):
+        settings = f"collective.algorithm=ring, cluster.world_size={ranks}"
+        assert line.startswith(f"both.yaml: 2 of 6 points cannot be built, the first with {settings}: ")
+        assert ("link: got 'gpu3->switch0'" in line) == (ranks < 4)
+        assert "link: got 'gpu0->hub'; one of gpu0->switch0" in line
+
+
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     answer = cli("diff", "one", "one/report.json")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.basics import registry
 from simulator.errors import ScenarioError
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Servers
@@ -153,8 +155,55 @@ def test_an_axis_can_be_set() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "text", "values"),
+    [
+        ("cluster.world_size", "2, 4", (2, 4)),
+        ("cluster.world_size", "[2, 4]", (2, 4)),
+        ("collective.size", "1 KiB,1 MiB", ("1 KiB", "1 MiB")),
+        ("cluster.stragglers", "{}, {3: 0.5, 2: 0.5}", ({}, {3: 0.5, 2: 0.5})),
+        ("collective.rank_order", "[0, 1, 2, 3], [3, 2, 1, 0]", ([0, 1, 2, 3], [3, 2, 1, 0])),
+    ],
+)
+def test_several_values_that_are_set_are_an_axis(key: str, text: str, values: tuple[Any, ...]) -> None:
+    small = {"algorithm": "ring"} | ({"rank_order": [0, 1, 2, 3]} if key == "collective.rank_order" else {})
+    scenario = load_scenario(data(small) | {"cluster": {"topology": "star_100g", "world_size": 4}}, {key: text})
+    assert dict(scenario.sweep) == {key: values}
+
+
+def test_a_list_in_brackets_is_one_value_of_a_key_that_takes_lists() -> None:
+    scenario = load_scenario(
+        data({"algorithm": "ring"}) | {"cluster": {"topology": "star_100g", "world_size": 4}},
+        {
+            "collective.rank_order": "[3, 2, 1, 0]",
+            "cluster.stragglers": "{1: 0.5, 2: 0.5}",
+            "question": "Ring, or tree?",
+        },
+    )
+    assert scenario.collective is not None
+    assert (scenario.collective.rank_order, scenario.sweep) == ((3, 2, 1, 0), {})
+    assert dict(scenario.cluster.stragglers) == {1: 0.5, 2: 0.5}
+    assert scenario.question == "Ring, or tree?"
+
+
+def test_a_comma_in_quotes_separates_no_values(tmp_path: Path) -> None:
+    (tmp_path / "a,b.yaml").write_bytes(registry.find("topology", "star_100g").read_bytes())
+    scenario = load_scenario(data(), {"cluster.topology": f'"{tmp_path}/a,b.yaml"'})
+    assert (scenario.cluster.topology, scenario.sweep) == (f"{tmp_path}/a,b.yaml", {})
+
+
+def test_values_that_are_set_replace_those_of_an_axis_where_it_stands() -> None:
+    axes = {"compare": {"collective.algorithm": ["ring", "tree"], "seed": [1]}, "sweep": {"cluster.world_size": [2, 8]}}
+    scenario = load_scenario(data(**axes), {"collective.algorithm": "ring, naive", "cluster.world_size": "4, 8, 16"})
+    assert list(scenario.compare.items()) == [("collective.algorithm", ("ring", "naive")), ("seed", (1,))]
+    assert dict(scenario.sweep) == {"cluster.world_size": (4, 8, 16)}
+
+
+@pytest.mark.parametrize(
     ("key", "text", "line"),
     [
+        ("seed", "1,x", "--set seed=1,x: sweep.seed.1: got 'x'; must be a whole number"),
+        ("seed", "[]", "--set seed=[]: got an empty list; give at least one value"),
+        ("seed", "1, 1", "--set seed=1, 1: sweep.seed.1: got 1 twice; name each value once"),
         ("collective.size", "12", "--set collective.size=12: got 12, which has no unit; "
          "write '12 B' for bytes, or '256 MiB'"),
         ("seed", "", "--set seed=: got nothing; must be a whole number"),

@@ -33,8 +33,8 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
 @pytest.mark.parametrize(
     ("parallelism", "training", "line"),
     [
-        ({"tp": 3}, {}, f"parallelism.tp: got 3; {SIZES}; tp may be 1, 2, 4, 8"),
-        ({"tp": 8, "pp": 2}, {}, f"parallelism.pp: got 2; {SIZES}; pp may be 1"),
+        ({"tp": 3}, {"seq_len": 768}, f"parallelism.tp: got 3; {SIZES}; tp may be 1, 2, 4, 8"),
+        ({"tp": 4, "pp": 4}, {}, f"parallelism.pp: got 4; {SIZES}; pp may be 1, 2"),
         ({"tp": 2, "dp": 8}, {}, f"parallelism.dp: got 8; {SIZES}; leave dp out, or write 4"),
         ({"tp": 8}, {}, "parallelism.tp: got 8; must divide the 12 heads of gpt2: 1, 2, 3, 4, 6, 12"),
         (

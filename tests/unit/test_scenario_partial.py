@@ -147,3 +147,57 @@ def test_a_fault_in_what_a_topology_names_has_its_file_and_line(tmp_path: Path) 
         place = f"{tmp_path}/x.yaml:3:21: cluster.topology: {tmp_path}/own.yaml:"
         assert len(others) == len(begins), others
         assert all(any(line.startswith(place + begin) for line in others) for begin in begins), others
+
+
+def test_rules_of_a_model_are_told_beside_sizes_that_do_not_multiply_out() -> None:
+    """Four ranks are no multiple of 3 x 2; whatever their number, 12 heads and 1024 tokens are not cut so."""
+    parallelism = {"tp": 5, "cp": 3, "ep": 2}
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(
+            {"name": "x", "cluster": {"topology": "dgx_h100", "world_size": 4},
+             "training": {"model": "gpt2", "seq_len": 1024, "parallelism": parallelism}}
+        )  # fmt: skip
+    beginnings = {
+        "training.parallelism.tp: got 5; dp x tp x pp x cp must be world_size 4",
+        "training.parallelism.tp: got 5; must divide the 12 heads of gpt2",
+        "training.parallelism.cp: got 3; sequences of 1024 tokens cannot be cut",
+        "training.parallelism.ep: got 2; gpt2 has no experts",
+    }
+    lines = [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+    assert len(lines) == len(beginnings)
+    assert all(any(line.startswith(beginning) for line in lines) for beginning in beginnings)
+
+
+def test_kernels_that_a_gpu_does_not_have_are_told_with_other_faults() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(
+            {"name": "x", "cluster": {"topology": "dgx_a100", "world_size": 8}, "seed": -1,
+             "training": {"model": "gpt2", "seq_len": 64, "attention_generation": 3}}
+        )  # fmt: skip
+    assert str(caught.value).splitlines() == [
+        "<dict>: seed: got -1; must be at least 0",
+        "<dict>: training.attention_generation: got 3; a100_sxm_80gb has kernels of flash attention's generations 1, 2",
+    ]
+
+
+def test_options_of_a_topology_that_do_not_go_together_are_told_with_the_scenarios_faults(tmp_path: Path) -> None:
+    (tmp_path / "machine.yaml").write_text(
+        "builder: nodes\noptions: {gpus: 8, inside: nvswitch, nics: 16, pcie_switches: 9, pcie_bandwidth: 20 GB/s, "
+        "pcie_latency: 1 us}\ngpu: h100_sxmm\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "x.yaml").write_text(
+        "name: x\ncluster: {topology: machine.yaml, world_size: 8}\ncollective: {operation: all_reduce, size: 3 B}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(tmp_path / "x.yaml")
+    told = [line.partition("machine.yaml:")[2] for line in str(caught.value).splitlines()]
+    assert [fault[: fault.find(";")] for fault in told if fault] == [
+        "2:10: options: got nics 16",
+        "2:10: options: got pcie_switches 9",
+        "2:10: options: inside nvswitch needs link_bandwidt",
+        "3:6: gpu: got 'h100_sxmm'",
+    ]
+    assert len(told) == 5
+    assert ": collective.size: got 3 B; must be a multiple of 4 B" in str(caught.value)

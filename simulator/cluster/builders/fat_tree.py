@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
+from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require, require_all
 from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
 
@@ -61,8 +61,7 @@ def fat_tree(
     (16, 20)
     """
     ports = _ports(world_size + servers) if k is None else k
-    require(ports >= 2 and ports % 2 == 0, f"got k {ports}; must be even and at least 2")
-    require(oversubscription >= 1, f"got oversubscription {oversubscription}; must be at least 1")
+    _check(ports, oversubscription)
     half, hosts = ports // 2, ports**3 // 4
     require(world_size + servers <= hosts, f"got {world_size} ranks and {servers} servers; k {ports} has {hosts} ports")
     graph = empty()
@@ -97,6 +96,14 @@ def _ports(hosts: int) -> int:
     return k
 
 
-def limits(*, k: int | None = None, **_: object) -> TopologyLimits:
-    """It grows with the world size unless k is given."""
+def _check(ports: int, oversubscription: float) -> None:
+    require_all(
+        (ports >= 2 and ports % 2 == 0, f"got k {ports}; must be even and at least 2"),
+        (oversubscription >= 1, f"got oversubscription {oversubscription}; must be at least 1"),
+    )
+
+
+def limits(*, k: int | None = None, oversubscription: float = 1.0, **_: object) -> TopologyLimits:
+    """It grows with the world size unless k is given; ValueError where an option is wrong."""
+    _check(2 if k is None else k, oversubscription)
     return TopologyLimits(max_ranks=None if k is None else k**3 // 4, own_servers=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.cluster.graph import Graph, add_vertex, empty, require
+from simulator.cluster.graph import Graph, add_vertex, empty, require, require_all
 from simulator.cluster.limits import TopologyLimits
 from simulator.cluster.node import Node, NodeInterconnect, add_node, gpu_names, host_names, switch_name
 from simulator.cluster.quantity import Bandwidth, Count, CountOrZero, Seconds
@@ -92,7 +92,7 @@ def nodes(
         `reducing_switches` (one a node, or none).
     """
     count = -(-world_size // gpus)
-    slots = (0 if inside == "pcie" else gpus) if pcie_switches is None else pcie_switches
+    slots = _slots(gpus, inside, pcie_switches)
     # A single node without servers has nothing to reach, so it gets no network cards.
     outside = count > 1 or servers > 0
     require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
@@ -103,7 +103,7 @@ def nodes(
         gpus, inside, link_bandwidth or 0.0, link_latency, hosts, slots, pcie_bandwidth, pcie_latency,
         socket_bandwidth or pcie_bandwidth, socket_latency, nics,
     )  # fmt: skip
-    _check(node, in_switch_reduction=in_switch_reduction)
+    _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
     graph = empty()
     # All GPUs first, so that GPU i is vertex i of the router.
     for number in range(count):
@@ -120,18 +120,35 @@ def nodes(
     return graph
 
 
-def _check(node: Node, *, in_switch_reduction: bool) -> None:
-    gpus, slots, nics, tree = node.gpus, node.pcie_switches, node.nics, node.inside == "pcie"
-    require(tree or node.link_bandwidth > 0, f"inside {node.inside} needs link_bandwidth")
-    require(not tree or not node.link_bandwidth, "inside pcie has no link of its own; leave link_bandwidth out")
-    require(not in_switch_reduction or node.inside == "nvswitch", "in_switch_reduction needs inside nvswitch")
-    require(slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}")
-    require(tree or slots >= 1, f"got pcie_switches 0; inside {node.inside} needs at least 1")
-    require(nics <= gpus, f"got nics {nics}; must be at most gpus {gpus}: join the cards of one GPU to one faster card")
+def _slots(gpus: int, inside: NodeInterconnect, pcie_switches: int | None) -> int:
+    """PCIe switches of a node."""
+    return (0 if inside == "pcie" else gpus) if pcie_switches is None else pcie_switches
+
+
+def _check(
+    gpus: int,
+    inside: NodeInterconnect,
+    link_bandwidth: float | None,
+    slots: int,
+    hosts: int,
+    nics: int,
+    *,
+    in_switch_reduction: bool,
+) -> None:
+    """Refuse what is wrong with a node, however many there are."""
+    tree = inside == "pcie"
     # With two cards at one switch, routing would choose between them by the destination's number, and GPU i would not
     # keep to its own card.
-    places = slots or node.hosts
-    require(not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places}, one a switch")
+    places = slots or hosts
+    require_all(
+        (tree or bool(link_bandwidth), f"inside {inside} needs link_bandwidth"),
+        (not tree or not link_bandwidth, "inside pcie has no link of its own; leave link_bandwidth out"),
+        (not in_switch_reduction or inside == "nvswitch", "in_switch_reduction needs inside nvswitch"),
+        (slots <= gpus, f"got pcie_switches {slots}; must be at most gpus {gpus}"),
+        (tree or slots >= 1, f"got pcie_switches 0; inside {inside} needs at least 1"),
+        (nics <= gpus, f"got nics {nics}; must be at most gpus {gpus}: join the cards of one GPU to one faster card"),
+        (not tree or nics <= places, f"got nics {nics}; inside pcie has room for {places}, one a switch"),
+    )
 
 
 def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bool) -> None:
@@ -146,13 +163,19 @@ def _note_nodes(graph: Graph, node: Node, count: int, *, in_switch_reduction: bo
 def limits(
     *,
     gpus: int,
+    inside: NodeInterconnect,
+    link_bandwidth: float | None = None,
     in_switch_reduction: bool = False,
+    hosts: int = 2,
+    pcie_switches: int | None = None,
     fabric: FabricKind = "rail",
     nics: int = 0,
     nodes: int | None = None,
     **_: object,
 ) -> TopologyLimits:
-    """It grows with the world size where there are cards and no limit is given."""
+    """It grows with the world size where there are cards and no limit is given; ValueError where a node is wrong."""
+    slots = _slots(gpus, inside, pcie_switches)
+    _check(gpus, inside, link_bandwidth, slots, hosts, nics, in_switch_reduction=in_switch_reduction)
     most = 1 if nics == 0 else nodes
     return TopologyLimits(
         max_ranks=None if most is None else most * gpus,

@@ -9,6 +9,7 @@ times the operation's factor, `size` is the whole array.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,9 @@ _PREFIX: Final = re.compile(r"^\s*(?:\S*[:\]>|]\s+)?#")
 # Largest array that is read [B]: as in a scenario, elements can be counted in 64 bits.
 MOST_SIZE: Final = 2**50
 _MOST_DIGITS: Final = 18
+# Of the columns before the times: what stands above them, behind the sign of a comment, and nccl-tests' own widths.
+_HEADINGS: Final = ((" size", "count", "type", "redop", "root"), (" (B)", "(elements)", "", "", ""))
+_WIDTHS: Final = (13, 12, 9, 6, 6)
 _EXAMPLE: Final = "8 2 float sum -1 15.31 0.00 0.00 0"
 
 
@@ -96,7 +100,7 @@ class NcclRow:
         return Timing(self.time, self.algbw, self.busbw, self.wrong)
 
 
-def write_table(rows: Sequence[NcclRow], *, comment: str = "") -> str:
+def write_table(rows: Sequence[NcclRow], *, comment: str = "", width: int | None = None) -> str:
     """Write the table, with header and footer.
 
     Parameters
@@ -105,6 +109,9 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "") -> str:
         The in-place columns are there where any row has them.
     comment : str
         Lines to be set before the header, each behind "# ".
+    width : int, optional
+        Characters that a line should have: comments are folded, and where nccl-tests' own columns are too wide those
+        before the times are as narrow as what is in them.
 
     Returns
     -------
@@ -118,24 +125,46 @@ def write_table(rows: Sequence[NcclRow], *, comment: str = "") -> str:
     1000000        250000      float     sum      -1    1000.0    1.00    1.50      0
     """
     has_in_place = any(row.in_place for row in rows)
-    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
-    lines += _header(has_in_place)
-    for row in rows:
-        count = "-" if row.count is None else str(row.count)
-        dtype = _SPELLED.get(row.dtype, row.dtype or "-")
-        redop = _REDUCTION_SPELLED.get(row.redop, row.redop or "none")
-        line = f"{row.size:>13}  {count:>12}  {dtype:>9}  {redop:>6}  {row.root:>6}{_timing(row.out_of_place)}"
-        lines.append(line + (_timing(row.in_place) if has_in_place else ""))
+    lines = [piece for line in comment.splitlines() for piece in _comment(line, width)]
+    leading = [_leading(row) for row in rows]
+    widths = _leading_widths(leading, None if width is None else width - len(_timing(None)) * (1 + has_in_place))
+    lines += _header(has_in_place, widths)
+    for row, cells in zip(rows, leading, strict=True):
+        lines.append(_aligned(cells, widths) + _timing(row.out_of_place))
+        lines[-1] += _timing(row.in_place) if has_in_place else ""
     lines += _footer(rows)
     return "\n".join(lines) + "\n"
 
 
-def _header(has_in_place: bool) -> list[str]:
+def _comment(line: str, width: int | None) -> list[str]:
+    folded = textwrap.wrap(line, width - 2, break_long_words=False, break_on_hyphens=False) if width else [line]
+    return [f"# {piece}".rstrip() for piece in folded or [""]]
+
+
+def _leading(row: NcclRow) -> tuple[str, ...]:
+    """What stands before the times."""
+    count = "-" if row.count is None else str(row.count)
+    dtype = _SPELLED.get(row.dtype, row.dtype or "-")
+    redop = _REDUCTION_SPELLED.get(row.redop, row.redop or "none")
+    return str(row.size), count, dtype, redop, str(row.root)
+
+
+def _leading_widths(rows: Sequence[tuple[str, ...]], room: int | None) -> tuple[int, ...]:
+    """nccl-tests' own widths; as narrow as what is in the columns where those are more than there is room for."""
+    if room is None or len(_aligned(("",) * 5, _WIDTHS)) <= room:
+        return _WIDTHS
+    return tuple(max(map(len, column)) for column in zip(*_HEADINGS, *rows, strict=True))
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
     columns = f"  {'time':>8}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>5}"
     units = f"  {'(us)':>8}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>5}"
-    above = f"#{'':>57}{'out-of-place':^35}"
-    first = f"#{'size':>12}  {'count':>12}  {'type':>9}  {'redop':>6}  {'root':>6}"
-    second = f"#{'(B)':>12}  {'(elements)':>12}  {'':>9}  {'':>6}  {'':>6}"
+    first, second = (f"#{_aligned(headings, widths)[1:]}" for headings in _HEADINGS)
+    above = f"#{'':>{len(first) + 3}}{'out-of-place':^35}"
     if not has_in_place:
         return [above.rstrip(), first + columns, (second + units).rstrip()]
     return [(above + f"{'in-place':^35}").rstrip(), first + columns * 2, (second + units * 2).rstrip()]

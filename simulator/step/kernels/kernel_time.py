@@ -157,9 +157,18 @@ def _attention(same: _Same, dtype: str, generation: int) -> AttentionConstants:
     )
 
 
-def _generation(model: KernelModel, generation: int) -> Generation:
+def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
+    """The generations of flash attention of which a GPU has kernels."""
+    return _generations(_model(_Same(gpu)))
+
+
+def _generations(model: KernelModel) -> tuple[Generation, ...]:
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
-    known = [one for one in all_of_them if f"attention_{one}" in model.constants]
+    return tuple(one for one in all_of_them if f"attention_{one}" in model.constants)
+
+
+def _generation(model: KernelModel, generation: int) -> Generation:
+    known = _generations(model)
     for one in known:
         if one == generation:
             return one

@@ -1,0 +1,61 @@
+"""How do people write a count: 8192, 8k, 1_000_000, 1e6?
+
+Rule: how much a k is depends on what is counted, so the caller says it. Of tokens it is 1,024: a context of "128k" has
+131,072. Of GPUs and steps it is 1,000. M is k x k.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# k where tokens are counted, and where anything else is.
+TOKENS: Final = 1024
+THINGS: Final = 1000
+# What is no number of YAML's or JSON's own.
+WRITTEN: Final = r"[0-9]{1,3}(_[0-9]{3}){1,5}|[0-9]{1,9}[kKM]"
+_EXPONENT: Final = r"[0-9]{1,3}(\.[0-9]{1,9})?[eE]\+?[0-9]{1,2}"
+_MOST_DIGITS: Final = 18
+# Every whole number up to here is a float.
+_MOST: Final = 2**53
+
+
+def parse_count(text: str, k: int) -> int:
+    """Read a count.
+
+    Parameters
+    ----------
+    text : str
+    k : int
+        How much "k" is: TOKENS or THINGS.
+
+    Raises
+    ------
+    ValueError
+        The text is none, or no whole number; the message says what may be written.
+
+    Examples
+    --------
+    >>> parse_count("8k", TOKENS), parse_count("16k", THINGS), parse_count("1_000_000", THINGS)
+    (8192, 16000, 1000000)
+    >>> parse_count("1e6", THINGS)
+    1000000
+    """
+    if re.fullmatch(WRITTEN, text):
+        digits = text.rstrip("kKM").replace("_", "")
+        return int(digits) * {"k": k, "K": k, "M": k * k}.get(text[-1], 1)
+    if text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    if re.fullmatch(_EXPONENT, text) and is_thousands(float(text)):
+        return int(float(text))
+    raise ValueError(f"got {text[:60]!r}; {allowed(k)}")
+
+
+def is_thousands(number: float) -> bool:
+    """Whether a float is a count that somebody wrote as 1e6, and no quotient such as 8.0 that got here by chance."""
+    return 0 < number <= _MOST and number % 1000 == 0
+
+
+def allowed(k: int) -> str:
+    """What a count may be, in words."""
+    return f"must be a whole number, such as 8000, 1e6 or 8k, which is {8 * k}"
