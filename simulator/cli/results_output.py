@@ -13,6 +13,7 @@ from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.tables.table import points_tables
 from simulator.results.drawn import Pictures
+from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
 from simulator.scenario.description import describe
 
@@ -50,7 +51,8 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
                 typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
     number = len(pictures.files)
     drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
-    typer.echo(f"results: {folder}{drawn}")
+    page = folder / FILE
+    typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
     if pictures.left_out:
         typer.echo(pictures.left_out)
 

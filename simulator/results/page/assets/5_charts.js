@@ -47,12 +47,14 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
     const end = px(mark.x) > width - 160;
     svg.append(shape("text", { x: px(mark.x) + (end ? -5 : 5), y: pad.top + 12, "text-anchor": end ? "end" : "start" }, mark.text));
   }
-  for (const one of series) {
+  // Lines that lie on each other stay visible: each has dashes of its own.
+  const dashes = ["", "7 4", "2 3", "10 3 2 3"];
+  series.forEach((one, number) => {
     const known = one.points.filter((p) => p.y !== null && p.y !== undefined);
     if (one.line !== false && known.length > 1) {
-      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2 }));
+      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2, "stroke-dasharray": dashes[number % 4] }));
     }
-    if (one.dots === false) continue;
+    if (one.dots === false) return;
     for (const p of known) {
       const dot = shape("circle", { class: "point", cx: px(p.x), cy: py(p.y), r: 4, fill: one.colour, "data-index": p.index ?? "" });
       dot.addEventListener("pointermove", (event) => tip.show(event, p.text));
@@ -60,7 +62,7 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
       if (onPick && p.index !== undefined) dot.addEventListener("click", () => onPick(p.index));
       svg.append(dot);
     }
-  }
+  });
   const legend = make("div", { class: "legend" }, ...series.map((one) => {
     const swatch = make("i");
     swatch.style.background = one.colour;
