@@ -324,11 +324,14 @@ def diff(
     first: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
     second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one.")],
     as_json: AsJson = False,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Leave a page instead: both timelines, one cursor.")
+    ] = None,
 ) -> None:
     """Compare the reports of two runs."""
     from simulator.cli.diff import show
 
-    show(first, second, as_json=as_json)
+    show(first, second, as_json=as_json, page=page)
 
 
 @app.command()

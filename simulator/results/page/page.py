@@ -1,28 +1,25 @@
 """How is a run's report.html put together: one file with the answer on top, tables, and all that pictures need?
 
-Rule: no request leaves the page (its policy forbids all), and whatever a scenario says enters it as text: escaped in
-HTML, and as JSON in which no tag can end. Equal runs give equal bytes.
+Rule: equal runs give equal bytes.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import simulator
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.views import view as views
+from simulator.results.page.document import asset, document
 from simulator.results.page.page_data import page_data
-from simulator.results.page.page_text import reproduction, setting_rows, trust
+from simulator.results.page.page_text import reproduction, trust
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import SmallTable, small_tables
+from simulator.scenario.resolve import to_yaml
 
 FILE: Final = "report.html"
 # What all views together may take, as bytes before they are written as text [B]; the page itself takes some 80 kB.
@@ -51,32 +48,19 @@ def report_page(folder: Path, compared: Comparison, answer: Answer) -> str:
     str
         HTML.
     """
-    data = page_data(folder, compared, answer, _views(folder, compared))
-    scripts, style = _scripts(), _asset("page.css")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(scripts)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
     scenario = compared.scenario
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta name="generator" content="simulator {simulator.__version__}">',
-        f"<title>{escape(scenario.question or scenario.name)}</title>",
-        f"<style>{style}</style></head><body><main>",
-        _head(compared, answer),
-        _asset("panels.html"),
-        _table(folder, compared, answer),
-        _facts("How far to trust it", trust(compared, answer)),
-        _facts("Setting", setting_rows(scenario)),
-        _facts("How to play it again", reproduction(scenario)),
-        '</main><div id="tip" role="tooltip"></div>',
-        f'<script type="application/json" id="data">{_json(data)}</script>',
-        f"<script>{scripts}</script></body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    return document(
+        scenario.question or scenario.name,
+        [
+            _head(compared, answer),
+            asset("panels.html"),
+            _table(compared),
+            _facts("How far to trust it", trust(compared, answer)),
+            _facts("How to play it again", reproduction(scenario)),
+            _file("The scenario, every default written out", to_yaml(scenario)),
+        ],
+        page_data(folder, compared, answer, _views(folder, compared)),
+    )
 
 
 def _views(folder: Path, compared: Comparison) -> dict[int, str]:
@@ -94,26 +78,6 @@ def _views(folder: Path, compared: Comparison) -> dict[int, str]:
         for index, data in there.items()
     }
     return {index: base64.b64encode(data).decode() for index, data in small.items() if data is not None}
-
-
-def _asset(name: str) -> str:
-    return (files("simulator.results.page") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _scripts() -> str:
-    """The page's scripts, in the order of their names."""
-    folder = files("simulator.results.page") / "assets"
-    return "\n".join(_asset(name) for name in sorted(one.name for one in folder.iterdir()) if name.endswith(".js"))
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _json(data: Mapping[str, Any]) -> str:
-    """JSON that ends no tag and begins none."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _head(compared: Comparison, answer: Answer) -> str:
@@ -146,13 +110,19 @@ def _small(table: SmallTable) -> str:
     return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _table(folder: Path, compared: Comparison, answer: Answer) -> str:
+def _table(compared: Comparison) -> str:
     return (
         '<section class="panel"><h2>All points</h2><div class="controls hidden needsjs">'
         '<label>filter <input id="filter" type="search" size="24"></label>'
         '<span class="note" id="filtered"></span></div>'
         f'<div class="scroll tall">{point_table(compared)}</div></section>'
     )
+
+
+def _file(title: str, text: str) -> str:
+    """A file, folded away."""
+    folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    return f'<section class="panel">{folded}</section>'
 
 
 def _facts(title: str, rows: Sequence[tuple[str, str]]) -> str:

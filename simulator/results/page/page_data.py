@@ -14,8 +14,12 @@ from simulator.report.plots import style
 from simulator.report.tables.setting_text import labelled
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
+from simulator.scenario.build_training import to_step
 from simulator.scenario.description import describe
 
+# Groups of a dimension that are told, and ranks of a job beyond which none is.
+_MOST_GROUPS: Final = 6
+_MOST_RANKS: Final = 100_000
 # Parts of a step, in the order in which bars stack them, and by which kind's colour.
 _PARTS: Final = {
     "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
@@ -109,6 +113,7 @@ def _point(folder: Path, compared: Comparison, row: Row, axes: list[str], machin
     point["because"] = report["because"]
     point["figures"] = {figure.key: figure.value(report) for figure in figures(compared)}
     if compared.kind == "training":
+        point["groups"] = _groups(row)
         per_token = 1 / report["tokens_per_s"]
         point["figures"]["time_per_token_s"] = per_token
         point["parts"] = _parts(compared, report)
@@ -120,6 +125,30 @@ def _point(folder: Path, compared: Comparison, row: Row, axes: list[str], machin
                 "Collectives stand as closed forms here and fill no link; --set training.collectives=played plays them."
             )
     return point
+
+
+def _groups(row: Row) -> list[tuple[str, str]]:
+    """Groups of ranks by dimension of parallelism, in words."""
+    point = row.point
+    if point.training is None or point.cluster.world_size > _MOST_RANKS:
+        return []
+    cut = to_step(point.training, point.cluster.world_size, point.base).parallelism
+    if cut.size == 1:
+        return []
+    grid = cut.grid(point.cluster.world_size)
+    told = []
+    for kind in ("tp", "cp", "pp", "dp"):
+        groups = grid.groups(kind)
+        if groups.shape[1] > 1:
+            shown = "; ".join(_ranks(group) for group in groups[:_MOST_GROUPS].tolist())
+            more = f"; ... ({len(groups)} groups)" if len(groups) > _MOST_GROUPS else ""
+            told.append((f"{kind} {groups.shape[1]}", f"{shown}{more}"))
+    return told
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Ranks of a group: '0, 8, 16, 24', '0, 1, ..., 15'."""
+    return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
 
 
 def _note(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""What does a page say about its run in words: the setting, how far to trust it, how to play it again?"""
+"""What does a page say about its run in words: how far to trust it, how to play it again?"""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ import simulator
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.scenario.records import Scenario
-from simulator.scenario.resolve import to_yaml
-
-
-def setting_rows(scenario: Scenario) -> list[tuple[str, str]]:
-    """The scenario, every default written out."""
-    return [("scenario.yaml", to_yaml(scenario))]
 
 
 def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
