@@ -45,8 +45,9 @@ def diff_page(
     )
     data = {"pairs": [_pair(folders, pair) for pair in pairs[:_MOST_PAIRS]], "colours": style.OPERATIONS | style.MEMORY}
     title = f"{folders[0]} and {folders[1]}: {count}"
-    parts = [f"<h1>{first} and {second}</h1><p class=\"answer\">{count} over {len(pairs)} point{_s(len(pairs))} that both have.</p>",
-             f"{_CONTROLS}{timelines}</section>", _table(pairs, changes)]  # fmt: skip
+    said = f"{count} over {len(pairs)} point{_s(len(pairs))} that both have."
+    head = f'<h1>{first} and {second}</h1><p class="answer">{said}</p>'
+    parts = [head, f"{_CONTROLS}{timelines}</section>", _table(pairs, changes)]
     return document(title, parts, data)
 
 
@@ -86,7 +87,8 @@ def _row(pair: int | None, change: Mapping[str, Any]) -> str:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (first, second))
     moved = f"{(second - first) / abs(first):+.3%}" if numbers and first else ""
     cells = [_text(change["key"]), _text(first), _text(second), moved]
-    body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    kind = "" if numbers else ' class="text"'
+    body = "".join(f"<td{kind}>{escape(cell)}</td>" for cell in cells)
     return f'<tr data-pair="{"" if pair is None else pair}">{body}</tr>'
 
 

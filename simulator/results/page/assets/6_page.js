@@ -177,7 +177,7 @@ function tables() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of document.querySelectorAll("#all tbody tr")) {
-      const text = row.textContent.toLowerCase();
+      const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
       const keeps = words.every((word) => text.includes(word));
       row.classList.toggle("hidden", !keeps);
       shown += keeps;
