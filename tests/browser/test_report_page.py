@@ -186,7 +186,12 @@ def test_the_pick_changes_every_view(running: Any, folders: dict[str, Path]) -> 
             assert one.page.locator("#breakdown tr.spoken").count() == 1
             one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
             seen.append(
-                [one.text("#shown"), one.text("#memory p"), one.text("#holders"), one.text("#trace")]
+                [
+                    one.text("#shown"),
+                    one.text("#memory p"),
+                    one.text("#holders"),
+                    one.page.get_attribute("#trace a", "href"),
+                ]
                 + [pixels(one, f"{view} canvas").tobytes() for view in ("#timeline", "#memory", "#links")]
             )
         assert all(before != after for before, after in zip(*seen, strict=True))
@@ -272,11 +277,11 @@ def test_tables_sort_and_filter(running: Any, folders: dict[str, Path]) -> None:
         ]
         assert times == sorted(times)
         assert len(times) == 12
-        one.page.fill("#filter", "NAIVE 8 gpus")
+        one.page.fill("#filter", "NAIVE 64 KiB")
         shown = one.value("[...document.querySelectorAll('#all tbody tr:not(.hidden)')].map((r) => r.textContent)")
-        assert len(shown) == 3
-        assert all(text.startswith("naive8 GPUs") for text in shown)
-        assert one.text("#filtered") == "3 of 12 points"
+        assert len(shown) == 2
+        assert all(text.startswith("naive") and "64 KiB" in text for text in shown)
+        assert one.text("#filtered") == "2 of 12 points"
 
 
 def test_a_pipeline_has_its_passes_and_its_groups(running: Any, folders: dict[str, Path]) -> None:
