@@ -16,7 +16,7 @@ from simulator.collectives.plan import Plan
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
-from simulator.report.numbers.link_use import link_uses
+from simulator.report.numbers.link_use import HOLDS_UP, link_uses, used
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +176,9 @@ def bottleneck(timeline: Timeline) -> Bottleneck | None:
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
     if busiest is None:
         return "only latency: no link carries any bytes"
-    bandwidth = next(use.bandwidth for use in timeline.links if use.name == busiest.link)
-    full = busiest.bytes / bandwidth / timeline.end
+    full = used(next(use for use in timeline.links if use.name == busiest.link), timeline.end)
     load = f"{busiest.link} carries {busiest.bytes / nbytes:.3g} S" if nbytes else busiest.link
-    if full >= 0.45:
+    if full >= HOLDS_UP:
         return f"{load} and is busy {busiest.busy_fraction:.0%} of the time: its bandwidth holds the collective up"
     return f"{load}, {full:.0%} of what it could: latencies and waiting hold the collective up, not bandwidth"
 
