@@ -12,19 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.api import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
-    from simulator.run import Run, simulate
     from simulator.scenario.load import load_scenario
     from simulator.sweeps.sweep import sweep
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "build_cluster", "load_scenario", "simulate", "sweep"]
+__all__ = ["Run", "Sweep", "__version__", "build_cluster", "load_scenario", "play", "simulate", "sweep"]
 
 _HOMES = {
-    "Run": ("simulator.run", "Run"),
+    "Run": ("simulator.api", "Run"),
+    "Sweep": ("simulator.api", "Sweep"),
+    "play": ("simulator.api", "play"),
     "build_cluster": ("simulator.cluster.build", "build"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
-    "simulate": ("simulator.run", "simulate"),
+    "simulate": ("simulator.api", "simulate"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -19,9 +19,6 @@ from simulator.scenario.partial_settings import InvalidSettingError, matching, n
 from simulator.scenario.records import Scenario
 from simulator.scenario.shape import axis_keys
 from simulator.sweeps.outcome import PointOutcome, read_outcome
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
@@ -51,7 +48,7 @@ def _said(settings: Sequence[str]) -> str:
     return ", ".join(settings) or "this run"
 
 
-def _named(drawn: list[tuple[str, Figure]], out: Path | None) -> list[tuple[str, Figure]]:
+def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
     """Figures by the name of their file, which `out` gives to a single one."""
     if out is None:
         return drawn

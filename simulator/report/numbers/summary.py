@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.basics.units import format_bandwidth, format_time
 from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
@@ -17,6 +18,7 @@ from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses, used
+from simulator.report.numbers.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Bottleneck:
     busy_fraction: float
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CollectiveReport(Shown):
     """What came out of a collective.
 
     Attributes
@@ -86,6 +88,16 @@ class CollectiveReport:
     why: str
     bottleneck: Bottleneck | None
     because: str
+
+    @property
+    def headline(self) -> tuple[tuple[str, str], ...]:
+        """The figures that are looked at first, in words."""
+        return (
+            ("time", format_time(self.time_s)),
+            ("bus bandwidth", "-" if self.busbw is None else format_bandwidth(self.busbw)),
+            ("algorithm", self.algorithm),
+            ("because", self.because),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
