@@ -169,18 +169,18 @@ def test_errors_have_the_exit_code_of_who_is_at_fault(capsys: pytest.CaptureFixt
         failing(ZeroDivisionError())
 
 
-def test_run_prints_a_table_where_results_are_and_why(cli: Command) -> None:
+def test_run_prints_the_answer_a_table_and_where_results_are(cli: Command) -> None:
     answer = cli("run", "small.yaml")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("How fast is a small ring?")
-    assert "results: runs/small-0001\n" in answer.out
-    assert answer.out.splitlines()[-1].startswith("ring: gpu0->switch0 carries 1.5 S")
+    assert answer.out.splitlines()[-1].startswith("results: runs/small-0001")
+    assert "\nWhy: gpu0->switch0 carries 1.5 S" in answer.out
     assert "\x1b" not in answer.out
 
 
 def test_json_is_one_document_on_stdout(cli: Command) -> None:
     single, sweep = cli("run", "small.yaml", "--json"), cli("sweep", "both.yaml", "--jobs", 1, "--json")
-    assert list(single.data) == ["points"]
+    assert list(single.data) == ["answer", "points"]
     (point,) = single.data["points"]
     assert (point["settings"], point["engine"], point["report"]["wrong"]) == ({}, "events", 0)
     # 2 (n - 1) steps, each 10 us of latency and a quarter of 4 KiB at 12.5 GB/s.

@@ -38,8 +38,10 @@ def test_a_long_table_is_printed_in_part_and_left_whole(cli: Command, tmp_path: 
     many = ("--set", f"seed={','.join(map(str, range(205)))}", "--set", "collective.payload=false")
     answer = cli("sweep", "small.yaml", *many, "--out", "here", "--jobs", 1)
     assert answer.code == 0
-    assert "5 more points: here/table.csv\n" in answer.out
+    assert "165 more rows: here/table.csv\n" in answer.out
     assert len(pd.read_csv(tmp_path / "here" / "table.csv")) == 205
+    full = cli("sweep", "small.yaml", *many, "--out", "there", "--jobs", 1, "--table", "full")
+    assert "5 more points: there/table.csv\n" in full.out
 
 
 def test_a_failed_point_has_its_row_with_its_error(cli: Command, tmp_path: Path) -> None:

@@ -168,6 +168,21 @@ def format_bytes(nbytes: float) -> str:
     return f"{nbytes:g} B"
 
 
+def format_memory(nbytes: float) -> str:
+    """Show what a memory holds, in decimal units with three digits, as data sheets and bills have it.
+
+    Examples
+    --------
+    >>> format_memory(35.24e9), format_memory(9.6e6)
+    ('35.2 GB', '9.6 MB')
+    """
+    unit, factor = next(
+        ((unit, factor) for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if nbytes >= factor),
+        ("B", 1.0),
+    )
+    return f"{float(f'{nbytes / factor:.3g}'):g} {unit}"
+
+
 def format_time(seconds: float) -> str:
     """Show a time with four digits and the unit that fits.
 

@@ -53,6 +53,7 @@ Tokens = Annotated[
     int, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192.")
 ]
 Svg = Annotated[bool, typer.Option("--svg", help="Write pictures as SVG too.")]
+Table = Annotated[str, typer.Option("--table", metavar="KIND", help="small: what the question varies; full: all.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -76,14 +77,16 @@ def run(
     parquet: Parquet = False,
     cache: Cache = None,
     svg: Svg = False,
+    table: Table = "small",
 ) -> None:
     """Play a scenario, compare and sweep multiplied out, point by point in this process."""
     from simulator.cli.play import PlayOptions, play
-    from simulator.cli.settings import as_ranks
+    from simulator.cli.settings import as_full, as_ranks
     from simulator.sweeps.sweep import Backend
 
-    kept, backend = as_ranks(ranks), Backend(cache=cache)
-    play(scenario, settings or [], PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg))
+    kept, backend, full = as_ranks(ranks), Backend(cache=cache), as_full(table)
+    options = PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg, full_table=full)
+    play(scenario, settings or [], options)
 
 
 @app.command()
@@ -99,6 +102,7 @@ def sweep(
     parquet: Parquet = False,
     cache: Cache = None,
     svg: Svg = False,
+    table: Table = "small",
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine; one a core otherwise.")] = None,
     scheduler: Annotated[
         str | None,
@@ -114,12 +118,14 @@ def sweep(
     jobs = jobs if jobs or scheduler else os.cpu_count() or 1
     pool = preload(__name__) if jobs and jobs > 1 else None
     from simulator.cli.play import PlayOptions, play
-    from simulator.cli.settings import as_ranks
+    from simulator.cli.settings import as_full, as_ranks
     from simulator.sweeps.sweep import Backend
 
     backend = Backend(jobs, scheduler, cache, pool)
-    kept = as_ranks(ranks)
-    options = PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, resume, svg=svg)
+    kept, full = as_ranks(ranks), as_full(table)
+    options = PlayOptions(
+        out, as_json, engine, transfers, trace, kept, parquet, backend, resume, svg=svg, full_table=full
+    )
     play(scenario, settings or [], options)
 
 

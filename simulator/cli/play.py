@@ -13,10 +13,14 @@ import typer
 from simulator.basics.optional_packages import require_package
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
+from simulator.cli.results_output import print_results
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
+from simulator.findings.answer import answer
+from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
+from simulator.results.drawn import Pictures
 from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
@@ -24,11 +28,6 @@ from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.journal import open_journal, read_journal_of
 from simulator.sweeps.outcome import NumberedPoint, PointOutcome
 from simulator.sweeps.sweep import Backend, play_points
-
-# Width of a table that goes to a file or a pipe, where rich would assume 80 columns.
-_FILE_WIDTH = 150
-# Rows of a table that is printed; table.csv has them all.
-_MOST_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ class PlayOptions:
     backend: Backend = field(default_factory=Backend)
     resume: bool = False
     svg: bool = False
+    full_table: bool = False
 
     def check(self) -> None:
         """Refuse what does not go together, or is not installed, before anything is played."""
@@ -74,9 +74,16 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     with open_journal(folder) as note:
         with _cleaning_up(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
-        run_directory.finish(folder, scenario, ordered, time.perf_counter() - began, parquet=options.parquet)
-    pictures = [] if options.as_json else _pictures(folder, scenario, ordered, svg=options.svg)
-    _print_results(scenario, ordered, folder, pictures, as_json=options.as_json)
+        compared = Comparison(scenario, ordered)
+        with _heeding_interruption(f"while the answer was worked out; go on with --resume --out {folder}"):
+            answered = answer(compared)
+        wall_time = time.perf_counter() - began
+        run_directory.finish(folder, scenario, ordered, answered, wall_time, parquet=options.parquet)
+    if options.as_json:
+        typer.echo(run_directory.report_text(ordered, answered), nl=False)
+    else:
+        pictures = _pictures(folder, scenario, ordered, answered.spoken, svg=options.svg)
+        print_results(compared, answered, folder, pictures, full=options.full_table)
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
         raise typer.Exit(1)
@@ -181,38 +188,22 @@ def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
         raise
 
 
-def _pictures(folder: Path, scenario: Scenario, outcomes: list[PointOutcome], *, svg: bool) -> list[Path]:
-    if not scenario.plots:
-        return []
-    from simulator.results.pictures import draw
-
+@contextmanager
+def _heeding_interruption(when: str) -> Iterator[None]:
+    """End with the exit code of an interruption, and say what was under way."""
     try:
-        return draw(folder, scenario, outcomes, svg=svg)
+        yield
     except INTERRUPTIONS as error:
-        typer.echo(f"{word(error)} while drawing; the results are in {folder}", err=True)
+        typer.echo(f"{word(error)} {when}", err=True)
         raise typer.Exit(exit_code(error)) from None
 
 
-def _print_results(
-    scenario: Scenario, outcomes: list[PointOutcome], folder: Path, pictures: list[Path], *, as_json: bool
-) -> None:
-    if as_json:
-        typer.echo(run_directory.report_text(outcomes), nl=False)
-        return
-    from rich.console import Console
+def _pictures(
+    folder: Path, scenario: Scenario, outcomes: list[PointOutcome], spoken: Sequence[int], *, svg: bool
+) -> Pictures:
+    if not scenario.plots:
+        return Pictures()
+    from simulator.results.pictures import draw
 
-    from simulator.report.tables.table import points_table
-    from simulator.results.conclusion import conclusion
-
-    # Brackets and colons of a question are no markup of rich's.
-    console = Console(markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(markup=False, emoji=False, width=_FILE_WIDTH)
-    shown = [outcome.to_dict() for outcome in outcomes[:_MOST_ROWS]]
-    console.print(points_table(scenario.question or scenario.name, shown, console.width))
-    if len(outcomes) > _MOST_ROWS:
-        typer.echo(f"{len(outcomes) - _MOST_ROWS} more points: {folder / 'table.csv'}")
-    typer.echo(f"results: {folder}")
-    for picture in pictures:
-        typer.echo(f"picture: {picture}")
-    typer.echo(conclusion(scenario, outcomes))
+    with _heeding_interruption(f"while drawing; the results are in {folder}"):
+        return draw(folder, scenario, outcomes, svg=svg, spoken=spoken)

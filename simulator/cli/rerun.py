@@ -10,6 +10,8 @@ import typer
 from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.cli.progress import progress
 from simulator.errors import ScenarioError
+from simulator.findings.answer import answer
+from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
@@ -32,7 +34,8 @@ def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
         except BaseException:
             run_directory.discard(target)
             raise
-    if run_directory.report_text(outcomes).encode() == read_bytes(folder / "report.json", most=MOST_DATA):
+    answered = answer(Comparison(scenario, outcomes))
+    if run_directory.report_text(outcomes, answered).encode() == read_bytes(folder / "report.json", most=MOST_DATA):
         typer.echo(f"{folder}: played again, the report is the same to the byte")
         return
     typer.echo(f"{folder}: played again, the report differs; `rerun --out DIR` and `diff` show where", err=True)
@@ -48,5 +51,5 @@ def _played(
         for outcome in play_points(numbered, 1, keeper):
             outcomes.append(outcome)
             step()
-    run_directory.finish(target, scenario, outcomes, 0.0)
+    run_directory.finish(target, scenario, outcomes, answer(Comparison(scenario, outcomes)), 0.0)
     return outcomes

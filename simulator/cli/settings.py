@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, one_of
 
 # No cluster has more; a typing error such as 0-99999999999 must not fill the memory.
 _MOST_RANKS: Final = 10_000_000
@@ -50,3 +50,10 @@ def as_ranks(text: str | None) -> tuple[int, ...] | None:
             raise ScenarioError(f"--ranks {text}: must be ranks or rising ranges of them, such as --ranks 0,8-15")
         ranks.update(range(int(first), int(last) + 1))
     return tuple(sorted(ranks))
+
+
+def as_full(table: str) -> bool:
+    """Whether --table asks for the full one; ScenarioError where it is neither small nor full."""
+    if table not in ("small", "full"):
+        raise ScenarioError(f"--table {table}: {one_of(('small', 'full'), table)}")
+    return table == "full"

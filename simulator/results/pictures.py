@@ -1,7 +1,7 @@
 """Which pictures does a run draw: the plots that its scenario asks for, from its outcomes or from points played again?
 
-Rule: a plot declares what it is drawn from (report/plots/plot.py), and that is fetched here. Comparison plots show all
-points together, the others one point of each compared setting.
+Rule: a plot declares what it is drawn from (report/plots/plot.py), and that is fetched here. Every picture says below
+its title which point it shows, or what all points have in common, so that no plot can forget it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.report.plots import catalog as plot_catalog
-from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, SchedulePlot, Throughput
+from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, Plot, SchedulePlot, Throughput
 from simulator.report.tables.setting_text import labelled
-from simulator.results.close_ups import close_ups, schedules
+from simulator.results.close_ups import close_up, schedules
 from simulator.results.conclusion import scaling_points
+from simulator.results.drawn import Pictures
+from simulator.results.plotted_points import PlottedPoints, plotted_points
+from simulator.scenario.description import describe
 from simulator.scenario.load import points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.outcome import PointOutcome
@@ -22,32 +25,81 @@ from simulator.sweeps.outcome import PointOutcome
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# The name of a picture's file, the figure, and which point it shows.
+_Picture = tuple[str, "Figure", str]
 
-def draw(folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome], *, svg: bool = False) -> list[Path]:
-    """Draw what the scenario asks for into folder/plots; the PNG files, in order."""
+
+def draw(
+    folder: Path,
+    scenario: Scenario,
+    outcomes: Sequence[PointOutcome],
+    *,
+    svg: bool = False,
+    spoken: Sequence[int] | None = None,
+) -> Pictures:
+    """Draw what the scenario asks for into folder/plots.
+
+    Parameters
+    ----------
+    folder : Path
+    scenario : Scenario
+    outcomes : sequence of PointOutcome
+    svg : bool
+    spoken : sequence of int, optional
+        The points that the answer speaks of, where it has been worked out.
+    """
     from simulator.report.plots import style
 
-    figures = _figures(scenario, outcomes)
-    return [style.save(figure, folder / "plots", name, svg=svg) for name, figure in figures]
+    chosen = plotted_points(scenario, outcomes, spoken)
+    drawn = figures(scenario, outcomes, chosen)
+    files = tuple(style.save(figure, folder / "plots", name, svg=svg) for name, figure in drawn)
+    close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario))
+    return Pictures(files, chosen.left_out if close else "")
 
 
-def _figures(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Iterator[tuple[str, Figure]]:
+def figures(
+    scenario: Scenario, outcomes: Sequence[PointOutcome], chosen: PlottedPoints | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """The figures that a scenario asks for, each with the name of its file."""
+    from simulator.report.plots import style
+
+    for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes)):
+        if point:
+            style.set_point(figure, point)
+        yield name, figure
+
+
+def _wanted(scenario: Scenario) -> list[Plot]:
     kind = "collective" if scenario.training is None else "training"
-    wanted = [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
-    compared = _comparison(scenario, outcomes)
+    return [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
+
+
+def _pictures(scenario: Scenario, outcomes: Sequence[PointOutcome], chosen: PlottedPoints) -> Iterator[_Picture]:
+    wanted, compared = _wanted(scenario), _comparison(scenario, outcomes)
+    in_common = describe(scenario, without=[*scenario.compare, *scenario.sweep]).text
     for plot in wanted:
         if isinstance(plot, ComparisonPlot):
-            yield from plot.figures(compared).items()
-    close = [plot for plot in wanted if isinstance(plot, CloseUpPlot)]
-    for suffix, point in close_ups(scenario) if close else ():
-        yield from _given(((plot.name, plot.figure(point)) for plot in close), suffix)
+            yield from ((name, figure, in_common) for name, figure in plot.figures(compared).items())
+    yield from _of_points(scenario, chosen, [plot for plot in wanted if isinstance(plot, CloseUpPlot)])
     small = [plot for plot in wanted if isinstance(plot, SchedulePlot)]
-    for suffix, schedule in schedules(scenario) if small else ():
-        yield from _given(((plot.name, plot.figure(schedule)) for plot in small), suffix)
+    for suffix, point, schedule in schedules(scenario, chosen) if small else ():
+        for plot in small:
+            figure = plot.figure(schedule)
+            if figure is not None:
+                yield f"{plot.name}{suffix}", figure, describe(point).text
 
 
-def _given(figures: Iterator[tuple[str, Figure | None]], suffix: str) -> Iterator[tuple[str, Figure]]:
-    return ((f"{name}{suffix}", figure) for name, figure in figures if figure is not None)
+def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Sequence[CloseUpPlot]) -> Iterator[_Picture]:
+    all_points = points(scenario)
+    for place, suffix in chosen.names.items() if wanted else ():
+        point = all_points[place].scenario
+        looked_at = close_up(point, links=any(plot.links for plot in wanted))
+        if looked_at is None:
+            continue
+        for plot in wanted:
+            figure = plot.figure(looked_at)
+            if figure is not None:
+                yield f"{plot.name}{suffix}", figure, describe(point).text
 
 
 def _comparison(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Comparison:

@@ -4,7 +4,8 @@ Rule: a result is written whole or not at all; what differs from run to run (ver
 alone, so that all else is byte-equal for the same scenario and seed.
 
     scenario.yaml    resolved, every default written out
-    report.json      {"points": [{"settings", "engine", "report"}]}
+    report.json      {"answer": {"question", "sentences", "why", ...}, "points": [{"settings", "engine", "report"}]}
+    report.html      all of it to look at, in one file
     run.json         versions, wall time, seed
     spans.csv        operations of each rank
     transfers.csv    up to 100,000 of them, else it says what it left out
@@ -35,6 +36,7 @@ from simulator.basics.atomic_files import remove_drafts, write_atomically
 from simulator.basics.edition import edition
 from simulator.basics.input_files import read_json, read_text
 from simulator.errors import ScenarioError
+from simulator.findings.answer import Answer
 from simulator.scenario.load import parse_scenario
 from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
@@ -166,17 +168,24 @@ def _base(path: Path) -> Path:
     return Path(base)
 
 
-def report_text(outcomes: Iterable[PointOutcome]) -> str:
-    """report.json: one document of all points."""
-    return json.dumps({"points": [outcome.to_dict() for outcome in outcomes]}, indent=2) + "\n"
+def report_text(outcomes: Iterable[PointOutcome], answer: Answer) -> str:
+    """report.json: one document of all points, and of the answer to the scenario's question."""
+    points = [outcome.to_dict() for outcome in outcomes]
+    return json.dumps({"answer": answer.to_dict(), "points": points}, indent=2) + "\n"
 
 
 def finish(
-    folder: Path, scenario: Scenario, outcomes: Sequence[PointOutcome], wall_time: float, *, parquet: bool = False
+    folder: Path,
+    scenario: Scenario,
+    outcomes: Sequence[PointOutcome],
+    answer: Answer,
+    wall_time: float,
+    *,
+    parquet: bool = False,
 ) -> None:
     """Write the report, its table, and run.json, whose being there says that the run has ended."""
     remove_drafts(folder)  # of process_pool that were lost
-    write_atomically(folder / "report.json", report_text(outcomes))
+    write_atomically(folder / "report.json", report_text(outcomes, answer))
     if len(outcomes) > 1:
         write_atomically(folder / "table.csv", csv_text(outcomes))
     if parquet:

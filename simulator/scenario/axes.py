@@ -99,9 +99,12 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
 
 
 def applied(data: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Data of one point: with the settings, without axes, without options that its own choices do not read."""
+    """Data of one point: with the settings, without axes, without options that its own choices do not read.
+
+    What is told of all points together is left out too.
+    """
     axes = {**_axes(data, "compare"), **_axes(data, "sweep")}
-    point = {key: value for key, value in data.items() if key not in KINDS}
+    point = {key: value for key, value in data.items() if key not in (*KINDS, "baseline", "answer")}
     for key, value in settings.items():
         place(point, tuple(key.split(".")), value)
     for choice, keys, able in (

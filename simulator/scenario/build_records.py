@@ -13,8 +13,11 @@ from pydantic import ValidationError
 
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import build_training, collective_rules
+from simulator.scenario.answer_shape import FindingShape
 from simulator.scenario.records import (
+    Asked,
     BucketFusion,
+    Budget,
     BufferFusion,
     ClusterSpec,
     CollectiveSpec,
@@ -24,13 +27,15 @@ from simulator.scenario.records import (
     Scenario,
     Servers,
 )
-from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape, adapter
+from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape, adapter, axis_keys
 
 _BUFFER: Final = BufferFusion()
 
 
 def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Scenario:
     """Make the record of a shape that keeps all rules."""
+    plotted = shape.plotted
+    points = plotted.points
     return Scenario(
         name=shape.name,
         cluster=_cluster(shape.cluster),
@@ -41,10 +46,22 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         engine=cast(Any, shape.engine),
         compare=_axes(shape.compare),
         sweep=_axes(shape.sweep),
-        plots=tuple(dict.fromkeys(shape.plots if "plots" in shape.model_fields_set else plots_of(shape.kind))),
+        baseline={key: _plain_number(key, value) for key, value in shape.baseline.items()},
+        answer=tuple(_asked(asked) for asked in shape.answer),
+        budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
+        plots=tuple(dict.fromkeys(plots_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
+        plotted_points=tuple(points) if isinstance(points, list) else cast(Any, points),
         source=source,
         base=base,
     )
+
+
+def _asked(shape: FindingShape) -> Asked:
+    ends = shape.between or []
+    if shape.along in axis_keys():
+        ends = [_plain_number(shape.along, end) for end in ends]
+    between = (ends[0], ends[-1]) if ends else None
+    return Asked(shape.finding, tuple(shape.of), shape.along, between, shape.margin)
 
 
 def plots_of(kind: str) -> tuple[str, ...]:

@@ -47,6 +47,12 @@ _EXAMPLES: Final[dict[Key, str]] = {
     ("compare",): "compare: {collective.algorithm: [ring, tree]}",
     ("sweep",): "sweep: {cluster.world_size: [2, 4, 8]}",
     ("plots",): "plots: [scaling, timeline]",
+    ("baseline",): "baseline: {training.sharding: ddp}",
+    ("answer",): "answer: [change, {finding: threshold, along: training.seq_len}]",
+    ("answer", "finding"): "finding: change",
+    ("budget",): "budget: {tokens: 1e12, price: 2.5}",
+    ("plots", "kinds"): "kinds: [scaling, timeline]",
+    ("plots", "points"): "points: [{cluster.world_size: 8}]",
 }
 
 

@@ -19,6 +19,7 @@ from simulator.basics.document import load as load_document
 from simulator.engine.compiled.library import engine_warnings
 from simulator.errors import ScenarioError
 from simulator.scenario import (
+    answer_rules,
     axes,
     build_records,
     cluster_rules,
@@ -29,6 +30,7 @@ from simulator.scenario import (
 )
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.partial import PartialScenario, without_faults
+from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
 from simulator.scenario.reading import shown
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
@@ -110,7 +112,21 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
     vain = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
     warnings = (*vain, *engine_warnings(sound.engine))
-    return replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
+    scenario = replace(build_records.scenario(sound, document.question, document.source, base), warnings=warnings)
+    document.refuse(overrides.renamed(_without_points(document, scenario), applied))
+    return scenario
+
+
+def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
+    """Settings of `plots.points` that no point has."""
+    listed = scenario.plotted_points
+    for place, wanted in enumerate(listed if isinstance(listed, tuple) else ()):
+        try:
+            if not matching(points(scenario), wanted):
+                yield document.fault(("plots", "points", place), no_such_point(scenario, wanted))
+        except InvalidSettingError as error:
+            at: Key = ("plots", "points", place, error.key)
+            yield from error_messages.faults(error.reasons, document, at, tuple(error.key.split(".")))
 
 
 def points(scenario: Scenario) -> tuple[Point, ...]:
@@ -123,12 +139,23 @@ def points(scenario: Scenario) -> tuple[Point, ...]:
     (54, 'ring')
     """
     data = resolved(scenario)
-    point_list = []
-    for settings in axes.combinations(scenario.compare, scenario.sweep):
-        shape = ScenarioShape.model_validate(axes.applied(data, settings))
-        record = build_records.scenario(shape, scenario.question, scenario.source, scenario.base)
-        point_list.append(Point(settings, record))
-    return tuple(point_list)
+    return tuple(_point(scenario, data, settings) for settings in axes.combinations(scenario.compare, scenario.sweep))
+
+
+def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
+    """The point of these settings, which need not be one of the scenario's own; rules between keys are not checked.
+
+    Raises
+    ------
+    ValueError
+        A value that its key cannot have.
+    """
+    return _point(scenario, resolved(scenario), settings)
+
+
+def _point(scenario: Scenario, data: Mapping[str, Any], settings: Mapping[str, Any]) -> Point:
+    shape = ScenarioShape.model_validate(axes.applied(data, settings))
+    return Point(settings, build_records.scenario(shape, scenario.question, scenario.source, scenario.base))
 
 
 def check_name(name: str) -> None:
@@ -182,7 +209,11 @@ def _warnings(document: Document, shape: ScenarioShape, unused: UnusedKeys) -> I
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
     """Check the rules between keys for every point of the sweep, and collect which keys have an effect in it."""
     shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
-    faults: dict[Fault, None] = {}
+    faults: dict[Fault, None] = {
+        _located(document, shape, conflict, {}): None
+        for conflict in answer_rules.conflicts(shape)
+        if not partial.doubts(conflict)
+    }
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
             point = ScenarioShape.model_validate(axes.applied(partial.data, settings)) if settings else shape
@@ -218,10 +249,11 @@ def _broken(
     if shape.training is not None:
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
     possible = build_records.plots_of(shape.kind)
-    for i, plot in enumerate(shape.plots):
+    listed: Key = ("plots",) if isinstance(shape.plots, list) else ("plots", "kinds")
+    for i, plot in enumerate(shape.plotted.kinds or ()):
         if plot not in possible:
             yield Conflict(
-                ("plots", i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
+                (*listed, i), f"got {plot!r}; of {KINDS[shape.kind]} there are {', '.join(possible)}", ("plots",)
             )
 
 

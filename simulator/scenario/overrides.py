@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.basics.document import Document, Fault, parse
 from simulator.errors import ScenarioError, in_lines, one_of
+from simulator.scenario.answer_shape import AGAINST
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import axis_keys, takes_lists
@@ -72,6 +73,8 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
         applied.append(Override(path, option))
     if faults:
         raise ScenarioError(in_lines(faults))
+    if applied:
+        _drop_what_has_lost_its_axis(document.data, data)
     return replace(document, data=data), tuple(applied)
 
 
@@ -95,6 +98,36 @@ def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
     """Where an axis of the key stands: in the list of axes where the file has it, else in `sweep`."""
     axes = data.get("compare")
     return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
+
+
+def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any]) -> None:
+    """Leave out of `answer` and `baseline` what speaks of an axis that an option took away; the rest is still meant."""
+    compare, sweep = ({**axes} if isinstance(axes := data.get(kind), dict) else {} for kind in KINDS)
+    if isinstance(baseline := data.get("baseline"), dict):
+        was = _axes(before, "compare")
+        kept = {key: value for key, value in baseline.items() if key not in was or _has(compare, key, value)}
+        data["baseline"] = kept
+    if isinstance(asked := data.get("answer"), list):
+        gone = {axis for kind in KINDS for axis in _axes(before, kind) if axis not in compare and axis not in sweep}
+        data["answer"] = [one for one in asked if not _lost(one, bool(compare), bool(sweep), gone)]
+
+
+def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    axes = data.get(kind)
+    return axes if isinstance(axes, dict) else {}
+
+
+def _has(compare: Mapping[str, Any], key: str, value: Any) -> bool:
+    values = compare.get(key)
+    return isinstance(values, list) and value in values
+
+
+def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
+    """Whether a finding needs what is compared, or swept, and that is gone."""
+    name = asked.get("finding") if isinstance(asked, dict) else asked
+    along = asked.get("along") if isinstance(asked, dict) else None
+    needs = (name in AGAINST and not compared) or (name == "effect" and not swept)
+    return bool(gone) and (needs or (along in gone and not asked.get("between")))
 
 
 def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:

@@ -161,6 +161,51 @@ class CollectiveSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """One thing that a scenario is to tell of its points.
+
+    Attributes
+    ----------
+    finding : str
+        A name of `answer_shape.FINDINGS`.
+    of : tuple of str
+        Measures; empty for the finding's usual ones.
+    along : str or None
+        Dotted key of a threshold.
+    between : tuple or None
+        First and last value of `along`, as written.
+    margin : float
+        By which share a setting must be worse to count as worse.
+    """
+
+    finding: str
+    of: tuple[str, ...] = ()
+    along: str | None = None
+    between: tuple[Any, Any] | None = None
+    margin: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A whole training: its length and prices.
+
+    Attributes
+    ----------
+    tokens, steps : float or None
+        One of the two.
+    price : float or None
+        Of a GPU hour, in any currency.
+    watts : float or None
+        Of a GPU with its share of host, network and cooling [W].
+    """
+
+    tokens: float | None = None
+    steps: float | None = None
+    price: float | None = None
+    watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A question, and everything that is needed to play it.
 
@@ -178,6 +223,15 @@ class Scenario:
     compare, sweep : mapping of dotted key to tuple of values
         Axes; the values as they were written.
     plots : tuple of str
+        Figures to draw.
+    baseline : mapping of dotted key to value
+        The compared setting that the others are compared with; the first where it is empty.
+    answer : tuple of Asked
+        What is told of the points; empty for what suits the axes.
+    budget : Budget or None
+    plotted_points : "all" or tuple of mapping of dotted key to value, or None
+        Points that figures of a single point show, each by some of its settings; None for those that the sentence at
+        the end speaks of.
     source : str
         The file as the user named it; "<dict>" for data from Python.
     base : Path
@@ -196,6 +250,10 @@ class Scenario:
     compare: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     plots: tuple[str, ...] = ()
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    answer: tuple[Asked, ...] = ()
+    budget: Budget | None = None
+    plotted_points: Literal["all"] | tuple[Mapping[str, Any], ...] | None = None
     source: str = field(default="<dict>", compare=False)
     base: Path = field(default=Path(), compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)

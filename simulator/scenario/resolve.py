@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
 from simulator.scenario.records import (
+    Asked,
     BucketFusion,
     ClusterSpec,
     CollectiveSpec,
@@ -42,8 +43,33 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     for kind, axes in (("compare", scenario.compare), ("sweep", scenario.sweep)):
         if axes:
             data[kind] = {key: list(values) for key, values in axes.items()}
-    data["plots"] = list(scenario.plots)
+    data["plots"] = _plots(scenario)
+    if scenario.baseline:
+        data["baseline"] = dict(scenario.baseline)
+    if scenario.answer:
+        data["answer"] = [_asked(asked) for asked in scenario.answer]
+    if scenario.budget is not None:
+        data["budget"] = {key: value for key, value in asdict(scenario.budget).items() if value is not None}
     return data
+
+
+def _asked(asked: Asked) -> dict[str, Any]:
+    data: dict[str, Any] = {"finding": asked.finding, "margin": asked.margin}
+    if asked.of:
+        data["of"] = list(asked.of)
+    if asked.along is not None:
+        data["along"] = asked.along
+    if asked.between is not None:
+        data["between"] = list(asked.between)
+    return data
+
+
+def _plots(scenario: Scenario) -> list[str] | dict[str, Any]:
+    """The list alone where nothing is said of points."""
+    kinds, points = list(scenario.plots), scenario.plotted_points
+    if points is None:
+        return kinds
+    return {"kinds": kinds, "points": points if points == "all" else [dict(settings) for settings in points]}
 
 
 def to_yaml(scenario: Scenario) -> str:

@@ -16,6 +16,7 @@ from simulator.basics import dtypes
 from simulator.errors import one_of
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
+from simulator.scenario.answer_shape import BudgetShape, FindingEntry, FindingShape
 from simulator.scenario.field_types import Count, LargeCount, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
@@ -154,6 +155,46 @@ AxisKey = Annotated[str, reading.ValueReader(_axis_key, lambda: {"enum": list(ax
 Axes = dict[AxisKey, list[Any]]
 
 
+def _partial_settings(value: Any) -> str | list[dict[str, Any]]:
+    if value == "all":
+        return "all"
+    if not isinstance(value, list):
+        raise ValueError(f"got {reading.shown(value)}; must be all, or a list such as '[{{cluster.world_size: 8}}]'")
+    settings: list[dict[str, Any]] = _adapted(list[dict[AxisKey, Any]]).validate_python(value)
+    return settings
+
+
+PlotName = Annotated[str, reading.choice(plot_catalog.names())]
+
+
+class PlotsShape(Shape):
+    """Which figures are drawn, and which points those of a single point show."""
+
+    kinds: list[PlotName] | None = Field(default=None, description="Figures to draw; all that there are if left out.")
+    points: Annotated[
+        str | list[dict[str, Any]] | None,
+        reading.ValueReader(
+            _partial_settings, lambda: {"anyOf": [{"const": "all"}, {"type": "array", "items": {"type": "object"}}]}
+        ),
+    ] = Field(
+        default=None,
+        description="Points that figures of a single point show: all, or settings of some; the best one and the first "
+        "setting if left out.",
+    )
+
+
+def _plots(value: Any) -> list[str] | PlotsShape:
+    """Read a mapping as one, and all else as the list of kinds, so that faults are those of the form that was meant."""
+    return (
+        PlotsShape.model_validate(value) if isinstance(value, dict) else _adapted(list[PlotName]).validate_python(value)
+    )
+
+
+@cache
+def _adapted(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation, config=ConfigDict(strict=True))
+
+
 class ScenarioShape(Shape):
     """What is played, on what, and what is varied."""
 
@@ -174,9 +215,31 @@ class ScenarioShape(Shape):
     )
     compare: Axes = Field(default={}, description="Key: values to set side by side.")
     sweep: Axes = Field(default={}, description="Key: values to go through.")
-    plots: list[Annotated[str, reading.choice(plot_catalog.names())]] = Field(
-        default=[], description="Figures to draw; all that there are for the collective or the step if left out."
+    plots: Annotated[
+        list[str] | PlotsShape,
+        reading.ValueReader(
+            _plots,
+            lambda: {"anyOf": [_adapted(list[PlotName]).json_schema(), PlotsShape.model_json_schema()]},
+        ),
+    ] = Field(
+        default=PlotsShape(),
+        description="Figures to draw, a list or a mapping; all that there are for the collective or the step if left "
+        "out.",
     )
+    baseline: dict[AxisKey, Any] = Field(
+        default={}, description="Key of `compare`: value that the others are compared with; the first if left out."
+    )
+    answer: list[Annotated[FindingShape, FindingEntry()]] = Field(
+        default=[], description="What is told of the points, in this order; what suits the axes if left out."
+    )
+    budget: Annotated[BudgetShape | None, LeftOut(BudgetShape)] = Field(
+        default=None, description="How long and at what prices is trained: days, GPU hours, cost and energy are told."
+    )
+
+    @property
+    def plotted(self) -> PlotsShape:
+        """The plots as a mapping, in whatever form they were written."""
+        return PlotsShape(kinds=self.plots) if isinstance(self.plots, list) else self.plots
 
     @property
     def kind(self) -> str:
@@ -201,11 +264,17 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("training", "loss_scaling"): LossScalingShape,
     ("training", "learning"): LearningShape,
 }
-# What a policy's name may stand instead of has no dotted keys: an axis gives the whole mapping.
-_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {("training", "activation_checkpointing"): LayersShape}
+# What a policy's name, or a list of plots, may stand instead of has no dotted keys: it is given whole.
+_INNER: Final[dict[tuple[str, ...], type[Shape]]] = {
+    ("training", "activation_checkpointing"): LayersShape,
+    ("plots",): PlotsShape,
+    ("budget",): BudgetShape,
+}
 # What a scenario plays, exactly one of these, and how it is called in a sentence.
 KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
-_NO_AXES: Final = ("name", "question", "compare", "sweep", "plots", "cluster", *KINDS)
+_NO_AXES: Final = (
+    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "cluster", *KINDS,
+)  # fmt: skip
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:

@@ -92,8 +92,8 @@ sweep:                          # gone through; all axes are multiplied out
   cluster.world_size: [2, 4, 8]
   training.micro_batch_size: [1, 4]
 
-plots: [bandwidth_utilization, breakdown, dimensions_on_links, loss, memory, memory_by_stage, pipeline, scaling,
-        timeline]
+plots: [bandwidth_utilization, breakdown, dimensions_on_links, loss, memory, memory_by_stage, memory_peaks,
+        memory_vs_time, pipeline, scaling, timeline]
 """
 
 

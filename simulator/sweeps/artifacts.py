@@ -17,8 +17,10 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.atomic_files import write_atomically
+from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
+from simulator.report.views import view as views
 from simulator.run import Run
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class ArtifactWriter:
         Whether traces of time and memory are written too.
     ranks : tuple of int or None
         Whose operations are kept; see `simulator.simulate`.
+    view : bool
+        Whether what a report page draws of the point is kept.
     """
 
     folder: Path
@@ -50,18 +54,28 @@ class ArtifactWriter:
     transfers: bool = False
     trace: bool = False
     ranks: tuple[int, ...] | None = None
+    view: bool = False
 
     def __call__(self, index: int, run: Run) -> None:
         target = self.folder if self.single else self.folder / "points" / f"{index:04d}"
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / "spans.csv", spans_text(run))
         write_atomically(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
+        if self.view:
+            write_atomically(target / views.NAME, views.compressed(_view(run)))
         if run.parameters is not None:
             write_atomically(target / "parameters.npz", npz_bytes(run.parameters))
         if self.trace:
             kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
             for rank, events in list(run.timeline.allocations.items())[:1]:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
+
+
+def _view(run: Run) -> dict[str, Any]:
+    collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
+    groups = {op.name: op.group for op in collectives} or None
+    return views.view_of(run.timeline, float(build_cluster(run.scenario).gpus[0].hbm_bytes), groups,
+                         tuple(run.scenario.cluster.stragglers))  # fmt: skip
 
 
 def npz_bytes(parameters: Mapping[str, Array]) -> bytes:

@@ -96,6 +96,9 @@ BASES: Final[Mapping[str, Data]] = {
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
+# Axes, and what is told of all points together: no point has them.
+TOLD_OF_ALL: Final = ("compare", "sweep", "baseline", "answer", "budget")
+
 # Other values of each key; those that a base has already are passed over, and the first that shows is enough.
 EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "seed": (5,),
@@ -208,7 +211,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.faults.[].rank": (1,),
 }
 # Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
-WORDS: Final = ("name", "question", "plots", "engine")
+WORDS: Final = ("name", "question", "plots.kinds", "plots.points", "engine")
 # A policy by layers, and the layers of stages, are one value, and are told as one.
 TOLD_AS_ONE: Final = (
     "training.activation_checkpointing",
@@ -263,7 +266,7 @@ def _keys(node: Mapping[str, Any], within: Mapping[str, Any], at: tuple[str, ...
 def keys() -> set[str]:
     """Every key of a scenario file; axes name the same keys again."""
     made = schema()
-    made["properties"] = {k: v for k, v in made["properties"].items() if k not in ("compare", "sweep")}
+    made["properties"] = {k: v for k, v in made["properties"].items() if k not in TOLD_OF_ALL}
     return set(_keys(made, made["$defs"]))
 
 

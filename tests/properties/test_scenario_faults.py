@@ -228,7 +228,7 @@ WRONG: list[tuple[Path_, list[Any]]] = [
     (("name",), [12, "", "a/b", "two words here", ["a"], None, True]),
     (("seed",), [*NUMBERS, None, 10**40]),
     (("engine",), ["arrays", 1, None]),
-    (("plots",), ["timeline", 3, {"timeline": True}, None]),
+    (("plots",), ["timeline", 3, True, None]),
     (("cluster",), [8, "star_100g", None, [1]]),
     (("cluster", "topology"), [8, "", None, ["star_100g"], 1.5]),
     (("cluster", "world_size"), [*NUMBERS, 0, None, 8.0, "8", 10**12]),

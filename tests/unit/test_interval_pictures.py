@@ -16,7 +16,8 @@ def report(step: float, **intervals: float) -> dict[str, Any]:
     return {
         "compute_time_s": step, "recompute_time_s": 0.0, "optimizer_time_s": 0.0, "bubble_time_s": 0.0,
         "exposed_comm_time_by_kind": {}, "comm_time_by_dimension": {}, "exposed_comm_time_s": 0.0, "mfu": 0.4,
-        "tokens_per_s": 1 / step, "step_time_s": step, "intervals": intervals,
+        "tokens_per_s": 1 / step, "tokens_per_s_per_gpu": 1 / step, "step_time_s": step, "intervals": intervals,
+        "peak_memory_bytes": 2**30, "fits": True,
     }  # fmt: skip
 
 
@@ -29,6 +30,20 @@ def test_a_bar_ends_between_the_ends_of_its_interval() -> None:
     assert [list(line.get_xdata()) for line in axes.lines] == [[0.9, 1.2], [1.5, 2.6]]
     assert [line.get_label().startswith(LABEL) for line in axes.lines] == [True, False]
     assert axes.get_xlim()[1] > 2.6
+
+
+def test_runs_with_unequal_steps_are_drawn_by_token() -> None:
+    small, large = report(1.0), report(2.0)
+    large["tokens_per_s_per_gpu"] = 1.5  # 3 tokens in 2 s, where the other takes 1 s for 1
+    (axes,) = breakdown.figure([("one", small), ("three", large)]).axes
+    assert [round(bar.get_width(), 9) for bar in axes.patches] == [1.0, round(2 / 3, 9)]
+    assert axes.get_xlabel() == "time of a GPU for each of its tokens (s)"
+
+
+def test_bars_say_speed_memory_and_what_does_not_fit() -> None:
+    (axes,) = breakdown.figure([("one", report(0.5)), ("two", report(0.5) | {"fits": False})]).axes
+    beside = ["2 tokens/s, 40% MFU, 1 GiB", "2 tokens/s, 40% MFU, 1 GiB, does not fit"]
+    assert [text.get_text() for text in axes.texts] == beside
 
 
 def test_without_an_interval_there_is_no_line() -> None:

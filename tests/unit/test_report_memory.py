@@ -263,7 +263,7 @@ def test_no_samples_and_those_of_several_ranks_are_refused() -> None:
 
 def test_what_stays_lies_at_the_bottom_and_steps_reach_the_end() -> None:
     names, layers, times = plot_memory._layers(STAIRS, 0.5)
-    assert names == ["parameters", "activations", "gradients"]
+    assert names == ["parameters", "gradients", "activations"]
     assert times == [0.0, 0.1, 0.2, 0.3, 0.5]
     assert layers["activations"] == [0, 4 * GIB, 1 * GIB, 0, 0]
 
@@ -281,19 +281,19 @@ def test_a_million_steps_are_thinned_without_losing_the_peak_or_the_end() -> Non
 def test_more_categories_than_colours_become_one_layer_of_all_others() -> None:
     many = [sample(0.0, **{f"c{i}": (i + 1) * MIB for i in range(12)})]
     names, layers, _ = plot_memory._layers(many, 1.0)
-    assert names == ["c11", "c10", "c9", "c8", "c7", "c6", "c5", "all others"]
+    assert names == ["c10", "c11", "c5", "c6", "c7", "c8", "c9", "all others"]
     assert layers["all others"][0] == sum(range(1, 6)) * MIB
-    assert len(set(plot_memory.palette(names).values())) == 8
+    assert len(set(style.colours(names).values())) == 8
 
 
-def test_usual_categories_have_the_same_colour_in_any_company() -> None:
-    assert plot_memory.palette(["x", "parameters"])["parameters"] == style.BLUE
-    assert plot_memory.palette(["parameters", "activations"])["parameters"] == style.BLUE
+def test_categories_are_stacked_in_one_order_and_empty_ones_left_out() -> None:
+    held = [{"activations": 3 * GIB, "buffers": 0, "own": 1}, {"optimizer": 1, "parameters": 2}]
+    assert plot_memory.shown_categories(held) == ["parameters", "optimizer", "activations", "own"]
 
 
 def test_the_figure_shows_peak_capacity_and_what_is_held_then(tmp_path: Path) -> None:
     drawn = plot_memory.over_time(STAIRS, 8 * GIB, end=0.5, reserved=[(0.0, 2 * GIB), (0.1, 7 * GIB)])
-    assert {"peak 6 GiB", "capacity 8 GiB", "activations  4 GiB", "gradients  0 B", "reserved"} <= texts(drawn)
+    assert {"peak 6 GiB", "capacity 8 GiB", "activations  4 GiB", "gradients", "reserved"} <= texts(drawn)
     png = style.save(drawn, tmp_path, "memory", svg=True)
     assert png.stat().st_size > 10_000
     assert png.with_suffix(".svg").stat().st_size > 5_000
@@ -358,7 +358,7 @@ def test_no_runs_make_no_figure() -> None:
 def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> None:
     drawn = plot_memory_peaks.composition(STAGES, 80 * GIB)
     assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["ddp", "zero1", "zero2", "zero3"]
-    assert [label.get_text() for label in drawn.legends[0].get_texts()] == ["optimizer", "gradients", "parameters"]
+    assert [label.get_text() for label in drawn.legends[0].get_texts()] == ["parameters", "optimizer", "gradients"]
     assert {"128 GiB, over", "44 GiB", "16 GiB", "96", "capacity 80 GiB"} <= texts(drawn)
     png = style.save(drawn, tmp_path, "peaks")
     assert png.stat().st_size > 10_000

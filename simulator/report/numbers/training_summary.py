@@ -97,6 +97,8 @@ class TrainingReport:
         Model states that a rank keeps in its host's memory [B].
     capacity_bytes : int
         Of the GPU that needs most [B].
+    peak_memory_by_stage : tuple of int
+        Most that each pipeline stage holds, its first rank followed, in order; empty without a pipeline [B].
     intervals : dict of str to float
         Of step_time_s, tokens_per_s and peak_memory_bytes the ends between which so many per cent of measured runs
         like this one lie: step_time_s_80_low, step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
@@ -131,6 +133,7 @@ class TrainingReport:
     exposed_comm_time_by_dimension: dict[str, float]
     host_memory_bytes: int
     capacity_bytes: int
+    peak_memory_by_stage: tuple[int, ...] = ()
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
     learning: Learning | None = None
@@ -233,11 +236,24 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         exposed_comm_time_by_dimension=_shared(_exposed(work, _dimension), rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
+        peak_memory_by_stage=_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)
         | times.around("tokens_per_s", steps * plan.tokens)
         | prediction_interval(traits, "memory").around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
     )
+
+
+def _by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
+    """Peak memory of each pipeline stage: of its first rank whose memory was followed [B]."""
+    cut = plan.step.parallelism
+    if cut.pp < 2:
+        return ()
+    place, samples = cut.grid(len(plan.program.ranks)).coordinate("pp"), by_rank(timeline.memory)
+    firsts: dict[int, int] = {}
+    for rank in sorted(samples):
+        firsts.setdefault(int(place[rank]), rank)
+    return tuple(max(sample.nbytes for sample in samples[firsts[stage]]) for stage in sorted(firsts))
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:

@@ -160,4 +160,4 @@ def _of_point(close_up: CloseUp) -> Figure | None:
     return figure(close_up.timeline) if 0 < close_up.timeline.transfers <= _MOST_TRANSFERS else None
 
 
-PLOT = CloseUpPlot("bandwidth_utilization", of=("collective", "training"), figure=_of_point)
+PLOT = CloseUpPlot("bandwidth_utilization", of=("collective", "training"), figure=_of_point, links=True)

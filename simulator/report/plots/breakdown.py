@@ -9,8 +9,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.units import format_bytes
 from simulator.report.plots import style
 from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.stacked_bars import stacked_bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +22,8 @@ _PASSES: Final = "forward and backward"
 _IDLE: Final = "idle"
 # A part that is nowhere wider than this share of the longest bar would only make the legend longer.
 _THINNEST: Final = 0.002
+# More bars than these cannot be compared.
+_MOST: Final = 40
 # Letters on a line of a label: longer ones would leave the bars no room.
 _LABEL: Final = 40
 
@@ -42,44 +46,70 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
-    """Draw a bar for each run.
+    """Draw a bar for each run, the fastest forty where there are more; beside it its speed and memory.
+
+    Where runs do unequal work in a step, bars are the time that a GPU takes for each of its tokens.
 
     Parameters
     ----------
     rows : sequence of (label, training report)
     """
+    shown = _fastest(rows)
+    reports = [report for _, report in shown]
     # Where a model is cut the question is what each cut costs.
-    cut = any({"tp", "cp", "ep", "pp"} & set(report["comm_time_by_dimension"]) for _, report in rows)
-    bars = [parts(report, by="dimension" if cut else "kind") for _, report in rows]
+    cut = any({"tp", "cp", "ep", "pp"} & set(report["comm_time_by_dimension"]) for report in reports)
+    shares = _shares(reports)
+    bars = [
+        {name: seconds * share for name, seconds in parts(report, by="dimension" if cut else "kind").items()}
+        for report, share in zip(reports, shares, strict=True)
+    ]
     longest = max(sum(bar.values()) for bar in bars)
     names = _shown(bars, longest)
-    colours = _colours(names)
     with style.applied():
-        fig = style.new_figure(9.0, 1.7 + 0.42 * len(rows) + 0.2 * (len(names) // 4))
+        fig = style.new_figure(11.0, 1.9 + 0.42 * len(shown) + 0.2 * (len(names) // 4))
         axes = fig.subplots()
-        left = [0.0] * len(rows)
-        for name in names:
-            widths = [bar.get(name, 0.0) for bar in bars]
-            axes.barh(range(len(rows)), widths, left=left, color=colours[name], label=name, height=0.7)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        farthest = max(longest, _intervals(axes, [report for _, report in rows]))
-        for i, (_, report) in enumerate(rows):
-            end = max(left[i], _interval(report)[1])
-            axes.text(end, i, f" {report['mfu']:.0%} MFU", va="center", fontsize=9)
-        axes.set_yticks(range(len(rows)), [textwrap.fill(label, _LABEL) for label, _ in rows])
-        axes.margins(y=0.02)
-        axes.invert_yaxis()
-        axes.set_xlim(0, farthest * 1.12)
+        stacked_bars(axes, bars, names, _colours(names))
+        farthest = max(longest, _intervals(axes, reports, shares))
+        for row, report in enumerate(reports):
+            axes.text(1.01, row, _beside(report), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+        axes.set_yticks(range(len(shown)), [textwrap.fill(label, _LABEL) for label, _ in shown])
+        axes.set_xlim(0, farthest * 1.03)
         style.time_axis(axes, farthest)
-        axes.set_ylabel("")
-        fig.legend(loc="outside lower left", ncols=4, frameon=False)
-        style.set_title(fig, finding(rows))
+        if set(shares) != {1.0}:
+            axes.set_xlabel(axes.get_xlabel().replace("time", "time of a GPU for each of its tokens"))
+        fig.legend(loc="outside lower left", ncols=5)
+        left_out = f" (the fastest {len(shown)} of {len(rows)} runs)" if len(shown) < len(rows) else ""
+        style.set_title(fig, finding(rows) + left_out)
     return fig
 
 
-def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]]) -> float:
+def _fastest(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """As many as are drawn, in their order."""
+    order = sorted(range(len(rows)), key=lambda place: (-rows[place][1]["tokens_per_s_per_gpu"], place))
+    return [rows[place] for place in sorted(order[:_MOST])]
+
+
+def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
+    """By what each run's times are multiplied: 1, or one over its tokens a GPU where these differ."""
+    tokens = [report["tokens_per_s_per_gpu"] * report["step_time_s"] for report in reports]
+    if max(tokens) - min(tokens) <= 1e-6 * max(tokens):
+        return [1.0] * len(reports)
+    return [1.0 / number for number in tokens]
+
+
+def _beside(report: Mapping[str, Any]) -> str:
+    fits = "" if report["fits"] else ", does not fit"
+    memory = format_bytes(report["peak_memory_bytes"])
+    return f"{report['tokens_per_s']:,.0f} tokens/s, {report['mfu']:.0%} MFU, {memory}{fits}"
+
+
+def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
     """Draw where 80 % of measured runs end, around each bar's end; the farthest of these ends [s]."""
-    known = [(place, *_interval(report)) for place, report in enumerate(reports) if report.get("intervals")]
+    known = [
+        (place, *(end * shares[place] for end in _interval(report)))
+        for place, report in enumerate(reports)
+        if report.get("intervals")
+    ]
     for place, low, high in known:
         told = "80 % of measured runs end here" if place == known[0][0] else None
         axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1.4, marker="|", markersize=8, label=told)
@@ -106,10 +136,10 @@ def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
-    """Colours by part: a kind of communication has the colour that it has in timelines; idling is pale."""
-    kinds = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names if name != _IDLE}
+    """Colours by part: a kind of communication has the colour that it has in timelines."""
+    kinds = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names}
     by_kind = style.colours(kinds.values())
-    return {name: by_kind[kind] for name, kind in kinds.items()} | {_IDLE: style.PALE}
+    return {name: by_kind[kind] for name, kind in kinds.items()}
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -17,6 +17,7 @@ from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.plots import style
 from simulator.report.plots.memory import bytes_axis
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
+from simulator.report.plots.stacked_bars import stacked_bars
 from simulator.step.streams import dimension_of
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 _WIDTH: Final = 9.0
 # More transfers take minutes to count.
 _MOST_TRANSFERS: Final = 5_000_000
-_COLOURS: Final = {
-    "tp": style.BLUE, "cp": style.SKY, "ep": style.PURPLE, "pp": style.GREEN, "dp": style.ORANGE, "host": style.GREY,
-}  # fmt: skip
 
 # By kind of link, by dimension: bytes that a link carries in the mean [B].
 Carried = dict[str, dict[str, float]]
@@ -107,17 +105,12 @@ def figure(close_up: CloseUp) -> Figure | None:
     means = carried(timeline)
     if not means:
         return None
-    names = [name for name in _COLOURS if any(own.get(name, 0.0) > 0 for own in means.values())]
+    names = [name for name in style.DIMENSIONS if any(own.get(name, 0.0) > 0 for own in means.values())]
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.4 * len(means))
         axes = fig.subplots()
-        left = [0.0] * len(means)
-        for name in names:
-            widths = [own.get(name, 0.0) for own in means.values()]
-            axes.barh(range(len(means)), widths, left=left, color=_COLOURS[name], label=name, height=0.7)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
+        left = stacked_bars(axes, list(means.values()), names, style.DIMENSIONS)
         axes.set_yticks(range(len(means)), list(means))
-        axes.invert_yaxis()
         axes.set_xlim(0, 1.05 * max(left))
         bytes_axis(axes.xaxis, max(left), "carried by a link in the mean")
         fig.legend(loc="outside lower left", ncols=6, frameon=False)
@@ -125,4 +118,4 @@ def figure(close_up: CloseUp) -> Figure | None:
     return fig
 
 
-PLOT = CloseUpPlot("dimensions_on_links", of=("training",), figure=figure)
+PLOT = CloseUpPlot("dimensions_on_links", of=("training",), figure=figure, links=True)

@@ -21,26 +21,14 @@ if TYPE_CHECKING:
 
 # Of more categories than these the smallest become one: more layers cannot be told apart.
 _MOST_CATEGORIES: Final = 8
-REST: Final = "all others"
 # More steps than pixels cannot be seen; of each bin the highest is kept.
 _MOST_STEPS: Final = 2000
 # Edges between layers, drawn white, would hide thin layers where more steps than these lie side by side.
 _MOST_EDGES: Final = 300
 # A capacity more than this many times the peak is not drawn: its line would press everything else flat.
 FARTHEST_LINE: Final = 4.0
-
-# The usual categories have the same colours in every figure.
-_COLOURS: Final = {
-    "parameters": style.BLUE,
-    "gradients": style.ORANGE,
-    "optimizer": style.GREEN,
-    "activations": style.VERMILION,
-    "recomputed activations": style.YELLOW,
-    "gathered": style.SKY,
-    "buffers": style.PURPLE,
-    "other": style.GREY,
-    REST: style.PALE,
-}
+# A category that is less than this share of the peak has no bytes in the legend.
+_NOTHING: Final = 1e-3
 
 
 def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
@@ -120,7 +108,7 @@ def over_time(
     peak = peak_of(samples)
     last = max(samples[-1].time, samples[-1].time if end is None else end)
     names, layers, times = _layers(samples, last)
-    colour = palette(names)
+    colour = style.colours(names)
     with style.applied():
         fig = style.new_figure(9.0, 4.6)
         axes = fig.subplots()
@@ -143,9 +131,12 @@ def over_time(
         _mark_peak(axes, peak)
         handles, labels = axes.get_legend_handles_labels()
         peak_bytes = with_rest(dict(peak.by_category), names)
-        entries = [f"{name}  {format_bytes(peak_bytes[name])}" if name in peak_bytes else name for name in labels]
-        axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0), title="at the peak",
-                    alignment="left")  # fmt: skip
+        entries = [
+            f"{name}  {format_bytes(peak_bytes[name])}" if peak_bytes.get(name, 0) > _NOTHING * peak.nbytes else name
+            for name in labels
+        ]
+        axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
+                    title="with bytes: at the peak", alignment="left")  # fmt: skip
         style.set_title(fig, title or finding(samples, capacity))
     return fig
 
@@ -155,13 +146,8 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
     kept = _thinned(samples, end)
     kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
     by_sample = [dict(sample.by_category) for sample in kept]
-    categories = sorted({name for by_category in by_sample for name in by_category})
-    at_peak = dict(peak_of(samples).by_category)
-    names = largest(categories, {name: max(h.get(name, 0) for h in by_sample) for name in categories})
+    names = shown_categories(by_sample)
     shown = [with_rest(by_category, names) for by_category in by_sample]
-    # What stays allocated lies at the bottom, so that its edge is flat; what comes and goes lies on top.
-    least = {name: min(h[name] for h in shown) for name in names}
-    names.sort(key=lambda name: (name == REST, -least[name], -at_peak.get(name, 0), name))
     return names, {name: [h[name] for h in shown] for name in names}, [sample.time for sample in kept]
 
 
@@ -180,32 +166,32 @@ def _thinned(samples: Sequence[MemorySample], end: float) -> list[MemorySample]:
     return [*highest.values(), last] if list(highest.values())[-1] is not last else list(highest.values())
 
 
-def largest(names: Sequence[str], sizes: Mapping[str, float]) -> list[str]:
-    """The largest names, and one for the rest where they are too many."""
-    if len(names) <= _MOST_CATEGORIES:
-        return list(names)
-    return [*sorted(names, key=lambda name: (-sizes[name], name))[: _MOST_CATEGORIES - 1], REST]
+def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
+    """Categories of which anything is held, the largest by name and one for the rest, from the bottom up.
+
+    Examples
+    --------
+    >>> shown_categories([{"activations": 2, "buffers": 0}, {"parameters": 1}])
+    ['parameters', 'activations']
+    """
+    most: dict[str, int] = {}
+    for by_category in held:
+        for name, nbytes in by_category.items():
+            most[name] = max(most.get(name, 0), nbytes)
+    names = sorted((name for name in most if most[name]), key=lambda name: (-most[name], name))
+    if len(names) > _MOST_CATEGORIES:
+        names = [*names[: _MOST_CATEGORIES - 1], style.REST]
+    order = list(style.MEMORY)
+    # Categories without a place of their own lie between the usual ones and the rest.
+    return sorted(names, key=lambda name: (order.index(name) if name in order else len(order) - 1.5, name))
 
 
 def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """Bytes of each name, of the rest together."""
     shown = {name: by_category.get(name, 0) for name in names}
-    if REST in shown:
-        shown[REST] += sum(nbytes for name, nbytes in by_category.items() if name not in shown)
+    if style.REST in shown:
+        shown[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in shown)
     return shown
-
-
-def palette(names: Sequence[str]) -> dict[str, str]:
-    """Colours of categories, the usual ones always alike.
-
-    Examples
-    --------
-    >>> palette(["keys", "parameters"])
-    {'parameters': '#0072B2', 'keys': '#E69F00'}
-    """
-    usual = {name: _COLOURS[name] for name in names if name in _COLOURS}
-    free = [colour for colour in (*style.PALETTE, style.GREY) if colour not in usual.values()]
-    return usual | dict(zip([name for name in names if name not in usual], free, strict=False))
 
 
 def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from simulator.basics.units import format_bytes
 from simulator.records.timeline import MemorySample, by_rank
 from simulator.report.plots import style
-from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis, distance, palette, peak_of
+from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis, distance, peak_of, shown_categories, with_rest
 from simulator.report.plots.pipeline import first_of_stages
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
+from simulator.report.plots.stacked_bars import stacked_bars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,27 +48,17 @@ def figure(close_up: CloseUp) -> Figure | None:
     if len(ranks) < 2:
         return None
     peaks = [peak_of(samples[rank]) for rank in ranks]
-    sums: dict[str, int] = {}
-    for peak in peaks:
-        for name, nbytes in peak.by_category:
-            sums[name] = sums.get(name, 0) + nbytes
-    names = sorted((name for name in sums if sums[name]), key=lambda name: (-sums[name], name))
-    colours, highest = palette(names), float(max(peak.nbytes for peak in peaks))
+    held = [dict(peak.by_category) for peak in peaks]
+    names, highest = shown_categories(held), float(max(peak.nbytes for peak in peaks))
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.36 * len(peaks))
         axes = fig.subplots()
-        left = [0] * len(peaks)
-        for name in names:
-            widths = [dict(peak.by_category).get(name, 0) for peak in peaks]
-            axes.barh(range(len(peaks)), widths, left=left, color=colours[name], label=name, height=0.75)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
+        stacked_bars(axes, [with_rest(one, names) for one in held], names, style.colours(names))
         if isfinite(close_up.capacity) and close_up.capacity <= FARTHEST_LINE * highest:
             line = axes.axvline(close_up.capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
             line.set_label(f"capacity {format_bytes(close_up.capacity)}")
             highest = max(highest, close_up.capacity)
         axes.set_yticks(range(len(peaks)), [f"stage {stage} (rank {rank})" for stage, rank in enumerate(ranks)])
-        axes.invert_yaxis()
-        axes.margins(y=0.02)
         axes.set_xlim(0, highest * 1.04)
         bytes_axis(axes.xaxis, highest, "held when the stage holds most")
         fig.legend(loc="outside lower left", ncols=4, frameon=False)

@@ -5,7 +5,7 @@ Rule: bars share one axis from 0 and one order of categories, so that equal part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Final
@@ -14,21 +14,21 @@ from simulator.basics.units import format_bytes
 from simulator.report.plots import style
 from simulator.report.plots.memory import (
     FARTHEST_LINE,
-    REST,
     byte_unit,
     bytes_axis,
     distance,
-    largest,
-    palette,
+    shown_categories,
     with_rest,
 )
+from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.stacked_bars import stacked_bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# A part narrower than this share of the axis has no room for its number.
-_WIDE_ENOUGH: Final = 0.07
+# More runs than these are not compared in one picture.
+_MOST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
     """
     headline = title or finding(peaks, capacity)
     peak_bytes = [dict(peak.by_category) for peak in peaks]
-    most = {name: max(h.get(name, 0) for h in peak_bytes) for h in peak_bytes for name in h}
-    names = sorted(largest(sorted(most), most), key=lambda name: (name == REST, -most.get(name, 0), name))
+    names = shown_categories(peak_bytes)
     bars = [with_rest(h, names) for h in peak_bytes]
     most_held = max(peak.nbytes for peak in peaks)
     near = capacity <= FARTHEST_LINE * most_held
@@ -122,7 +121,8 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
         axes = fig.subplots()
         axes.set_xlim(0, 1.22 * highest or 1.0)
         bytes_axis(axes.xaxis, highest, "HBM at the peak")
-        _bars(axes, bars, names, highest)
+        factor = byte_unit(highest)[1]
+        stacked_bars(axes, bars, names, style.colours(names), longest=highest, number=lambda n: f"{n / factor:.3g}")
         for place, peak in enumerate(peaks):
             over = peak.nbytes > capacity
             axes.annotate(format_bytes(peak.nbytes) + (", over" if over else ""), (peak.nbytes, place),
@@ -137,22 +137,19 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
     return fig
 
 
-def _bars(axes: Axes, bars: Sequence[Mapping[str, int]], names: Sequence[str], highest: float) -> None:
-    colour = palette(names)
-    factor = byte_unit(highest)[1]
-    start = [0.0] * len(bars)
-    for name in names:
-        widths = [bar[name] for bar in bars]
-        axes.barh(range(len(bars)), widths, left=start, height=0.62, color=colour[name], edgecolor="white",
-                  linewidth=0.8, label=name)  # fmt: skip
-        for place, width in enumerate(widths):
-            if width >= _WIDE_ENOUGH * highest:
-                axes.text(start[place] + width / 2, place, f"{width / factor:.3g}", ha="center", va="center",
-                          color=style.text_on(colour[name]), fontsize=8.5)  # fmt: skip
-        start = [begin + width for begin, width in zip(start, widths, strict=True)]
-
-
 def _capacity_line(axes: Axes, capacity: float) -> None:
     axes.axvline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
     axes.annotate(f"capacity {format_bytes(capacity)}", (capacity, 1.0), xycoords=("data", "axes fraction"),
                   xytext=(-4, -2), textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
+
+
+def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in compared.rows]
+    if not 1 < len(peaks) <= _MOST:
+        return {}
+    capacities = {report["capacity_bytes"] for _, report in compared.rows}
+    # GPUs of several kinds have no line in common.
+    return {"memory_peaks": composition(peaks, float(capacities.pop()) if len(capacities) == 1 else float("inf"))}
+
+
+PLOT = ComparisonPlot("memory_peaks", of=("training",), figures=_of_steps)

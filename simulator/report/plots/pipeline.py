@@ -26,14 +26,7 @@ _WIDTH: Final = 12.0  # [inch]
 _PIXELS: Final = 1500
 _OF_A_DIGIT: Final = 12
 _PASSES: Final = {"forward": "forward", "recompute": "backward", "backward": "backward"}
-_COLOURS: Final = {
-    "forward": style.BLUE,
-    "backward": style.ORANGE,
-    "weight gradient": style.PURPLE,
-    "optimizer": style.GREEN,
-    "send": style.BLACK,
-    "idle": style.PALE,
-}
+_SHOWN: Final = ("forward", "backward", "weight gradient", "optimizer", "send", "idle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +164,16 @@ def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
         for later in (False, True):
             bars = [(one.start, one.end - one.start) for one in made if one.kind == kind and (one.chunk > 0) == later]
             axes.broken_barh(
-                bars, (row - 0.4, 0.8), facecolors=_COLOURS[kind], edgecolors="white", linewidths=0.4,
+                bars, (row - 0.4, 0.8), facecolors=style.OPERATIONS[kind], edgecolors="white", linewidths=0.4,
                 alpha=0.65 if later else 1.0,
             )  # fmt: skip
     for one in _legible(made, end):
         axes.text(
             (one.start + one.end) / 2, row, str(one.micro), fontsize=style.SMALLEST_TEXT, ha="center",
-            va="center_baseline", color=style.text_on(_COLOURS[one.kind]), clip_on=True,
+            va="center_baseline", color=style.text_on(style.OPERATIONS[one.kind]), clip_on=True,
         )  # fmt: skip
     sends = [(span.start, span.end - span.start) for span in own if span.kind == "send"]
-    axes.broken_barh(sends, (row + 0.3, 0.1), facecolors=_COLOURS["send"])
+    axes.broken_barh(sends, (row + 0.3, 0.1), facecolors=style.OPERATIONS["send"])
 
 
 def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
@@ -194,7 +187,7 @@ def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
 def _legend(fig: Figure) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=colour, label=kind) for kind, colour in _COLOURS.items()]
+    handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN]
     note = "numbers: micro-batches; paler: a rank's second chunk of layers; below a row: sends and receives"
     fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
 

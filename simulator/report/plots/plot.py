@@ -69,11 +69,14 @@ class CloseUp:
         HBM of a GPU [B].
     groups : mapping of a collective's name to ranks, or None
         Where lanes are to name them.
+    slow : tuple of int
+        Ranks that are slower than others by the scenario's word: they are always among those drawn.
     """
 
     timeline: Timeline
     capacity: float
     groups: Mapping[str, Sequence[int]] | None = None
+    slow: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +116,12 @@ class CloseUpPlot(Plot):
     ----------
     figure : function (CloseUp) -> figure or None
         None where there is nothing to see, or too much.
+    links : bool
+        Whether it shows links: the point is then played without closed forms, which are on no link.
     """
 
     figure: Callable[[CloseUp], Figure | None]
+    links: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ give equal bytes.
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation, Text
 
 # Okabe & Ito, "Color Universal Design", 2008: eight colours that people with any common colour blindness tell apart.
 BLACK: Final = "#000000"
@@ -27,31 +29,73 @@ BLUE: Final = "#0072B2"
 VERMILION: Final = "#D55E00"
 PURPLE: Final = "#CC79A7"
 PALETTE: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK)
+WHITE: Final = "#FFFFFF"
 GREY: Final = "#767676"
 PALE: Final = "#E4E4E4"
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-# What a kind of work usually looks like, so that two figures of one run agree.
-_PREFERRED: Final = {
+# Darker and paler shades, for kinds that stand beside those above.
+RUST: Final = "#8C2D04"
+WINE: Final = "#6B2F55"
+BROWN: Final = "#8A6100"
+FOREST: Final = "#00543D"
+MINT: Final = "#8FD3BE"
+SLATE: Final = "#40566B"
+DARK: Final = "#4D4D4D"
+LIGHT: Final = "#ABABAB"
+
+# What is drawn has one colour in every figure. Sums are red, copies of what is already added up purple.
+OPERATIONS: Final = {
     "forward": BLUE,
     "backward": ORANGE,
+    "weight gradient": BROWN,
     "recompute": YELLOW,
     "optimizer": GREEN,
-    "compute": SKY,
-    "communication": VERMILION,
-    "collective": VERMILION,
-    "all_reduce": VERMILION,
-    "reduce_scatter": VERMILION,
-    "all_gather": PURPLE,
-    "push": VERMILION,
-    "pull": PURPLE,
-    "copy to host": BLACK,
-    "copy to device": GREY,
+    "server update": FOREST,
+    "accumulate": MINT,
     "copies": SKY,
+    "all_reduce": VERMILION,
+    "reduce": VERMILION,
+    "push": VERMILION,
+    "reduce_scatter": RUST,
+    "all_gather": PURPLE,
+    "gather": PURPLE,
+    "broadcast": PURPLE,
+    "scatter": PURPLE,
+    "pull": PURPLE,
+    "all_to_all": WINE,
+    "ring_shift": SLATE,
+    "send": BLACK,
+    "copy to host": DARK,
+    "copy to device": LIGHT,
     "transfer": GREY,
+    "issue": LIGHT,
+    "idle": PALE,
 }
+REST: Final = "all others"
+# In the order in which they are stacked: what stays allocated below, what comes and goes above.
+MEMORY: Final = {
+    "parameters": BLUE,
+    "optimizer": GREEN,
+    "gradients": ORANGE,
+    "buffers": GREY,
+    "gathered": PURPLE,
+    "activations": SKY,
+    "recomputed activations": YELLOW,
+    "loss buffers": WINE,
+    "other": LIGHT,
+    REST: PALE,
+}
+DIMENSIONS: Final = {"dp": VERMILION, "tp": PURPLE, "pp": BLACK, "cp": SKY, "ep": WINE, "host": LIGHT}
+_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS}
 
+# How much paler than the palette the shades are that follow when it is used up.
+_PALENESS: Final = (0.45, 0.7)
 SMALLEST_TEXT: Final = 8.0
+TITLE_SIZE: Final = 12.0
+_POINT_SIZE: Final = 9.5
+# Width of a letter of bold text, the widest there is, over its size.
+_LETTER: Final = 0.63
 _DPI: Final = 150
 _SETTINGS: Final[dict[str, Any]] = {
     "font.family": "sans-serif",
@@ -63,7 +107,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "ytick.labelsize": 8.5,
     "legend.fontsize": 9.0,
     "legend.frameon": False,
-    "figure.titlesize": 12.0,
+    "figure.titlesize": TITLE_SIZE,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -96,9 +140,39 @@ def new_figure(width: float, height: float) -> Figure:
 
 def set_title(figure: Figure, text: str) -> None:
     """Write the finding above a figure, on as many lines as its width needs."""
-    size = float(_SETTINGS["figure.titlesize"])
-    columns = max(24, int(figure.get_figwidth() * 72 / (size * 0.63)))
-    figure.suptitle(textwrap.fill(text, columns), x=0.01, ha="left", fontweight="bold", fontsize=size)
+    figure.suptitle(_wrapped(figure, text, TITLE_SIZE), x=0.01, ha="left", fontweight="bold", fontsize=TITLE_SIZE)
+
+
+def set_point(figure: Figure, text: str) -> None:
+    """Write below a figure's title which point it shows, smaller.
+
+    Raises
+    ------
+    ValueError
+        The figure has no title yet.
+    """
+    title = next((own for own in figure.texts if own.get_text() == figure.get_suptitle()), None)
+    if title is None:
+        raise ValueError("the figure has no title; call set_title first")
+    point = _wrapped(figure, text, _POINT_SIZE)
+    # The layout leaves room for the title alone: empty lines below it are the room for the point.
+    lines = math.ceil((point.count("\n") + 1) * _POINT_SIZE / TITLE_SIZE)
+    title.set_text(title.get_text() + "\n" * lines)
+    figure.add_artist(_annotation(point, title))
+
+
+def _annotation(text: str, title: Text) -> Annotation:
+    from matplotlib.text import Annotation
+
+    drawn = Annotation(text, (0.0, 0.0), xycoords=title, ha="left", va="bottom", fontsize=_POINT_SIZE, color=DARK)
+    drawn.set_in_layout(False)
+    return drawn
+
+
+def _wrapped(figure: Figure, text: str, size: float) -> str:
+    """On as many lines as the figure's width needs at a size [pt]."""
+    columns = max(24, int(figure.get_figwidth() * 72 / (size * _LETTER)))
+    return textwrap.fill(text, columns)
 
 
 def time_axis(axes: Axes, end: float) -> None:
@@ -128,7 +202,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     Parameters
     ----------
     names : iterable of str
-        In the order of importance. Kinds of work that have a colour of their own get it.
+        In the order of importance. Operations, kinds of memory and dimensions of parallelism get their own.
 
     Returns
     -------
@@ -143,16 +217,18 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     {'backward': '#E69F00'}
     """
     wanted = list(dict.fromkeys(names))
-    chosen: dict[str, str] = {}
-    for name in wanted:
-        colour = _PREFERRED.get(name)
-        if colour is not None and colour not in chosen.values():
-            chosen[name] = colour
-    shades = (shade for paleness in (0.0, 0.45, 0.7) for shade in (_paler(c, paleness) for c in PALETTE))
+    chosen = {name: _OWN[name] for name in wanted if name in _OWN}
+    shades = (shade for paleness in (0.0, *_PALENESS) for shade in (_paler(c, paleness) for c in PALETTE))
     free = [shade for shade in shades if shade not in chosen.values()]
     rest = [name for name in wanted if name not in chosen]
     chosen.update((name, free[i % len(free)]) for i, name in enumerate(rest))
     return {name: chosen[name] for name in wanted}
+
+
+def every_colour() -> frozenset[str]:
+    """Every colour that bars, areas, lines and points may have, '#RRGGBB'."""
+    shades = (_paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
+    return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
 
 
 def _paler(colour: str, paleness: float) -> str:

@@ -104,6 +104,12 @@ def _slow_ranks(value: Any) -> str:
     return ", ".join(f"rank {rank} at {_share(factor)}" for rank, factor in value.items())
 
 
+def _checkpointing(value: Any) -> str:
+    if isinstance(value, Mapping) and "every" in value:
+        return f"checkpointing every {value['every']} layers"
+    return f"{'no' if value == 'none' else setting_text(value)} checkpointing"
+
+
 def _slow_links(value: Any) -> str:
     if not isinstance(value, Mapping) or not value:
         return "no slow link"
@@ -118,7 +124,15 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "training.seq_len": _counted("token", "tokens"),
     "training.micro_batch_size": lambda value: f"micro-batch {value}",
     "training.gradient_accumulation_steps": _counted("micro-batch", "micro-batches"),
-    "training.activation_checkpointing": lambda value: f"checkpointing {setting_text(value)}",
+    "collective.fusion": lambda value: "no fusion" if value is None else setting_text(value),
+    "collective.accumulate": lambda value: "sums in float32" if value == "float32" else "sums in the payload's dtype",
+    "training.sharding.servers": _counted("server", "servers"),
+    "training.faults": lambda value: setting_text(value) if value else "no fault",
+    "training.parallelism.context": setting_text,
+    "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",
+    "training.activation_checkpointing": lambda value: _checkpointing(value),
+    "training.loss_scaling.shared": lambda value: "overflows shared" if value else "overflows not shared",
+    "training.steps": _counted("step", "steps"),
     "training.attention": lambda value: f"{setting_text(value)} attention",
     "training.allocator": setting_text,
     "training.parallelism.sequence_parallel": lambda value: (

@@ -1,4 +1,4 @@
-"""Which table does a run print: a row for each point, and the columns that fit into the window?
+"""Which full table does a run print: a row for each point, and a column for each figure?
 
 Rule: turns reports into rows of text; printing is the command line's business.
 """
@@ -20,10 +20,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A heading, how readily it is left out where the window is narrow (0: never), and what stands below it."""
+    """A heading, and what stands below it."""
 
     heading: str
-    spare: int
     cell: Callable[[Row], str]
     left: bool = False
 
@@ -35,31 +34,31 @@ def _within(report: Row) -> str:
 
 
 _COLLECTIVE: Final = (
-    _Column("time", 0, lambda r: format_time(r["time_s"])),
-    _Column("closed form", 3, lambda r: _or_dash(r["predicted_s"], format_time)),
-    _Column("busbw", 1, lambda r: _or_dash(r["busbw"], format_bandwidth)),
-    _Column("on the wire", 4, lambda r: format_bytes(r["wire_bytes"])),
-    _Column("wrong", 2, lambda r: _or_dash(r["wrong"], str)),
-    _Column("max error", 6, lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
-    _Column("busiest link", 5, lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
+    _Column("time", lambda r: format_time(r["time_s"])),
+    _Column("closed form", lambda r: _or_dash(r["predicted_s"], format_time)),
+    _Column("busbw", lambda r: _or_dash(r["busbw"], format_bandwidth)),
+    _Column("on the wire", lambda r: format_bytes(r["wire_bytes"])),
+    _Column("wrong", lambda r: _or_dash(r["wrong"], str)),
+    _Column("max error", lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
+    _Column("busiest link", lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
 )
 _TRAINING: Final = (
-    _Column("step", 0, lambda r: format_time(r["step_time_s"])),
-    _Column("80 % within", 3, _within),
-    _Column("tokens/s", 2, lambda r: f"{r['tokens_per_s']:,.0f}"),
-    _Column("MFU", 1, lambda r: f"{r['mfu']:.1%}"),
-    _Column("bare comm", 4, lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),
-    _Column("recompute", 5, lambda r: f"{r['recompute_time_s'] / r['step_time_s']:.1%}"),
-    _Column("peak memory", 3, lambda r: _memory(r["peak_memory_bytes"])),
-    _Column("fits", 1, lambda r: "yes" if r["fits"] else f"lacks {_memory(r['shortfall_bytes'])}"),
+    _Column("step", lambda r: format_time(r["step_time_s"])),
+    _Column("80 % within", _within),
+    _Column("tokens/s", lambda r: f"{r['tokens_per_s']:,.0f}"),
+    _Column("MFU", lambda r: f"{r['mfu']:.1%}"),
+    _Column("bare comm", lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),
+    _Column("recompute", lambda r: f"{r['recompute_time_s'] / r['step_time_s']:.1%}"),
+    _Column("peak memory", lambda r: _memory(r["peak_memory_bytes"])),
+    _Column("fits", lambda r: "yes" if r["fits"] else f"lacks {_memory(r['shortfall_bytes'])}"),
 )
 _LEARNING: Final = (
     _TRAINING[0],
-    _Column("steps", 3, lambda r: str(len(r["learning"]["losses"]))),
-    _Column("last loss", 0, lambda r: _last(r["learning"]["losses"])),
-    _Column("skipped", 2, lambda r: str(len(r["learning"]["skipped"]))),
-    _Column("others between", 4, lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
-    _Column("seen by", 1, lambda r: _seen(r["learning"]["seen"]), left=True),
+    _Column("steps", lambda r: str(len(r["learning"]["losses"]))),
+    _Column("last loss", lambda r: _last(r["learning"]["losses"])),
+    _Column("skipped", lambda r: str(len(r["learning"]["skipped"]))),
+    _Column("others between", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
+    _Column("seen by", lambda r: _seen(r["learning"]["seen"]), left=True),
     *_TRAINING[-2:],
 )
 # Axes whose values are words rather than numbers, so that they are aligned to the left.
@@ -68,19 +67,16 @@ _WORDS: Final = ("algorithm", "topology", "dtype", "strategy", "sharding", "chec
 _FRAME: Final = 3
 
 
-def points_table(title: str, points: Sequence[Row], width: int) -> Table:
-    """A rich table of reports, of collectives or of training steps.
+def points_tables(points: Sequence[Row], width: int) -> list[Table]:
+    """Reports of collectives or of training steps as rich tables, one below the other.
 
     Parameters
     ----------
-    title : str
     points : sequence of mapping
         With settings, engine, report and perhaps error, as in report.json.
     width : int
-        Characters a line has; columns that do not fit are left out whole, so that nothing is cut in the middle.
+        Characters a line has; columns that do not fit beside the others stand in a further table, behind the settings.
     """
-    from rich.table import Table
-
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
     leading = [[setting_text(point["settings"].get(axis)) for axis in axes] for point in points]
     columns = _columns(
@@ -90,13 +86,25 @@ def points_table(title: str, points: Sequence[Row], width: int) -> Table:
     cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
     axes_width = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
-    shown = _fitting(columns, cells, width - axes_width - 1)
-    table = Table(title=title, title_justify="left", header_style="bold")
+    groups = _fitting(columns, cells, width - axes_width - 1)
+    return [_table(axes, names, leading, group, cells) for group in groups]
+
+
+def _table(
+    axes: Sequence[str],
+    names: Sequence[str],
+    leading: Sequence[Sequence[str]],
+    shown: Sequence[_Column],
+    cells: Sequence[Mapping[str, str]],
+) -> Table:
+    from rich.table import Table
+
+    table = Table(header_style="bold")
     for axis, name in zip(axes, names, strict=True):
         table.add_column(name, justify="left" if axis.endswith(_WORDS) else "right", overflow="fold")
     for column in shown:
-        table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
-    before: list[str] = []
+        table.add_column(column.heading, justify="left" if column.left else "right", overflow="fold")
+    before: Sequence[str] = []
     for row, cell in zip(leading, cells, strict=True):
         if before and row[0] != before[0] and len(axes) > 1:
             table.add_section()
@@ -130,13 +138,15 @@ def _seen(seen: Mapping[str, int]) -> str:
     return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
 
 
-def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[_Column]:
-    """The columns that fit into so many characters; the first of them, the time, always stays."""
-    shown = list(columns)
-    widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in shown}
-    while len(shown) > 1 and sum(widths[column.heading] for column in shown) > room:
-        shown.remove(max(shown, key=lambda column: column.spare))
-    return shown
+def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[list[_Column]]:
+    """The columns in groups that fit into so many characters each."""
+    widths = {c.heading: max(len(c.heading), *(len(cell[c.heading]) for cell in cells)) + _FRAME for c in columns}
+    groups: list[list[_Column]] = [[]]
+    for column in columns:
+        if groups[-1] and sum(widths[one.heading] for one in [*groups[-1], column]) > room:
+            groups.append([])
+        groups[-1].append(column)
+    return groups
 
 
 def _cells(point: Row, columns: Sequence[_Column]) -> dict[str, str]:

@@ -1,0 +1,98 @@
+"""What do `run` and `sweep` print when all is played: the answer, a small table, and where the report lies."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from simulator.findings.answer import Answer
+from simulator.findings.comparison import Comparison
+from simulator.report.tables.table import points_tables
+from simulator.results.drawn import Pictures
+from simulator.results.small_table import SmallTable, small_tables
+from simulator.scenario.description import describe
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Width of what goes to a file or a pipe that says no width by COLUMNS.
+_FILE_WIDTH: Final = 150
+# Rows of a full table; table.csv has them all.
+_MOST_ROWS: Final = 200
+# Rows of a small one.
+_MOST_SMALL: Final = 40
+
+
+def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Pictures, *, full: bool) -> None:
+    """Print the answer first, then the table, then one line that says where everything is."""
+    from rich.console import Console
+
+    # COLUMNS is heeded on pipes too. Brackets and colons of a question are no markup of rich's.
+    width = shutil.get_terminal_size((_FILE_WIDTH, 24)).columns
+    console = Console(markup=False, emoji=False, width=width, highlight=False)
+    scenario = compared.scenario
+    _say(scenario.question or scenario.name, width)
+    axes = [*scenario.compare, *scenario.sweep]
+    points = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
+    _say(f"{describe(scenario, axes).text}{points}", width, indent="  ")
+    typer.echo()
+    for line in answer.text.splitlines():
+        _say(line, width)
+    typer.echo()
+    if full:
+        shown = [outcome.to_dict() for outcome in compared.outcomes[:_MOST_ROWS]]
+        for table in points_tables(shown, width):
+            console.print(table)
+        if len(compared.rows) > _MOST_ROWS:
+            typer.echo(f"{len(compared.rows) - _MOST_ROWS} more points: {folder / 'table.csv'}")
+    else:
+        for small in small_tables(compared, answer):
+            for table in tables_within(small, width):
+                console.print(table)
+            if len(small.rows) > _MOST_SMALL:
+                typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
+    number = len(pictures.files)
+    drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
+    typer.echo(f"results: {folder}{drawn}")
+    if pictures.left_out:
+        typer.echo(pictures.left_out)
+
+
+def _say(text: str, width: int, indent: str = "") -> None:
+    """Print a paragraph, its further lines set in."""
+    typer.echo(
+        textwrap.fill(
+            text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )  # fmt: skip
+
+
+def tables_within(small: SmallTable, width: int) -> list[Table]:
+    """A small table as rich tables that fit into a width: columns that do not fit stand in a further one below."""
+    from rich.table import Table
+
+    heading = max(len(small.corner), *(len(name) for name, _ in small.rows)) + 4
+    widths = [
+        max(len(column), *(len(cells[i]) for _, cells in small.rows)) + 3 for i, column in enumerate(small.columns)
+    ]
+    tables, start = [], 0
+    # A heading wider than half of the window is folded, so that the cells stay whole.
+    room = width - min(heading, width // 2)
+    while start < len(widths):
+        stop = start + 1
+        while stop < len(widths) and sum(widths[start : stop + 1]) <= room:
+            stop += 1
+        table = Table(title=small.title if not start else None, title_justify="left", header_style="bold")
+        table.add_column(small.corner, overflow="fold", max_width=max(10, min(heading, width // 2) - 4))
+        for column in small.columns[start:stop]:
+            table.add_column(column, justify="right", overflow="fold")
+        for name, cells in small.rows[:_MOST_SMALL]:
+            table.add_row(name, *cells[start:stop])
+        tables.append(table)
+        start = stop
+    return tables

@@ -1,0 +1,124 @@
+"""What is the answer to a scenario's question: the sentences, the numbers behind them, and the points they speak of?
+
+Rule: sentence, table, picture and page take theirs from here, so that all speak of the same points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.findings import budget, catalog
+from simulator.findings.comparison import Comparison
+from simulator.findings.found import Found
+from simulator.findings.front import front
+from simulator.findings.why import Why, why
+from simulator.scenario.records import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a scenario's question.
+
+    Attributes
+    ----------
+    question : str
+    sentences : tuple of str
+        What was found, whole sentences, the answer first.
+    why : str
+        One sentence; empty where there is nothing to explain.
+    findings : tuple of Found
+    spoken : tuple of int
+        Points that the sentences speak of: the best, and what it is compared with.
+    front : list of dict
+        Of time and memory.
+    budget : list of dict
+        Of each point that fits.
+    further : int
+        Points between the scenario's own that were played to find thresholds.
+    reasons : mapping
+        Numbers behind `why`.
+    """
+
+    question: str
+    sentences: tuple[str, ...]
+    why: str
+    findings: tuple[Found, ...]
+    spoken: tuple[int, ...]
+    front: list[dict[str, Any]]
+    budget: list[dict[str, Any]]
+    further: int
+    reasons: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for report.json."""
+        return {
+            "question": self.question,
+            "sentences": list(self.sentences),
+            "why": self.why,
+            "points": list(self.spoken),
+            "findings": [found.to_dict() for found in self.findings],
+            "reasons": dict(self.reasons),
+            "front": self.front,
+            "budget": self.budget,
+            "points_played_between": self.further,
+        }
+
+    @property
+    def text(self) -> str:
+        """All sentences, a line each."""
+        return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else [])])
+
+
+def answer(compared: Comparison) -> Answer:
+    """Answer a scenario's question; points between its own may be played, to find out where a lead changes."""
+    scenario, outcomes = compared.scenario, compared.outcomes
+    if not any(row.report is not None for row in compared.rows):
+        error = f"No point could be played: {outcomes[0].error}" if outcomes else "No point was played."
+        return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
+    asked = scenario.answer or _usual(compared)
+    found = tuple(one for entry in asked if (one := catalog.find(entry.finding).find(compared, entry)) is not None)
+    spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
+    reason = why(compared, spoken) or Why("", {})
+    budgets = budget.budgets(compared)
+    sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
+    cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
+    return Answer(
+        question=scenario.question,
+        sentences=(*sentences, *([f"{_upper(cost)}."] if cost else [])) or (f"{_upper(reason.sentence)}.",),
+        why=f"{_upper(reason.sentence)}." if reason.sentence and sentences else "",
+        findings=found,
+        spoken=spoken,
+        front=front(compared),
+        budget=budgets,
+        further=compared.played_further,
+        reasons=reason.numbers,
+    )
+
+
+def _usual(compared: Comparison) -> tuple[Asked, ...]:
+    """What suits the axes where a scenario does not say what it wants told."""
+    scenario = compared.scenario
+    if scenario.training is not None and scenario.training.numerics:
+        return (Asked("learned"),)
+    if scenario.compare and len(compared.settings) > 1:
+        swept = scenario.training is None or len(compared.conditions) > 1
+        return (Asked("best" if swept else "change"),)
+    if scenario.sweep and len(compared.conditions) > 1:
+        return (Asked("effect"),)
+    return (Asked("value"),)
+
+
+def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
+    fitting = [row.index for row in compared.rows if row.fits]
+    played = [row.index for row in compared.rows if row.report is not None]
+    return tuple((fitting or played)[:1])
+
+
+def _upper(sentence: str) -> str:
+    """With a capital letter where it begins with a plain word, not with a name such as zero3."""
+    return sentence[0].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
+
+
+_PLAIN: Final = frozenset(("against", "all", "checks", "with", "over", "nothing", "no", "the"))

@@ -1,0 +1,218 @@
+"""Which setting is best under which condition, by how much, and where along an axis does the lead change?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from simulator.findings.along import Axis, axis_of, changes
+from simulator.findings.comparison import Comparison, Row, Settings, key_of
+from simulator.findings.found import Finding, Found
+from simulator.findings.words import at_text, condition_text, joined, listed, place
+from simulator.report.numbers.measures import Measure, Report, factor_text, for_reports
+from simulator.scenario.records import Asked
+
+_USUAL: Final = {"collective": "time", "training": "time"}
+# Values that differ by less than this share are equal: the engine's own precision against the closed forms.
+_EQUAL: Final = 1e-9
+# Settings that are told one by one beside the best.
+_MOST_OTHERS: Final = 4
+
+
+def find(compared: Comparison, asked: Asked) -> Found | None:
+    """Tell who is best where; None where no condition has two settings that can be compared."""
+    contests = [(condition, _contest(compared, condition)) for condition in compared.conditions]
+    contests = [(condition, rows) for condition, rows in contests if len(rows) > 1]
+    if not contests:
+        return None
+    reports = [row.report for _, rows in contests for row in rows if row.report is not None]
+    measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
+    contests = [(condition, _ordered(rows, measure)) for condition, rows in contests]
+    crossings = [one for key in compared.numeric_axes for one in _crossings(compared, measure, contests, key)]
+    numbers: dict[str, Any] = {
+        "measure": measure.name,
+        "places": [_place(measure, condition, rows) for condition, rows in contests],
+        "crossings": crossings,
+    }
+    shown = next((rows for condition, rows in contests if condition == compared.shown_condition), contests[-1][1])
+    told = _alone(compared, measure, shown) if len(contests) == 1 else _over_all(compared, measure, contests)
+    lost = _lost(compared)
+    sentences = [told + lost, *_lead_changes(compared, crossings)]
+    spoken = (shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index)
+    return Found("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
+
+
+def _contest(compared: Comparison, condition: Settings) -> list[Row]:
+    """Points under a condition that fit."""
+    return [row for row in compared.under(condition) if row.fits]
+
+
+def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
+    sign = 1 if measure.best == "least" else -1
+    return sorted(rows, key=lambda row: sign * _value(measure, row))
+
+
+def _value(measure: Measure, row: Row) -> float:
+    report: Report = row.report or {}
+    return measure.value(report) or 0.0
+
+
+def _ratio(measure: Measure, best: Row, other: Row) -> float:
+    """How many times worse another is; 1 for equal ones."""
+    one, two = _value(measure, best), _value(measure, other)
+    return (two / one if measure.best == "least" else one / two) if one and two else math.inf
+
+
+def _tied(measure: Measure, rows: Sequence[Row]) -> bool:
+    return _ratio(measure, rows[0], rows[1]) - 1 <= _EQUAL
+
+
+def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "condition": dict(condition),
+        "winner": dict(rows[0].setting),
+        "tied": _tied(measure, rows),
+        "value": _value(measure, rows[0]),
+        "point": rows[0].index,
+        "others": [
+            {"setting": dict(row.setting), "value": _value(measure, row), "factor": _ratio(measure, rows[0], row)}
+            for row in rows[1:]
+        ],
+    }
+
+
+def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
+    """One condition: the best, and how far the others are behind."""
+    best = rows[0]
+    name, value = compared.name(best.setting), _value(measure, best)
+    others = [(compared.name(row.setting), measure.change_text(_value(measure, row), value)) for row in rows[1:]]
+    told = others if len(others) <= _MOST_OTHERS + 1 else [*others[:_MOST_OTHERS], others[-1]]
+    left = len(others) - len(told)
+    more = f" ({left} more between)" if left else ""
+    return f"{name} is {measure.superlative}, {measure.text(value)}: {joined(told)}{more}"
+
+
+def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
+    """Several conditions: who wins how many, and by how much over the second."""
+    wins: dict[str, list[tuple[float, Settings]]] = {}
+    names: dict[str, str] = {}
+    ties = 0
+    for condition, rows in contests:
+        if _tied(measure, rows):
+            ties += 1
+            continue
+        key = key_of(rows[0].setting)
+        names[key] = compared.name(rows[0].setting)
+        wins.setdefault(key, []).append((_ratio(measure, rows[0], rows[1]), condition))
+    total = len(contests)
+    if not wins:
+        return f"all are equal under all {total} conditions"
+    order = sorted(wins, key=lambda key: -len(wins[key]))
+    if len(order) == 1 and not ties and total > 1:
+        least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
+        near, far = (f"{factor_text(one[0])} ({condition_text(one[1], compared.kind)})" for one in (least, most))
+        return f"{names[order[0]]} is {measure.superlative} everywhere, ahead of the next by {near} to {far}"
+    parts = []
+    for key in order:
+        ratio, where = max(wins[key], key=lambda one: one[0])
+        count = f"{len(wins[key])} of {total} conditions" if key == order[0] else str(len(wins[key]))
+        verb = f"is {measure.superlative} in" if key == order[0] else "in"
+        parts.append(
+            f"{names[key]} {verb} {count}, ahead of the next by up to {factor_text(ratio)} "
+            f"({condition_text(where, compared.kind)})"
+        )
+    if ties:
+        parts.append(f"{ties} tied")
+    return "; ".join(parts)
+
+
+def _lost(compared: Comparison) -> str:
+    """How many points do not fit, or failed."""
+    failed = sum(row.report is None for row in compared.rows)
+    short = sum(row.report is not None and not row.fits for row in compared.rows)
+    parts = [f"{short} of {len(compared.rows)} do not fit"] if short else []
+    parts += [f"{failed} of {len(compared.rows)} failed"] if failed else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _crossings(
+    compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]], key: str
+) -> list[dict[str, Any]]:
+    """Where the lead changes along one axis, everything else that is swept fixed."""
+    axis = axis_of(compared, key, None)
+    if axis is None:
+        return []
+    lines: dict[str, list[tuple[Settings, Sequence[Row]]]] = {}
+    for condition, rows in contests:
+        lines.setdefault(key_of({k: v for k, v in condition.items() if k != key}), []).append((condition, rows))
+    found = []
+    for line in lines.values():
+        fixed = {k: v for k, v in line[0][0].items() if k != key}
+        for (low, one), (high, two) in pairwise(line):
+            before, after = one[0].setting, two[0].setting
+            if before == after or _tied(measure, one) or _tied(measure, two):
+                continue
+            section = Axis(key, tuple(n for n in axis.numbers if _between(compared, key, low, n, high)))
+            places = changes(compared, measure, (before, after), section, fixed)
+            ends = section.numbers[0], section.numbers[-1]
+            bracket = next((one for one, worse in places if worse), None)
+            found.append(
+                {
+                    "along": key, "fixed": fixed, "before": dict(before), "after": dict(after),
+                    "at": None if bracket is None else bracket.at, "exact": bracket is not None and bracket.exact,
+                    "from": ends[0] if bracket is None else bracket.low,
+                    "to": ends[1] if bracket is None else bracket.high,
+                }
+            )  # fmt: skip
+    return found
+
+
+def _between(compared: Comparison, key: str, low: Settings, number: int, high: Settings) -> bool:
+    from simulator.findings.comparison import amount
+
+    return (amount(low[key]) or 0) <= number <= (amount(high[key]) or 0)
+
+
+def _lead_changes(compared: Comparison, crossings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each two settings and axis: where one overtakes the other."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for one in crossings:
+        groups.setdefault((one["along"], key_of(one["before"]), key_of(one["after"])), []).append(one)
+    # Along sizes where there are any: along workers the same changes would be told a second time.
+    along = {key for key, _, _ in groups}
+    wanted = next((key for key in ("collective.size", *along) if key in along), None)
+    sentences = []
+    for (key, _, _), places in groups.items():
+        if key != wanted:
+            continue
+        texts = [_where(compared, one) for one in places]
+        shown, others = _shown_first(compared, places, texts)
+        before, after = compared.name(places[0]["before"]), compared.name(places[0]["after"])
+        rest = f" ({listed(others)})" if others else ""
+        sentences.append(f"{after} overtakes {before} at {shown}{rest}")
+    return sentences
+
+
+def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
+    if one["at"] is None:
+        low, high = (at_text(one["along"], one[end], compared.kind, exact=True) for end in ("from", "to"))
+        at = f"some place between {low} and {high}"
+    else:
+        at = at_text(one["along"], one["at"], compared.kind, exact=one["exact"])
+    return at, ", ".join(place(k, v, compared.kind) for k, v in one["fixed"].items())
+
+
+def _shown_first(
+    compared: Comparison, places: Sequence[Mapping[str, Any]], texts: Sequence[tuple[str, str]]
+) -> tuple[str, list[str]]:
+    """The crossing under the scenario's own settings, else the first; and the first and last of the others."""
+    own = {"cluster.world_size": compared.scenario.cluster.world_size}
+    number = next((i for i, one in enumerate(places) if one["fixed"] and one["fixed"].items() <= own.items()), 0)
+    written = [f"{at} with {fixed}" if fixed else at for at, fixed in texts]
+    others = [text for i, text in enumerate(written) if i != number]
+    return written[number], others if len(others) <= 2 else [others[0], others[-1]]
+
+
+FINDING = Finding("best", find)

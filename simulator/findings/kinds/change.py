@@ -1,0 +1,114 @@
+"""How does each setting differ from the baseline, under the condition that is shown and over all of them?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.findings.comparison import Comparison, Row
+from simulator.findings.found import Finding, Found
+from simulator.findings.words import condition_text, joined, listed
+from simulator.report.numbers.measures import SAME, Measure, for_reports
+from simulator.scenario.records import Asked
+
+_USUAL = {"collective": ("time",), "training": ("time", "memory")}
+# A change that differs over the conditions by less than this is told for the shown one alone.
+_ALIKE = 0.05
+
+
+def find(compared: Comparison, asked: Asked) -> Found | None:
+    """Tell changes from the baseline; None where fewer than two settings were played."""
+    condition = compared.shown_condition
+    rows = compared.under(condition)
+    first = next((row for row in rows if row.setting == compared.settings[0]), None)
+    others = [row for row in rows if row is not first]
+    if first is None or first.report is None or not others:
+        return None
+    reports = [row.report for row in rows if row.report is not None]
+    names = asked.of or _USUAL[compared.kind]
+    wanted = list(dict.fromkeys(for_reports(compared.measure(name), reports) for name in names))
+    told = [measure for measure in wanted if all(measure.value(report) is not None for report in reports)]
+    if not told:
+        return None
+    changes = [(compared.name(row.setting), _changes(first, row, told)) for row in others]
+    values = listed([measure.text(measure.value(first.report) or 0.0) for measure in told])
+    where = condition_text(condition, compared.kind)
+    place = f" at {where}" if where else ""
+    sentences = [f"Against {compared.name(first.setting)}{place} ({values}): {joined(changes)}"]
+    if len(compared.conditions) > 1:
+        # Of the first measure all, of others what changes its sign.
+        texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
+        sentences += [text for text in texts if text]
+    numbers = {
+        "baseline": dict(first.setting),
+        "condition": dict(condition),
+        "changes": [_numbers(first, row, told) for row in rows],
+        "over_all": [row for measure in told for row in _ranges(compared, measure)],
+    }
+    return Found("change", tuple(sentences), numbers, _spoken(rows, first, told[0]))
+
+
+def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, ...]:
+    """The best of those that fit, the baseline, and the worst."""
+    fitting = [row for row in rows if row.fits] or list(rows)
+    sign = 1 if measure.best == "least" else -1
+    ordered = sorted(fitting, key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
+    return tuple(dict.fromkeys((ordered[0].index, first.index, ordered[-1].index)))
+
+
+def _changes(first: Row, row: Row, told: list[Measure]) -> str:
+    before, after = first.report or {}, row.report or {}
+    texts = [measure.change_text(measure.value(after) or 0.0, measure.value(before) or 0.0) for measure in told]
+    lacks = "" if row.fits else ", and does not fit"
+    return listed(texts) + lacks
+
+
+def _numbers(first: Row, row: Row, told: list[Measure]) -> dict[str, Any]:
+    return {
+        "setting": dict(row.setting),
+        "point": row.index,
+        "fits": row.fits,
+        **{measure.name: measure.value(row.report or {}) for measure in told},
+        **{f"{measure.name}_change": _change(first, row, measure) for measure in told},
+    }
+
+
+def _change(first: Row, row: Row, measure: Measure) -> float | None:
+    before, after = measure.value(first.report or {}), measure.value(row.report or {})
+    return after / before - 1 if before and after is not None else None
+
+
+def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
+    """Of each setting the least and the greatest change over the conditions."""
+    ranges = []
+    for setting in compared.settings[1:]:
+        found = []
+        for condition in compared.conditions:
+            first, row = compared.row(compared.settings[0], condition), compared.row(setting, condition)
+            change = _change(first, row, measure) if first.report and row.report else None
+            found += [(change, condition)] if change is not None else []
+        if found:
+            least, most = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
+            ranges.append(
+                {
+                    "setting": dict(setting), "measure": measure.name,
+                    "least": least[0], "least_at": dict(least[1]), "most": most[0], "most_at": dict(most[1]),
+                }
+            )  # fmt: skip
+    return ranges
+
+
+def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> str:
+    """Where a change differs over the conditions: from what to what; or only where it changes its sign."""
+    texts = []
+    for one in _ranges(compared, measure):
+        apart = one["most"] - one["least"] > _ALIKE
+        if apart and (not flips or one["least"] < -SAME < SAME < one["most"]):
+            ends = [
+                f"{measure.change_text(1 + one[end], 1.0)} ({condition_text(one[f'{end}_at'], compared.kind)})"
+                for end in ("least", "most")
+            ]
+            texts.append((compared.name(one["setting"]), " to ".join(ends)))
+    return f"Over all {len(compared.conditions)} conditions {joined(texts, ' ')}" if texts else ""
+
+
+FINDING = Finding("change", find)

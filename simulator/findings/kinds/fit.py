@@ -1,0 +1,85 @@
+"""Which settings fit into a GPU's memory, with how much to spare, and up to which value of an axis?"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from simulator.basics.units import format_memory
+from simulator.findings.along import Axis, axis_of, sign_changes
+from simulator.findings.comparison import Comparison, Row, Settings
+from simulator.findings.found import Finding, Found
+from simulator.findings.words import at_text, condition_text, joined
+from simulator.report.numbers.measures import Report
+from simulator.scenario.records import Asked
+
+
+def find(compared: Comparison, asked: Asked) -> Found | None:
+    """Tell what fits; None where nothing was played."""
+    axis = axis_of(compared, asked.along, asked.between) if asked.along else None
+    if axis is not None:
+        return _along(compared, axis)
+    condition = compared.shown_condition
+    rows = compared.under(condition)
+    if not rows:
+        return None
+    texts = [(compared.name(row.setting), _text(row)) for row in rows]
+    numbers = [
+        {
+            "setting": dict(row.setting), "point": row.index, "fits": row.fits,
+            **{key: (row.report or {})[key]
+               for key in ("peak_memory_bytes", "peak_reserved_bytes", "capacity_bytes", "shortfall_bytes")},
+        }
+        for row in rows
+    ]  # fmt: skip
+    where = condition_text(condition, compared.kind)
+    sentence = (f"{where}: " if where else "") + (texts[0][1] if len(texts) == 1 else joined(texts))
+    return Found("fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows))
+
+
+def _text(row: Row) -> str:
+    report: Report = row.report or {}
+    peak, reserved, capacity = (report[f"{k}_bytes"] for k in ("peak_memory", "peak_reserved", "capacity"))
+    held = format_memory(peak)
+    kept = f", {format_memory(reserved)} with the holes between them" if reserved > 1.005 * peak else ""
+    of = f"{'fits, ' if row.fits else ''}allocations peak at {held}{kept}, of {format_memory(capacity)}"
+    return of if row.fits else f"does not fit, lacks {format_memory(report['shortfall_bytes'])}; {of}"
+
+
+def _along(compared: Comparison, axis: Axis) -> Found | None:
+    """Up to which value each setting fits."""
+    texts, numbers = [], []
+    for setting in compared.settings:
+        fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
+        places = sign_changes(partial(_excess, compared, {**setting, **fixed}, axis), axis)
+        ends = next((bracket for bracket, now in places if now), None)
+        last = _excess(compared, {**setting, **fixed}, axis, axis.numbers[-1])
+        name = compared.name(setting)
+        if ends is not None:
+            first = at_text(axis.key, ends.at, compared.kind, exact=ends.exact)
+            texts.append((name, f"no longer fits from {first} on"))
+            numbers.append(
+                {"setting": dict(setting), "at": ends.at, "from": ends.low, "to": ends.high, "exact": ends.exact}
+            )
+        elif last is not None:
+            until = at_text(axis.key, axis.numbers[-1], compared.kind, exact=True)
+            texts.append((name, f"fits up to {until}" if last <= 0 else "never fits"))
+            numbers.append({"setting": dict(setting), "at": None, "last": axis.numbers[-1], "fits": last <= 0})
+    if not texts:
+        return None
+    spoken = tuple(row.index for row in compared.under(compared.conditions[-1]))
+    return Found("fit", (joined(texts, " "),), {"along": axis.key, "places": numbers}, spoken)
+
+
+def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:
+    """ln of what is needed over what there is; positive where it does not fit."""
+    report: dict[str, Any] | Report | None = compared.known({**at, **axis.settings(number)})
+    if report is None:
+        return None
+    capacity, lacking = report["capacity_bytes"], report["shortfall_bytes"]
+    excess = math.log((capacity + lacking if lacking else report["peak_memory_bytes"]) / capacity)
+    return max(excess, 1e-12) if not report["fits"] else min(excess, -1e-12)
+
+
+FINDING = Finding("fit", find)

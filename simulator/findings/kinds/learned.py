@@ -1,0 +1,115 @@
+"""What did real trainings learn, how far apart are they at the end, and what did their checks see?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.findings.comparison import Comparison, Row
+from simulator.findings.found import Finding, Found
+from simulator.findings.words import joined, listed
+from simulator.scenario.records import Asked
+
+# Last losses that differ by more than this share show on a curve.
+_SHOWS = 0.005
+
+
+def find(compared: Comparison, asked: Asked) -> Found | None:
+    """Tell what was learned; None where nothing trained."""
+    rows = [row for row in compared.rows if row.report is not None and row.report.get("learning")]
+    if not rows:
+        return None
+    facts = [_facts(row, rows[0]) for row in rows]
+    sentences = [_losses(compared, rows, facts)]
+    if any(one["seen"] for one in facts):
+        sentences.append(_seen(compared, rows, facts))
+    times = _times(compared, rows, facts)
+    if times:
+        sentences.append(times)
+    return Found("learned", tuple(sentences), {"runs": facts}, tuple(row.index for row in rows))
+
+
+def _facts(row: Row, first: Row) -> dict[str, Any]:
+    learning, baseline = (one.report or {} for one in (row, first))
+    own, other = learning["learning"], baseline["learning"]
+    losses = own["losses"]
+    last = losses[-1] if losses else None
+    first_last = other["losses"][-1] if other["losses"] else None
+    apart = abs(last - first_last) if last is not None and first_last is not None else None
+    return {
+        "setting": dict(row.setting), "point": row.index, "steps": len(losses), "last_loss": last,
+        "apart": apart if row is not first else 0.0, "skipped": len(own["skipped"]), "seen": dict(own["seen"]),
+        "stopped": bool(own["stopped"]), "ended_s": own["ended_s"][-1] if own["ended_s"] else None,
+        "shows": row is not first and _shows(apart, first_last, last, stopped=bool(own["stopped"])),
+    }  # fmt: skip
+
+
+def _shows(apart: float | None, first_last: float | None, last: float | None, *, stopped: bool) -> bool:
+    """Whether the loss curve shows it: no number, an early end, or a loss that lies elsewhere."""
+    if stopped or last is None or apart is None or not first_last:
+        return True
+    return apart > _SHOWS * abs(first_last)
+
+
+def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    texts = []
+    for row, one in zip(rows, facts, strict=True):
+        texts.append((compared.name(row.setting), _end(one)))
+    shown = [text for text, one in zip(texts, facts, strict=True) if one["shows"]]
+    alike = [name for (name, _), one in zip(texts[1:], facts[1:], strict=True) if not one["shows"]]
+    first = f"{texts[0][0]} {texts[0][1]}"
+    if len(rows) == 1:
+        return first
+    parts = [first]
+    if shown:
+        parts.append(f"the loss shows {joined(shown, ', which ')}" if alike else joined(shown, " "))
+    if alike:
+        most = max(one["apart"] or 0.0 for one in facts if not one["shows"])
+        same = "to the last digit" if most == 0 else f"within {most:.2g}"
+        parts.append(f"{_few(alike)} end{'s' if len(alike) == 1 else ''} there too, {same}")
+    return "; ".join(parts)
+
+
+def _end(one: Mapping[str, Any]) -> str:
+    if one["stopped"]:
+        return f"stops before step {one['steps']}"
+    if one["last_loss"] is None:
+        return "ends in no number"
+    skipped = f", {one['skipped']} steps skipped" if one["skipped"] else ""
+    return f"ends at a loss of {one['last_loss']:.4g}{skipped}"
+
+
+def _few(names: list[str]) -> str:
+    return listed(names) if len(names) <= 5 else f"all {len(names)} others"
+
+
+def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    texts = [
+        (compared.name(row.setting), "by " + listed([f"{check} (step {step})" for check, step in one["seen"].items()]))
+        for row, one in zip(rows, facts, strict=True)
+        if one["seen"]
+    ]
+    unseen = [compared.name(r.setting) for r, one in zip(rows[1:], facts[1:], strict=True) if not one["seen"]]
+    nobody = f"; {listed(unseen)} by no check" if unseen else ""
+    return f"checks saw {joined(texts, ' ')}{nobody}"
+
+
+def _times(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+    """Who is through first, where all took as many steps in unlike times."""
+    whole = [
+        (one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if one["ended_s"] and not one["stopped"]
+    ]
+    if len(whole) < 2:
+        return ""
+    (soonest, first), (latest, last) = min(whole, key=lambda w: w[0]), max(whole, key=lambda w: w[0])
+    if latest - soonest <= 1e-3 * latest:
+        return ""
+    measure = compared.measure("time")
+    steps = next(one["steps"] for row, one in zip(rows, facts, strict=True) if row is first)
+    return (
+        f"{compared.name(first.setting)} has done its {steps} steps first, after {measure.text(soonest)}; "
+        f"{compared.name(last.setting)} last, after {measure.text(latest)}"
+    )
+
+
+FINDING = Finding("learned", find)

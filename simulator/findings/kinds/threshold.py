@@ -1,0 +1,142 @@
+"""From which value of an axis on is a setting worse than the baseline by a margin, or no longer so?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.findings.along import Axis, axis_of, changes, log_ratio
+from simulator.findings.comparison import Comparison, Settings, key_of
+from simulator.findings.found import Finding, Found
+from simulator.findings.search import Bracket
+from simulator.findings.words import at_text, condition_text, listed, place
+from simulator.report.numbers.measures import Measure, for_reports, percent_text
+from simulator.scenario.records import Asked
+
+_USUAL = ("time",)
+
+
+def find(compared: Comparison, asked: Asked) -> Found | None:
+    """Tell thresholds of every setting against the baseline, a sentence for each measure and setting."""
+    key = asked.along or ""
+    axis = axis_of(compared, key, asked.between)
+    if axis is None or len(compared.settings) < 2:
+        return None
+    rows = compared.under(compared.shown_condition)
+    reports = [row.report for row in rows if row.report is not None]
+    found: list[dict[str, Any]] = []
+    sentences: list[str] = []
+    for name in asked.of or _USUAL:
+        measure = for_reports(compared.measure(name), reports)
+        for setting in _apart(compared.settings[1:], key):
+            told = [
+                _told(compared, measure, setting, _playable(compared, setting, axis, fixed), fixed, asked.margin)
+                for fixed in _fixed(compared, key)
+            ]
+            known = [one for one in told if one is not None]
+            found += [numbers for _, numbers in known]
+            sentences += _together([text for text, _ in known])
+    if not found:
+        return None
+    return Found(
+        "threshold", tuple(sentences), {"along": key, "margin": asked.margin, "places": found},
+        tuple(row.index for row in rows[:2]),
+    )  # fmt: skip
+
+
+def _fixed(compared: Comparison, key: str) -> list[Settings]:
+    """The conditions beside the axis."""
+    fixed: list[Settings] = []
+    for condition in compared.conditions:
+        one = {k: v for k, v in condition.items() if k != key}
+        if one not in fixed:
+            fixed.append(one)
+    return fixed
+
+
+def _together(told: Sequence[tuple[str, str]]) -> list[str]:
+    """One sentence for what is said of several places."""
+    places: dict[str, list[str]] = {}
+    for said, at in told:
+        places.setdefault(said, []).append(at)
+    return [f"{said} {listed(own)}" for said, own in places.items()]
+
+
+def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
+    """Settings that differ in more than what the axis says."""
+    return list({key_of(_without(setting, key)): setting for setting in reversed(settings)}.values())[::-1]
+
+
+def _told(
+    compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
+) -> tuple[tuple[str, str], dict[str, Any]] | None:
+    """What is said and where, and the numbers; None where the axis changes nothing for the setting."""
+    pair = (setting, compared.settings[0])
+    ratios = {
+        number: ratio
+        for number in axis.numbers
+        if (ratio := log_ratio(compared, measure, pair, {**fixed, **axis.settings(number)})) is not None
+    }
+    if not ratios:
+        return None
+    places = changes(compared, measure, pair, axis, fixed, margin=margin)
+    names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
+    where = condition_text(fixed, compared.kind)
+    said, at = _sentence(compared, measure, names, axis, places, ratios, margin)
+    numbers = {
+        "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed),
+        "places": [
+            {"at": one.at, "from": one.low, "to": one.high, "exact": one.exact, "worse_from_here": worse}
+            for one, worse in places
+        ],
+        "log_ratios": {str(number): ratio for number, ratio in ratios.items()},
+        "first": axis.numbers[0], "last": axis.numbers[-1],
+    }  # fmt: skip
+    return (said, f"{at} ({where})" if where else at), numbers
+
+
+def _without(setting: Settings, key: str) -> Settings:
+    """A setting without what the axis says: a mapping of options loses that option."""
+    around, _, name = key.rpartition(".")
+    value = setting.get(around)
+    return {**setting, around: {k: v for k, v in value.items() if k != name}} if isinstance(value, dict) else setting
+
+
+def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settings) -> Axis:
+    """The axis up to where the setting can be played: more servers than workers on workers cannot, say."""
+    numbers = list(axis.numbers)
+    while len(numbers) > 1 and compared.known({**setting, **fixed, **axis.settings(numbers[-1])}) is None:
+        shorter = numbers[-1] // 2
+        numbers = [*numbers[:-1], *([shorter] if shorter > numbers[-2] else [])]
+    return Axis(axis.key, tuple(numbers))
+
+
+def _sentence(
+    compared: Comparison,
+    measure: Measure,
+    names: tuple[str, str],
+    axis: Axis,
+    places: list[tuple[Bracket, bool]],
+    ratios: dict[int, float],
+    margin: float,
+) -> tuple[str, str]:
+    name, baseline = names
+    less = "more" if measure.best == "least" else "less"
+    by = f"over {percent_text(margin)} " if margin else ""
+    worse = f"takes {by}{less} {measure.noun} than {baseline}"
+    near = (
+        f"within {percent_text(margin)} of {baseline}'s {measure.noun}, or ahead," if margin else f"ahead of {baseline}"
+    )
+    ends = (axis.settings(number)[axis.key] for number in (axis.numbers[0], axis.numbers[-1]))
+    first, last = (place(axis.key, end, compared.kind) for end in ends)
+    if not places:
+        stays = worse if next(iter(ratios.values())) > math.log1p(margin) else f"stays {near}"
+        return f"{name} {stays}", f"from {first} to {last}"
+    said = [worse if now else f"is {near}" for _, now in places]
+    at = [f"from {at_text(axis.key, one.at, compared.kind, exact=one.exact)} on" for one, _ in places]
+    before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
+    return f"{name} {before}{said[-1]}", at[-1]
+
+
+FINDING = Finding("threshold", find)

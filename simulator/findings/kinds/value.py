@@ -1,0 +1,35 @@
+"""What does each setting reach, under the condition that is shown?"""
+
+from __future__ import annotations
+
+from simulator.findings.comparison import Comparison
+from simulator.findings.found import Finding, Found
+from simulator.findings.words import condition_text, joined
+from simulator.scenario.records import Asked
+
+_USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
+
+
+def find(compared: Comparison, asked: Asked) -> Found | None:
+    """Tell values; None where nothing was played."""
+    condition = compared.shown_condition
+    rows = compared.under(condition)
+    measures = [compared.measure(name) for name in asked.of or _USUAL[compared.kind]]
+    texts, numbers = [], []
+    for row in rows:
+        report = row.report or {}
+        values = {measure.name: measure.value(report) for measure in measures}
+        told = [measure.text(value) for measure in measures if (value := values[measure.name]) is not None]
+        lacks = "" if row.fits else ", does not fit"
+        texts.append((compared.name(row.setting), ", ".join(told) + lacks))
+        numbers.append({"setting": dict(row.setting), "point": row.index, "fits": row.fits, **values})
+    if not texts:
+        return None
+    where = condition_text(condition, compared.kind)
+    prefix = f"{where}: " if where else ""
+    alone = len(texts) == 1 and not rows[0].setting
+    sentence = prefix + (texts[0][1] if alone else joined(texts, " reaches "))
+    return Found("value", (sentence,), {"condition": dict(condition), "values": numbers}, tuple(r.index for r in rows))
+
+
+FINDING = Finding("value", find)

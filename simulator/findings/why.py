@@ -1,0 +1,116 @@
+"""Why is one point faster than another: which part of the time differs, or which link has more to carry?
+
+Rule: parts of a step add up to its time, so that parts of a difference add up to the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.units import format_time
+from simulator.findings.comparison import Comparison, Row, key_of
+from simulator.findings.words import condition_text, listed
+
+# A part of a difference below this share of it is not told.
+_TOLD: Final = 0.1
+_MOST_PARTS: Final = 3
+# Loads of links that differ by less explain nothing.
+_ALIKE: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A reason.
+
+    Attributes
+    ----------
+    sentence : str
+        Without a full stop; empty where nothing differs.
+    numbers : mapping
+        Plain data: the parts, or the loads.
+    """
+
+    sentence: str
+    numbers: Mapping[str, Any]
+
+
+def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
+    """A step's time in parts that add up to it [s].
+
+    Examples
+    --------
+    >>> parts_of_step({"step_time_s": 1.0, "compute_time_s": 0.7, "recompute_time_s": 0.1, "optimizer_time_s": 0.05,
+    ...                "exposed_comm_time_s": 0.2, "bubble_time_s": 0.1})["kernels"]
+    0.55
+    """
+    kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
+    return {
+        "kernels": round(kernels, 15),
+        "recomputation": report["recompute_time_s"],
+        "optimizer": report["optimizer_time_s"],
+        "exposed communication": report["exposed_comm_time_s"],
+        "idle time": report["bubble_time_s"],
+    }
+
+
+def why(compared: Comparison, spoken: tuple[int, ...]) -> Why | None:
+    """Why the first point that is spoken of differs from the second; None where there is nothing to compare."""
+    rows = [compared.rows[index] for index in spoken[:3]]
+    played = [row for row in rows if row.report is not None]
+    if not played:
+        return None
+    return _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
+
+
+def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
+    best = rows[0].report or {}
+    if len(rows) < 2 or best.get("learning"):
+        return Why(str(best["because"]), {}) if len(rows) == 1 else None
+    other = rows[1].report or {}
+    mine, its = parts_of_step(best), parts_of_step(other)
+    # Where steps learn from unlike numbers of tokens, a step of the other is taken for as many as one of the best.
+    scale = (best["tokens_per_s"] * best["step_time_s"]) / (other["tokens_per_s"] * other["step_time_s"])
+    parts = {name: mine[name] - scale * its[name] for name in mine}
+    whole = best["step_time_s"] - scale * other["step_time_s"]
+    if abs(whole) < 1e-9 * best["step_time_s"]:
+        return None
+    told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
+    texts = [f"{format_time(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {n}" for n in told]
+    first, second = (compared.name(row.setting) for row in rows[:2])
+    if rows[0].setting == rows[1].setting:
+        first, second = (condition_text(row.condition, compared.kind) for row in rows[:2])
+    sign = "less" if whole < 0 else "more"
+    sentence = f"{first} takes {format_time(abs(whole))} {sign} than {second}: {', '.join(texts)}"
+    return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+
+
+def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
+    if len(rows) == 1:
+        return Why(str((rows[0].report or {})["because"]), {})
+    if rows[0].setting == rows[-1].setting:
+        # Along a condition links of another kind may be the busiest, so that their loads explain nothing.
+        return None
+    texts, loads = [], []
+    for row in rows:
+        report = row.report or {}
+        link = report.get("bottleneck")
+        if link is None:
+            continue
+        size = row.point.collective.size if row.point.collective is not None else 0
+        times = link["bytes"] / size if size else 0.0
+        alike = all(one.setting == row.setting for one in rows)
+        name = condition_text(row.condition, "collective") if alike else compared.name(row.setting)
+        texts.append(f"{times:.3g} times the array with {name}" if name else f"{times:.3g} times the array")
+        loads.append({"point": row.index, "link": link["link"], "arrays": times})
+    if not texts:
+        return None
+    where = condition_text(rows[0].condition, compared.kind)
+    place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
+    most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
+    if most <= (1 + _ALIKE) * least:
+        because = str((rows[0].report or {})["because"])
+        first = compared.name(rows[0].setting) if len(compared.settings) > 1 else ""
+        return Why(f"{first}: {because}{place}" if first else f"{because}{place}", {"loads": loads})
+    return Why(f"the busiest link carries {listed(texts)}{place}", {"loads": loads})

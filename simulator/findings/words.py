@@ -1,0 +1,58 @@
+"""How do findings write lists, places and amounts of what is swept?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from simulator.findings.comparison import amount
+from simulator.report.tables.setting_text import label
+
+_SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list: 'a, b and c'."""
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
+    """Names and what is said of them, names of which the same is said together.
+
+    Examples
+    --------
+    >>> joined([("ring", "the same time"), ("tree", "the same time"), ("nvls", "5 % more time")])
+    'ring and tree: the same time; nvls: 5 % more time'
+    """
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    return "; ".join(f"{listed(own)}{between}{text}" for text, own in names.items())
+
+
+def place(key: str, value: Any, kind: str) -> str:
+    """One value of an axis as a place: '8 workers', '64 KiB', '8,192 tokens'."""
+    if key == "cluster.world_size" and kind == "collective":
+        return f"{value:,} worker{'' if value == 1 else 's'}"
+    return label(key, value)
+
+
+def condition_text(condition: Mapping[str, Any], kind: str) -> str:
+    """A condition: '64 workers, 256 MiB'."""
+    return ", ".join(place(key, value, kind) for key, value in condition.items())
+
+
+def at_text(key: str, value: float, kind: str, *, exact: bool) -> str:
+    """A place that was searched for, with three digits where it is known to 2 % only.
+
+    Examples
+    --------
+    >>> at_text("collective.size", 122_900.0, "collective", exact=False)
+    '120 KiB'
+    >>> at_text("training.micro_batch_size", 3, "training", exact=True)
+    'micro-batch 3'
+    """
+    if key.endswith(".size") or (isinstance(amount(value), int) is False and key.endswith("bucket_size")):
+        unit, factor = next(((u, f) for u, f in _SIZES if value >= f), ("B", 1))
+        return f"{float(f'{value / factor:.3g}'):g} {unit}"
+    return place(key, round(value) if exact else int(float(f"{value:.3g}")), kind)

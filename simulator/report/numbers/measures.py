@@ -1,0 +1,164 @@
+"""Which numbers of a report can be compared, and in which words: time, speed, memory, bubble, error, loss?
+
+Rule: a measure reads one report; whether less or more of it is better, and how it is written, stand here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final, Literal
+
+from simulator.basics.units import format_bandwidth, format_memory, format_time
+
+Report = Mapping[str, Any]
+
+# Changes below this share are told as none: they would be written as 0.0 %.
+SAME: Final = 5e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a report.
+
+    Attributes
+    ----------
+    name : str
+        As `answer` names it in a scenario.
+    of : tuple of str
+        "collective", "training".
+    value : function (report) -> float or None
+        In SI units; None where the report has none.
+    text : function (float) -> str
+        The value as people read it.
+    noun : str
+        "time", "peak memory": what "12 % less" is said of.
+    best : {"least", "most"}
+    superlative : str
+        What the best one is: "fastest".
+    """
+
+    name: str
+    of: tuple[str, ...]
+    value: Callable[[Report], float | None]
+    text: Callable[[float], str]
+    noun: str
+    best: Literal["least", "most"] = "least"
+    superlative: str = "lowest"
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one value is better than another."""
+        return one < other if self.best == "least" else one > other
+
+    def change_text(self, value: float, before: float) -> str:
+        """Say a change: '16 % less time', '2.4x the time', 'the same time'.
+
+        Examples
+        --------
+        >>> TIME = find("time", "training")
+        >>> TIME.change_text(0.84, 1.0), TIME.change_text(2.4, 1.0), TIME.change_text(1.0, 1.0)
+        ('16 % less time', '2.4x the time', 'the same time')
+        """
+        if before == 0 or abs(value - before) <= SAME * abs(before):
+            return f"the same {self.noun}" if value == before or before else f"{self.text(value)} {self.noun}"
+        change = value / before - 1
+        if change >= 1:
+            return f"{factor_text(value / before)} the {self.noun}"
+        return f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} {self.noun}"
+
+
+def percent_text(share: float) -> str:
+    """Write a share in per cent: two digits below ten, whole ones above.
+
+    Examples
+    --------
+    >>> percent_text(0.648), percent_text(0.0123)
+    ('65 %', '1.2 %')
+    """
+    return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
+
+
+def factor_text(ratio: float) -> str:
+    """Write a ratio.
+
+    Examples
+    --------
+    >>> factor_text(62.4), factor_text(1.234), factor_text(1.0456)
+    ('62x', '1.2x', '1.05x')
+    """
+    return f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.1f}x" if ratio >= 1.095 else f"{ratio:.3g}x"
+
+
+def _share(part: str) -> Callable[[Report], float | None]:
+    return lambda report: report[part] / report["step_time_s"] if report.get("step_time_s") else None
+
+
+def _last_loss(report: Report) -> float | None:
+    losses = (report.get("learning") or {}).get("losses") or ()
+    return losses[-1] if losses else None
+
+
+def _percent(words: str) -> Callable[[float], str]:
+    return lambda value: f"{100 * value:.1f} % {words}"
+
+
+def _memory(words: str) -> Callable[[float], str]:
+    return lambda value: f"{format_memory(value)} {words}"
+
+
+def _time(words: str) -> Callable[[float], str]:
+    return lambda value: f"{format_time(value)} {words}"
+
+
+_STEP: Final = ("training",)
+_COLLECTIVE: Final = ("collective",)
+MEASURES: Final = (
+    Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest"),
+    Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "most", "highest"),
+    Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "an error of {:.2g}".format, "error",
+            superlative="most exact"),
+    Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest"),
+    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f} tokens/s",
+            "time a token", superlative="fastest"),
+    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f} tokens/s".format, "tokens/s", "most", "fastest"),
+    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f} tokens/s a GPU".format,
+            "tokens/s a GPU", "most", "fastest"),
+    Measure("mfu", _STEP, itemgetter("mfu"), _percent("MFU"), "MFU", "most", "best used"),
+    Measure("memory", _STEP, itemgetter("peak_memory_bytes"), _memory("of memory"), "peak memory",
+            superlative="smallest"),
+    Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None),
+            _memory("on the stage that holds least"), "memory of the stage that holds least"),
+    Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), _memory("reserved"), "reserved memory",
+            superlative="smallest"),
+    Measure("bubble", _STEP, _share("bubble_time_s"), _percent("idle"), "idle time", superlative="least idle"),
+    Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), _time("of exposed communication"),
+            "exposed communication"),
+    Measure("communication", _STEP, itemgetter("comm_time_s"), _time("of communication"), "communication"),
+    Measure("recompute", _STEP, itemgetter("recompute_time_s"), _time("of recomputation"), "recomputation"),
+    Measure("loss", _STEP, _last_loss, "a loss of {:.4g}".format, "loss", superlative="lowest in loss"),
+)  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    """Every measure's name."""
+    return tuple(dict.fromkeys(measure.name for measure in MEASURES))
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """Names of the measures of "collective", or of "training"."""
+    return tuple(measure.name for measure in MEASURES if kind in measure.of)
+
+
+def find(name: str, kind: str) -> Measure:
+    """The measure of that name of a kind of scenario."""
+    return next(measure for measure in MEASURES if measure.name == name and kind in measure.of)
+
+
+def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
+    """The measure itself, or, where the reports' steps learn from unlike numbers of tokens, its share of a token."""
+    if measure.name != "time" or not all("tokens_per_s" in report for report in reports):
+        return measure
+    tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
+    alike = max(tokens) - min(tokens) <= 1e-6 * max(tokens)
+    return measure if alike else find("time_per_token", "training")

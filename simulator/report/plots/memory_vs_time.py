@@ -1,0 +1,117 @@
+"""Which settings buy speed with memory: a point a run, its peak memory against its speed, and the front of the best.
+
+Rule: draws reports' numbers. On the front are runs that no other one beats in speed without holding more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.basics.units import format_bytes
+from simulator.report.plots import style
+from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis
+from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.side_labels import LINE, NamedPoint, name_points
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = tuple[str, Mapping[str, Any]]
+# More names than these are not written; those of the front are.
+_MOST_NAMES: Final = 30
+_HEIGHT: Final = 3.4  # of the axes, at least [inch]
+
+
+def front(rows: Sequence[Row]) -> list[int]:
+    """Places of the runs on the front, the one that holds least first.
+
+    Examples
+    --------
+    >>> front([("a", {"tokens_per_s_per_gpu": 5.0, "peak_memory_bytes": 9, "fits": True}),
+    ...        ("b", {"tokens_per_s_per_gpu": 4.0, "peak_memory_bytes": 3, "fits": True}),
+    ...        ("c", {"tokens_per_s_per_gpu": 4.0, "peak_memory_bytes": 4, "fits": True})])
+    [1, 0]
+    """
+    fitting = [place for place, (_, report) in enumerate(rows) if report["fits"]]
+    order = sorted(fitting, key=lambda p: (rows[p][1]["peak_memory_bytes"], -rows[p][1]["tokens_per_s_per_gpu"], p))
+    best: list[int] = []
+    for place in order:
+        if not best or _speed(rows[place]) > _speed(rows[best[-1]]):
+            best.append(place)
+    return best
+
+
+def _speed(row: Row) -> float:
+    return float(row[1]["tokens_per_s_per_gpu"])
+
+
+def finding(rows: Sequence[Row]) -> str:
+    """Say which run holds least and which is fastest, or that one is both."""
+    best = [rows[place] for place in front(rows)]
+    if not best:
+        return "no run fits into memory"
+    (low, least), (high, fastest) = best[0], best[-1]
+    held = format_bytes(least["peak_memory_bytes"])
+    if len(best) == 1:
+        return f"{low} is fastest and holds least: {held}, {_speed(best[0]):,.0f} tokens/s a GPU"
+    faster, more = _speed(best[-1]) / _speed(best[0]) - 1, fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
+    return f"{low} holds least, {held}; {high} is {faster:.1%} faster and holds {more:.3g} times as much"
+
+
+def figure(rows: Sequence[Row]) -> Figure:
+    """Draw a point for each run; hollow ones do not fit.
+
+    Parameters
+    ----------
+    rows : sequence of (label, training report)
+    """
+    best = front(rows)
+    named = [*best, *(place for place in range(len(rows)) if place not in best)][:_MOST_NAMES]
+    height = max(_HEIGHT, LINE * len(named))
+    highest = float(max(report["peak_memory_bytes"] for _, report in rows))
+    with style.applied():
+        fig = style.new_figure(10.0, height + 1.8)
+        axes = fig.subplots()
+        line = [rows[place] for place in best]
+        axes.step([_speed(row) for row in line], [row[1]["peak_memory_bytes"] for row in line], where="post",
+                  color=style.BLUE, linewidth=1.2, label="front: none is faster with less")  # fmt: skip
+        for fits, face, label in ((True, style.BLUE, "fits"), (False, "white", "does not fit")):
+            some = [row for row in rows if row[1]["fits"] is fits]
+            if some:
+                axes.plot([_speed(row) for row in some], [row[1]["peak_memory_bytes"] for row in some], "o",
+                          markersize=6, color=style.BLUE, markerfacecolor=face, label=label)  # fmt: skip
+        highest = _capacity(axes, rows, highest)
+        axes.margins(x=0.08)
+        axes.set_ylim(0, 1.08 * highest)
+        bytes_axis(axes.yaxis, highest, "peak memory of a GPU")
+        axes.set_xlabel("tokens/s of a GPU")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(visible=True)
+        points = [
+            NamedPoint(_speed(rows[place]), rows[place][1]["peak_memory_bytes"], rows[place][0], place in best)
+            for place in named
+        ]
+        name_points(axes, points, height)
+        fig.legend(loc="outside lower left", ncols=4)
+        style.set_title(fig, finding(rows))
+    return fig
+
+
+def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
+    """Draw the capacity where all GPUs have one and it is near; the highest value that the axis must show [B]."""
+    capacities = {report["capacity_bytes"] for _, report in rows}
+    nearest = min(capacities)
+    if len(capacities) > 1 or nearest > FARTHEST_LINE * highest:
+        return highest
+    axes.axhline(nearest, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)),
+                 label=f"capacity {format_bytes(nearest)}")  # fmt: skip
+    return max(highest, float(nearest))
+
+
+def _of_steps(compared: Comparison) -> dict[str, Figure]:
+    return {"memory_vs_time": figure(compared.rows)} if len(compared.rows) > 1 else {}
+
+
+PLOT = ComparisonPlot("memory_vs_time", of=("training",), figures=_of_steps)

@@ -1,0 +1,78 @@
+"""How are points named without names that lie on each other: in a column beside the axes, a thin line to each point.
+
+Rule: names stand in the order of their points' heights, at least a line apart, as near to their points as that allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simulator.report.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Height that a name needs [inch].
+LINE = 0.17
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPoint:
+    """A point and its name.
+
+    Attributes
+    ----------
+    x, y : float
+        In data coordinates.
+    text : str
+    bold : bool
+    """
+
+    x: float
+    y: float
+    text: str
+    bold: bool = False
+
+
+def spaced(wanted: Sequence[float], step: float) -> list[float]:
+    """Places between 0 and 1 in the given order, a step apart where they fit, near to the wanted ones.
+
+    Parameters
+    ----------
+    wanted : sequence of float
+        Rising.
+    step : float
+        Made smaller where so many steps do not fit.
+
+    Examples
+    --------
+    >>> spaced([0.5, 0.5], 0.25), spaced([1.0, 1.0], 0.25)
+    ([0.5, 0.75], [0.75, 1.0])
+    """
+    if not wanted:
+        return []
+    step = min(step, 1.0 / max(1, len(wanted) - 1))
+    places: list[float] = []
+    for place in wanted:
+        places.append(max(place, places[-1] + step) if places else max(place, 0.0))
+    # What was pushed beyond the end goes back, and pushes what is below it.
+    limit = 1.0
+    for number in range(len(places) - 1, -1, -1):
+        places[number] = min(places[number], limit)
+        limit = places[number] - step
+    return places
+
+
+def name_points(axes: Axes, points: Sequence[NamedPoint], height: float) -> None:
+    """Write names beside axes whose limits are set already, and which are so high [inch]."""
+    low, high = axes.get_ylim()
+    order = sorted(points, key=lambda point: (point.y, -point.x, point.text))
+    places = spaced([(point.y - low) / (high - low) for point in order], LINE / height)
+    for point, place in zip(order, places, strict=True):
+        axes.annotate(
+            point.text, (point.x, point.y), xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=8.5,
+            fontweight="bold" if point.bold else "normal", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": style.LIGHT, "linewidth": 0.6, "shrinkA": 2, "shrinkB": 4},
+        )  # fmt: skip

@@ -1,0 +1,65 @@
+"""What does a page show of memory: one rank's use over time by category, its peak, and who holds it then?"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, Final
+
+from simulator.records.timeline import MemorySample, Timeline, by_rank
+from simulator.report.numbers.holders import held_at
+
+# More steps than pixels cannot be seen.
+_MOST_STEPS: Final = 1500
+_MOST_HOLDERS: Final = 15
+
+
+def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] | None:
+    """Memory of the rank that needs most, of those whose memory is known; None where nobody holds anything.
+
+    Returns
+    -------
+    dict
+        rank, `capacity` [B], `time` [units, distances], `categories`, `held` (a column for each category [B]),
+        `peak` (place in the columns), `holders` at the peak (name, category, bytes), `reserved` [B] or None.
+    """
+    samples = by_rank(timeline.memory)
+    if not samples or timeline.peak is None:
+        return None
+    rank = timeline.peak.rank if timeline.peak.rank in samples else min(samples)
+    kept = _thinned(samples[rank])
+    categories = list(dict.fromkeys(name for sample in kept for name, nbytes in sample.by_category if nbytes))
+    columns = [dict(sample.by_category) for sample in kept]
+    times = [round(sample.time / unit) for sample in kept]
+    totals = [sample.nbytes for sample in kept]
+    return {
+        "rank": rank,
+        "capacity": capacity if isfinite(capacity) else None,
+        "time": [after - before for before, after in zip([0, *times], times, strict=False)],
+        "categories": categories,
+        "held": [[column.get(name, 0) for column in columns] for name in categories],
+        "peak": totals.index(max(totals)),
+        "holders": _holders(timeline, rank),
+        "reserved": timeline.reserved.get(rank),
+    }
+
+
+def _thinned(samples: tuple[MemorySample, ...]) -> list[MemorySample]:
+    """At most one sample a bin of time, the highest, and always the last."""
+    if len(samples) <= _MOST_STEPS:
+        return list(samples)
+    first, last = samples[0].time, samples[-1].time
+    width = (last - first) / _MOST_STEPS or 1.0
+    highest: dict[int, MemorySample] = {}
+    for sample in samples:
+        place = int((sample.time - first) / width)
+        if place not in highest or sample.nbytes > highest[place].nbytes:
+            highest[place] = sample
+    kept = list(highest.values())
+    return kept if kept[-1] is samples[-1] else [*kept, samples[-1]]
+
+
+def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
+    if rank not in timeline.allocations:
+        return []
+    holders = held_at(timeline, rank=rank)[:_MOST_HOLDERS]
+    return [{"name": one.name, "category": one.category, "bytes": one.nbytes} for one in holders]

@@ -1,0 +1,138 @@
+"""What is kept of a played point so that a page can draw it: lanes of spans, memory over time, links, holders?
+
+Rule: plain data in few columns, small enough that a page holds hundreds of them; what is left out is said in `notes`.
+Times are whole numbers of `unit_s`, so that they read back as they were to half of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from simulator.records.timeline import Timeline
+from simulator.report.views.lanes import lanes
+from simulator.report.views.links import links
+from simulator.report.views.memory import memory
+
+# Whole numbers up to this are exact in JavaScript, and short enough in JSON.
+_TICKS: Final = 10**9
+NAME: Final = "view.json.gz"
+
+
+def view_of(
+    timeline: Timeline, capacity: float, groups: Mapping[str, Sequence[int]] | None = None, slow: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Gather what can be looked at.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        With link use.
+    capacity : float
+        HBM of a GPU [B].
+    groups : mapping of a collective's name to ranks, optional
+        Where lanes are to show what each rank sends.
+    slow : sequence of int
+        Ranks that are shown whatever else is left out.
+
+    Returns
+    -------
+    dict
+        `unit_s`, `end` [units], `lanes`, `memory`, `links`, `notes`; see `lanes`, `memory`, `links`.
+    """
+    unit = _unit(timeline.end)
+    notes: list[str] = []
+    return {
+        "unit_s": unit,
+        "end": round(timeline.end / unit),
+        "lanes": lanes(timeline, unit, groups, slow, notes),
+        "memory": memory(timeline, unit, capacity),
+        "links": links(timeline, notes),
+        "notes": notes,
+    }
+
+
+def _unit(end: float) -> float:
+    """The power of ten of a second in which a time up to `end` has at most nine digits."""
+    unit = 1e-12
+    while end / unit > _TICKS:
+        unit *= 10
+    return float(f"{unit:.0e}")
+
+
+def compressed(view: Mapping[str, Any]) -> bytes:
+    """A view as gzipped JSON; equal bytes for equal views."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as file:
+        file.write(json.dumps(view, separators=(",", ":"), allow_nan=False).encode())
+    return buffer.getvalue()
+
+
+def decompressed(data: bytes) -> dict[str, Any]:
+    """A view back from its bytes."""
+    view: dict[str, Any] = json.loads(gzip.decompress(data))
+    return view
+
+
+def within(view: dict[str, Any], most: int) -> bytes | None:
+    """A view in at most so many bytes; None where it cannot be made that small.
+
+    First lanes but the first, the last to end and slow ones go, then spans are merged, then links lose their course.
+    """
+    for smaller in (lambda v: v, _few_lanes, _merged, _without_course):
+        view = smaller(view)
+        data = compressed(view)
+        if len(data) <= most:
+            return data
+    return None
+
+
+def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
+    ranks = list(dict.fromkeys(lane["rank"] for lane in view["lanes"]["lanes"]))
+    kept = {*ranks[:1], view["lanes"]["last_rank"], *view["lanes"]["slow"]}
+    chosen = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in kept]
+    if len(chosen) == len(view["lanes"]["lanes"]):
+        return view
+    note = f"{len(kept & set(ranks))} of {len(ranks)} unlike ranks are shown here, to keep this page small"
+    return view | {"lanes": view["lanes"] | {"lanes": chosen}, "notes": [*view["notes"], note]}
+
+
+# Bins of a merged lane: a screen's width.
+_BINS: Final = 1500
+
+
+def _merged(view: dict[str, Any]) -> dict[str, Any]:
+    """Neighbours of one kind that lie in one bin of time become one span, named by how many they are."""
+    width = max(1, view["end"] // _BINS)
+    names = list(view["lanes"]["names"])
+    merged = [_merge(lane, width, names) for lane in view["lanes"]["lanes"]]
+    note = f"neighbours of one kind within {width * view['unit_s']:.3g} s are drawn as one, to keep this page small"
+    return view | {"lanes": view["lanes"] | {"lanes": merged, "names": names}, "notes": [*view["notes"], note]}
+
+
+def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]:
+    many = len(names)
+    names.append("several")
+    spans: list[list[int]] = []  # begin, end, kind, name
+    at = 0
+    for gap, duration, kind, name in zip(lane["start"], lane["duration"], lane["kind"], lane["name"], strict=True):
+        at += gap
+        if spans and spans[-1][2] == kind and at - spans[-1][1] < width and duration < width:
+            spans[-1][1], spans[-1][3] = at + duration, many
+        else:
+            spans.append([at, at + duration, kind, name])
+    begins = [span[0] for span in spans]
+    return lane | {
+        "start": [after - before for before, after in zip([0, *begins], begins, strict=False)],
+        "duration": [span[1] - span[0] for span in spans],
+        "kind": [span[2] for span in spans],
+        "name": [span[3] for span in spans],
+    }
+
+
+def _without_course(view: dict[str, Any]) -> dict[str, Any]:
+    rows = [{key: value for key, value in row.items() if key != "course"} for row in view["links"]["rows"]]
+    return view | {"links": view["links"] | {"rows": rows}}

@@ -1,0 +1,68 @@
+"use strict";
+// How are numbers written, elements made, and packed columns read? Text only ever enters the page as text.
+
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name === "text") element.textContent = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+function shape(tag, attributes, text) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes || {})) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+const scaled = (value, units) => {
+  const [unit, factor] = units.find(([, f]) => Math.abs(value) >= f) || units[units.length - 1];
+  return `${Number((value / factor).toPrecision(4))} ${unit}`;
+};
+const TIMES = [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]];
+const DECIMAL = [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]];
+const BINARY = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
+
+// By the unit that a column or an axis has: the same words as in the terminal.
+const written = {
+  s: (v) => (v === 0 ? "0 s" : scaled(v, TIMES)),
+  B: (v) => scaled(v, DECIMAL),
+  size: (v) => scaled(v, BINARY),
+  "B/s": (v) => `${scaled(v, DECIMAL)}/s`,
+  share: (v) => `${(100 * v).toFixed(1)} %`,
+  number: (v) => Number(v.toPrecision(5)).toLocaleString("en-US"),
+  text: (v) => String(v),
+};
+const write = (value, unit) => (value === null || value === undefined ? "-" : (written[unit] || written.text)(value));
+
+function sums(distances) {
+  const places = new Float64Array(distances.length);
+  let at = 0;
+  for (let i = 0; i < distances.length; i++) places[i] = at += distances[i];
+  return places;
+}
+
+async function unpack(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+const tip = {
+  show(event, text) {
+    const box = document.getElementById("tip");
+    box.textContent = text;
+    box.style.display = "block";
+    const { width, height } = box.getBoundingClientRect();
+    box.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 6)}px`;
+    box.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - height - 6))}px`;
+  },
+  hide() { document.getElementById("tip").style.display = "none"; },
+};
+
+// Colours of the page as it is shown, light or dark.
+const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

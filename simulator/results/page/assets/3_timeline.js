@@ -1,0 +1,215 @@
+// Which rank did what, when: lanes of spans, drawn on a canvas because no library's marks carry 100,000 of them.
+
+class Lane {
+  constructor(packed, lanes) {
+    this.rank = packed.rank;
+    this.alike = packed.alike;
+    this.stream = packed.stream;
+    this.start = sums(packed.start);
+    this.end = this.start.map((start, i) => start + packed.duration[i]);
+    this.kind = packed.kind;
+    this.name = packed.name;
+    this.texts = lanes;
+  }
+  // The first span that ends after a time; spans of a stream do not overlap, those of sends may.
+  first(time) {
+    let low = 0;
+    let high = this.end.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.end[middle] < time) low = middle + 1; else high = middle;
+    }
+    return Math.max(0, low - (this.stream === "sends" ? 64 : 1));
+  }
+  at(time, slack) {
+    for (let i = this.first(time - slack); i < this.start.length && this.start[i] <= time + slack; i++) {
+      if (this.end[i] >= time - slack) return i;
+    }
+    return -1;
+  }
+  nameOf(i) { return this.texts.names[this.name[i]]; }
+  kindOf(i) { return this.texts.kinds[this.kind[i]]; }
+}
+
+class Timeline {
+  constructor(place, played, view, colours) {
+    this.unit = played.unit_s;
+    this.view = view;
+    this.colours = colours;
+    this.lanes = played.lanes.lanes.map((lane) => new Lane(lane, played.lanes));
+    this.query = "";
+    this.matches = new Set();
+    this.selection = null;
+    this.chosen = null;
+    this.row = this.lanes.length > 40 ? 12 : 19;
+    this.canvas = make("canvas", { class: "lanes", tabindex: 0, role: "application",
+      "aria-label": `Timeline of ${this.lanes.length} lanes. Arrows move, plus and minus zoom, 0 shows all, ` +
+        "N and P go from span to span, up and down from lane to lane." });
+    this.said = make("p", { class: "note", "aria-live": "polite" });
+    this.sums = make("div", { class: "scroll" });
+    place.replaceChildren(this.canvas, this.legend(), this.said, this.sums);
+    steer(this.canvas, view, (from, to) => { this.selection = [from, to]; this.sum(); view.tell(); });
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.canvas.addEventListener("dblclick", (event) => this.zoomTo(this.under(event)));
+    this.canvas.addEventListener("click", (event) => { const span = this.under(event); if (span) this.choose(span); });
+    this.canvas.addEventListener("keydown", (event) => this.walk(event));
+    view.followers.add(() => this.draw());
+    this.draw();
+  }
+  legend() {
+    const kinds = [...new Set(this.lanes.flatMap((lane) => [...new Set(lane.kind)].map((k) => lane.texts.kinds[k])))];
+    return make("div", { class: "legend" }, ...kinds.map((kind) => {
+      const swatch = make("i");
+      swatch.style.background = this.colours[kind] || "#767676";
+      return make("span", {}, swatch, kind);
+    }));
+  }
+  draw() {
+    const height = this.lanes.length * this.row + AXIS;
+    const [pen, width] = sharp(this.canvas, height);
+    const left = gutter(width);
+    timeAxis(pen, left, width, height - AXIS, this.view, this.unit);
+    const scale = (width - left) / (this.view.to - this.view.from);
+    this.lanes.forEach((lane, row) => this.lane(pen, lane, row, left, width, scale));
+    if (this.selection) {
+      const [from, to] = this.selection.map((t) => left + (t - this.view.from) * scale);
+      pen.fillStyle = "#0072b233";
+      pen.fillRect(from, 0, to - from, height - AXIS);
+    }
+    cursorLine(pen, left, width, height - AXIS, this.view);
+  }
+  lane(pen, lane, row, left, width, scale) {
+    const top = row * this.row;
+    const before = this.lanes[row - 1];
+    pen.fillStyle = themed("--text");
+    pen.textAlign = "left";
+    const alike = lane.alike > 1 ? ` ×${lane.alike}` : "";
+    const head = before && before.rank === lane.rank ? "" : `rank ${lane.rank}${alike}`;
+    if (head) { pen.strokeStyle = themed("--line"); pen.beginPath(); pen.moveTo(0, top); pen.lineTo(width, top); pen.stroke(); }
+    pen.fillText(head, 2, top + this.row / 2);
+    if (left > 100) {
+      pen.fillStyle = themed("--soft");
+      pen.save(); pen.beginPath(); pen.rect(76, top, left - 80, this.row); pen.clip();
+      pen.fillText(lane.stream, 76, top + this.row / 2);
+      pen.restore();
+    }
+    let filled = -1;
+    const from = this.view.from;
+    for (let i = lane.first(from); i < lane.start.length && lane.start[i] <= this.view.to; i++) {
+      const x = Math.max(left, left + (lane.start[i] - from) * scale);
+      const end = Math.min(width, left + (lane.end[i] - from) * scale);
+      // What ends in a pixel that is drawn already cannot be seen.
+      if (end < left || end - filled < 0.3) continue;
+      const wide = Math.max(end - x, 0.7);
+      const faint = this.query && !this.matches.has(lane.name[i]);
+      pen.globalAlpha = faint ? 0.15 : 1;
+      pen.fillStyle = this.colours[lane.kindOf(i)] || "#767676";
+      pen.fillRect(x, top + 1, wide > 4 ? wide - 0.6 : wide, this.row - 3);
+      if (wide > 46 && this.row > 14) this.label(pen, lane.nameOf(i), x, top, wide);
+      if (this.chosen && this.chosen.lane === lane && this.chosen.i === i) {
+        pen.strokeStyle = themed("--text"); pen.strokeRect(x + 0.5, top + 1.5, wide, this.row - 4);
+      }
+      filled = end;
+    }
+    pen.globalAlpha = 1;
+  }
+  label(pen, text, x, top, wide) {
+    const back = pen.fillStyle;
+    const [r, g, b] = [1, 3, 5].map((i) => parseInt(back.slice(i, i + 2), 16));
+    pen.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
+    pen.textAlign = "left";
+    if (pen.measureText(text).width < wide - 6) pen.fillText(text, x + 3, top + this.row / 2);
+  }
+  under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const lane = this.lanes[Math.floor((event.clientY - box.top) / this.row)];
+    const time = timeAt(event, this.canvas, this.view);
+    if (!lane || time === null) return null;
+    const i = lane.at(time, ((this.view.to - this.view.from) / box.width) * 1.5);
+    return i < 0 ? null : { lane, i };
+  }
+  describe({ lane, i }) {
+    const s = this.unit;
+    return `${lane.nameOf(i)} (${lane.kindOf(i)})\nrank ${lane.rank}, ${lane.stream}\n` +
+      `from ${write(lane.start[i] * s, "s")}, takes ${write((lane.end[i] - lane.start[i]) * s, "s")}`;
+  }
+  hover(event) {
+    const span = this.under(event);
+    if (span) tip.show(event, this.describe(span)); else tip.hide();
+  }
+  choose(span) { this.chosen = span; this.said.textContent = this.describe(span).replaceAll("\n", ", "); this.view.tell(); }
+  zoomTo(span) {
+    if (!span) return;
+    const { lane, i } = span;
+    const width = Math.max(lane.end[i] - lane.start[i], this.view.end * 1e-6);
+    this.view.set(lane.start[i] - width, lane.end[i] + width);
+    this.choose(span);
+  }
+  walk(event) {
+    const by = { n: 1, p: -1 }[event.key.toLowerCase()];
+    const rows = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by && !rows) return;
+    event.preventDefault();
+    const now = this.chosen || { lane: this.lanes[0], i: -1 };
+    if (by) {
+      const i = Math.min(Math.max(now.i + by, 0), now.lane.start.length - 1);
+      this.choose({ lane: now.lane, i });
+    } else {
+      const row = Math.min(Math.max(this.lanes.indexOf(now.lane) + rows, 0), this.lanes.length - 1);
+      const lane = this.lanes[row];
+      const time = now.i >= 0 ? now.lane.start[now.i] : this.view.from;
+      this.choose({ lane, i: Math.min(lane.first(time), lane.start.length - 1) });
+    }
+    const { lane, i } = this.chosen;
+    if (lane.start[i] < this.view.from || lane.end[i] > this.view.to) {
+      const width = this.view.to - this.view.from;
+      this.view.set(lane.start[i] - width / 2, lane.start[i] + width / 2);
+    }
+  }
+  search(text) {
+    this.query = text.trim().toLowerCase();
+    this.matches = new Set();
+    if (this.lanes.length && this.query) {
+      this.lanes[0].texts.names.forEach((name, i) => { if (name.toLowerCase().includes(this.query)) this.matches.add(i); });
+    }
+    let count = 0;
+    let time = 0;
+    let first = null;
+    for (const lane of this.lanes) {
+      lane.name.forEach((name, i) => {
+        if (!this.matches.has(name)) return;
+        count += 1;
+        time += lane.end[i] - lane.start[i];
+        first = first || { lane, i };
+      });
+    }
+    this.said.textContent = this.query ? `${count} spans, ${write(time * this.unit, "s")} together` : "";
+    if (first) this.chosen = first;
+    this.view.tell();
+    return count;
+  }
+  // Time of each kind within the selection, lane by lane, cut at its ends.
+  sum() {
+    const [from, to] = this.selection;
+    const rows = new Map();
+    for (const lane of this.lanes) {
+      for (let i = lane.first(from); i < lane.start.length && lane.start[i] < to; i++) {
+        const inside = Math.min(lane.end[i], to) - Math.max(lane.start[i], from);
+        if (inside <= 0) continue;
+        const key = `${lane.rank}|${lane.kindOf(i)}`;
+        const row = rows.get(key) || { rank: lane.rank, kind: lane.kindOf(i), count: 0, time: 0 };
+        row.count += 1;
+        row.time += inside;
+        rows.set(key, row);
+      }
+    }
+    const body = [...rows.values()].sort((a, b) => a.rank - b.rank || b.time - a.time).map((row) => make("tr", {},
+      make("td", { text: `rank ${row.rank}` }), make("td", { class: "text", text: row.kind }),
+      make("td", { text: row.count }), make("td", { text: write(row.time * this.unit, "s") }),
+      make("td", { text: write(row.time / (to - from), "share") })));
+    this.sums.replaceChildren(make("table", { class: "sums" },
+      make("caption", { text: `Selected: ${write(from * this.unit, "s")} to ${write(to * this.unit, "s")}` }),
+      make("thead", {}, make("tr", {}, ...["rank", "kind", "spans", "time", "share"].map((t) => make("th", { text: t })))),
+      make("tbody", {}, ...body)));
+  }
+}

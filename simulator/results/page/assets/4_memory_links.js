@@ -1,0 +1,136 @@
+// What did a rank hold, when, and how full were links: two pictures along the same time as the lanes.
+
+class Memory {
+  constructor(place, played, view, colours) {
+    const memory = played.memory;
+    Object.assign(this, { memory, view, colours, unit: played.unit_s, end: played.end });
+    this.time = sums(memory.time);
+    this.total = this.time.map((_, i) => memory.held.reduce((sum, column) => sum + column[i], 0));
+    this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
+    this.legend = make("div", { class: "legend" });
+    place.replaceChildren(make("p", { class: "note", text: this.words() }), this.canvas, this.legend);
+    steer(this.canvas, view);
+    this.canvas.addEventListener("pointermove", (event) => tip.show(event, this.tipText()));
+    view.followers.add(() => this.draw());
+    this.draw();
+  }
+  words() {
+    const { memory } = this;
+    const peak = this.total[memory.peak];
+    const of = memory.capacity ? ` of ${write(memory.capacity, "B")} (${write(peak / memory.capacity, "share")})` : "";
+    return `Rank ${memory.rank} holds most: ${write(peak, "B")}${of}, at ${write(this.time[memory.peak] * this.unit, "s")}.`;
+  }
+  at(time) {
+    let i = 0;
+    while (i + 1 < this.time.length && this.time[i + 1] <= time) i += 1;
+    return i;
+  }
+  tipText() {
+    const i = this.view.cursor === null ? this.memory.peak : this.at(this.view.cursor);
+    const rows = this.memory.categories.map((name, c) => [name, this.memory.held[c][i]]).filter(([, bytes]) => bytes);
+    return [`${write(this.time[i] * this.unit, "s")}: ${write(this.total[i], "B")}`,
+      ...rows.map(([name, bytes]) => `${name}: ${write(bytes, "B")}`)].join("\n");
+  }
+  draw() {
+    const height = 210;
+    const [pen, width] = sharp(this.canvas, height);
+    const left = gutter(width);
+    const floor = height - AXIS;
+    const peak = this.total[this.memory.peak] || 1;
+    const near = this.memory.capacity && this.memory.capacity < 4 * peak;
+    const top = 1.06 * (near ? Math.max(peak, this.memory.capacity) : peak);
+    timeAxis(pen, left, width, floor, this.view, this.unit);
+    const x = (t) => left + ((t - this.view.from) / (this.view.to - this.view.from)) * (width - left);
+    const y = (bytes) => floor - (bytes / top) * (floor - 6);
+    pen.save(); pen.beginPath(); pen.rect(left, 0, width - left, floor); pen.clip();
+    const below = new Float64Array(this.time.length);
+    this.memory.categories.forEach((name, c) => {
+      pen.fillStyle = this.colours[name] || "#767676";
+      const column = this.memory.held[c];
+      for (let i = 0; i < this.time.length; i++) {
+        const until = i + 1 < this.time.length ? this.time[i + 1] : this.end;
+        if (column[i]) {
+          const [from, to] = [x(this.time[i]), x(until)];
+          pen.fillRect(from, y(below[i] + column[i]), Math.max(to - from, 0.6), y(below[i]) - y(below[i] + column[i]));
+        }
+        below[i] += column[i];
+      }
+    });
+    if (near) {
+      pen.strokeStyle = themed("--text"); pen.setLineDash([6, 4]);
+      pen.beginPath(); pen.moveTo(left, y(this.memory.capacity)); pen.lineTo(width, y(this.memory.capacity)); pen.stroke();
+      pen.setLineDash([]);
+    }
+    const peakX = x(this.time[this.memory.peak]);
+    pen.fillStyle = themed("--text");
+    pen.beginPath(); pen.moveTo(peakX, y(peak)); pen.lineTo(peakX - 5, y(peak) - 7); pen.lineTo(peakX + 5, y(peak) - 7); pen.fill();
+    pen.restore();
+    pen.textAlign = "right";
+    pen.fillStyle = themed("--soft");
+    for (const share of [0, 0.5, 1]) pen.fillText(write(share * (near ? this.memory.capacity : peak), "B"), left - 6, Math.max(8, y(share * (near ? this.memory.capacity : peak))));
+    if (near) { pen.textAlign = "left"; pen.fillText("capacity", left + 4, y(this.memory.capacity) + 10); }
+    cursorLine(pen, left, width, floor, this.view);
+    const shown = this.view.cursor === null ? this.memory.peak : this.at(this.view.cursor);
+    this.legend.replaceChildren(...this.memory.categories.map((name, c) => {
+      const swatch = make("i");
+      swatch.style.background = this.colours[name] || "#767676";
+      return make("span", {}, swatch, `${name} ${write(this.memory.held[c][shown], "B")}`);
+    }).filter((_, c) => this.memory.held[c][shown] > 0), make("span", { text: this.view.cursor === null ? "(at the peak)" : "(at the cursor)" }));
+  }
+}
+
+// Links of one kind that carry alike are one row: how full it is over time, or all along where that is not known.
+class Links {
+  constructor(place, played, view) {
+    Object.assign(this, { rows: played.links.rows, view, unit: played.unit_s, end: played.end });
+    this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
+    this.names = make("p", { class: "note" });
+    place.replaceChildren(make("p", { class: "note", text: this.words() }), this.canvas, this.names);
+    steer(this.canvas, view);
+    this.canvas.addEventListener("pointermove", (event) => { const row = this.under(event); if (row) tip.show(event, this.text(row)); else tip.hide(); });
+    this.canvas.addEventListener("click", (event) => { const row = this.under(event); this.names.textContent = row ? `${row.count} links: ${row.names.join(", ")}${row.count > row.names.length ? ", ..." : ""}` : ""; });
+    view.followers.add(() => this.draw());
+    this.draw();
+  }
+  words() {
+    const [first] = this.rows;
+    const used = first.used === null ? "" : `, used to ${write(first.used, "share")} of what they could carry`;
+    return `The fullest of ${this.rows.length} kinds of links: ${first.count} ${first.kind}${used}, busy ${write(first.busy, "share")} of the time.`;
+  }
+  under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return this.rows[Math.floor((event.clientY - box.top) / 19)];
+  }
+  text(row) {
+    const used = row.used === null ? "" : `\n${write(row.used, "share")} of what it could carry`;
+    const now = row.course && this.view.cursor !== null ? `\nnow ${row.course[this.bin(row, this.view.cursor)]} %` : "";
+    return `${row.count > 1 ? `each of ${row.count}: ` : ""}${row.names[0]}\n${write(row.bytes, "B")} at ${write(row.bandwidth, "B/s")}${used}\nbusy ${write(row.busy, "share")} of the time${now}`;
+  }
+  bin(row, time) { return Math.min(row.course.length - 1, Math.max(0, Math.floor((time / this.end) * row.course.length))); }
+  draw() {
+    const height = this.rows.length * 19 + AXIS;
+    const [pen, width] = sharp(this.canvas, height);
+    const left = gutter(width);
+    timeAxis(pen, left, width, height - AXIS, this.view, this.unit);
+    this.rows.forEach((row, number) => {
+      const top = number * 19;
+      pen.fillStyle = themed("--text"); pen.textAlign = "left";
+      pen.save(); pen.beginPath(); pen.rect(0, top, left - 4, 19); pen.clip();
+      pen.fillText(`${row.count > 1 ? `${row.count} × ` : ""}${row.kind}`, 2, top + 9);
+      pen.restore();
+      pen.fillStyle = themed("--grid");
+      pen.fillRect(left, top + 1, width - left, 16);
+      const course = row.course || [Math.round(100 * (row.used || 0))];
+      const bin = this.end / course.length;
+      course.forEach((percent, i) => {
+        const from = left + ((i * bin - this.view.from) / (this.view.to - this.view.from)) * (width - left);
+        const to = left + (((i + 1) * bin - this.view.from) / (this.view.to - this.view.from)) * (width - left);
+        if (to < left || from > width || !percent) return;
+        pen.fillStyle = `rgba(213, 94, 0, ${0.12 + 0.88 * Math.min(1, percent / 100)})`;
+        pen.fillRect(Math.max(left, from), top + 1, Math.min(width, to) - Math.max(left, from) + 0.4, 16);
+      });
+      if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} all along`, left + 6, top + 9); }
+    });
+    cursorLine(pen, left, width, height - AXIS, this.view);
+  }
+}

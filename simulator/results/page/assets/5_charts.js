@@ -1,0 +1,121 @@
+// How does a number vary over all points: lines, dots and bars as SVG, few enough marks for the browser to hover over.
+
+function numberTicks(low, high, log, base) {
+  if (!log) {
+    const step = [1, 2, 5, 10].map((n) => n * 10 ** Math.floor(Math.log10((high - low) / 5 || 1))).find((s) => (high - low) / s <= 6) || 1;
+    const ticks = [];
+    for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) ticks.push(v);
+    return ticks;
+  }
+  const ticks = [];
+  for (let v = base ** Math.floor(Math.log(low) / Math.log(base)); v <= high * 1.0001; v *= base) if (v >= low * 0.9999) ticks.push(v);
+  if (ticks.length < 2) return base === 10 ? numberTicks(low, high, true, 2) : [low, high];
+  const every = Math.ceil(ticks.length / 6);
+  return ticks.filter((_, i) => i % every === 0);
+}
+
+// series: [{name, colour, line, points: [{x, y, index, text}]}]; marks: [{x, text}]
+function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 }) {
+  const all = series.flatMap((one) => one.points).filter((p) => p.y !== null && p.y !== undefined);
+  if (!all.length) { place.replaceChildren(); return; }
+  const width = Math.max(300, place.clientWidth || 600);
+  const pad = { left: 70, right: 16, top: 10, bottom: 42 };
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": title });
+  const range = (values, log, zero) => {
+    let [low, high] = [Math.min(...values), Math.max(...values)];
+    if (zero) low = 0;
+    if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+    return log ? [low / 1.15, high * 1.15] : [low, high + 0.05 * (high - low)];
+  };
+  const [x0, x1] = range(all.map((p) => p.x), x.log, false);
+  const [y0, y1] = range(all.map((p) => p.y), y.log, y.zero);
+  const along = (v, low, high, log) => (log ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
+  const px = (v) => pad.left + along(v, x0, x1, x.log) * (width - pad.left - pad.right);
+  const py = (v) => height - pad.bottom - along(v, y0, y1, y.log) * (height - pad.top - pad.bottom);
+  for (const v of x.ticks || numberTicks(x0, x1, x.log, x.base || 10)) {
+    svg.append(shape("line", { class: "grid", x1: px(v), x2: px(v), y1: pad.top, y2: height - pad.bottom }));
+    svg.append(shape("text", { class: "soft", x: px(v), y: height - pad.bottom + 16, "text-anchor": "middle" }, x.write(v)));
+  }
+  for (const v of numberTicks(y0, y1, y.log, 10)) {
+    svg.append(shape("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(v), y2: py(v) }));
+    svg.append(shape("text", { class: "soft", x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, y.write(v)));
+  }
+  svg.append(shape("text", { class: "soft", x: (pad.left + width) / 2, y: height - 6, "text-anchor": "middle" }, x.name));
+  svg.append(shape("text", { class: "soft", x: 4, y: 12 }, y.name));
+  for (const mark of marks) {
+    svg.append(shape("line", { class: "mark", x1: px(mark.x), x2: px(mark.x), y1: pad.top, y2: height - pad.bottom }));
+    const end = px(mark.x) > width - 160;
+    svg.append(shape("text", { x: px(mark.x) + (end ? -5 : 5), y: pad.top + 12, "text-anchor": end ? "end" : "start" }, mark.text));
+  }
+  for (const one of series) {
+    const known = one.points.filter((p) => p.y !== null && p.y !== undefined);
+    if (one.line !== false && known.length > 1) {
+      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2 }));
+    }
+    if (one.dots === false) continue;
+    for (const p of known) {
+      const dot = shape("circle", { class: "point", cx: px(p.x), cy: py(p.y), r: 4, fill: one.colour, "data-index": p.index ?? "" });
+      dot.addEventListener("pointermove", (event) => tip.show(event, p.text));
+      dot.addEventListener("pointerleave", () => tip.hide());
+      if (onPick && p.index !== undefined) dot.addEventListener("click", () => onPick(p.index));
+      svg.append(dot);
+    }
+  }
+  const legend = make("div", { class: "legend" }, ...series.map((one) => {
+    const swatch = make("i");
+    swatch.style.background = one.colour;
+    return make("span", {}, swatch, one.name);
+  }));
+  place.replaceChildren(make("p", { class: "note", text: title }), svg, series.length > 1 ? legend : "");
+}
+
+// rows: [{label, index, total, note, parts: [[name, value]]}], all on one scale; `unit` of the values.
+function bars(place, { rows, colours, title, unit, picked, onPick }) {
+  const most = Math.max(...rows.map((row) => row.total));
+  const body = rows.map((row) => {
+    const bar = make("div", { class: "bar", role: "img", "aria-label": row.parts.map(([n, v]) => `${n} ${write(v, unit)}`).join(", ") });
+    for (const [name, value] of row.parts) {
+      if (!(value > 0)) continue;
+      const part = make("span", { "data-part": name, onpointermove: (event) => tip.show(event, `${name}: ${write(value, unit)}, ${write(value / row.total, "share")}`), onpointerleave: () => tip.hide() });
+      part.style.width = `${(100 * value) / most}%`;
+      part.style.background = colours[name] || "#767676";
+      bar.append(part);
+    }
+    const name = make("td", { class: "pick", text: row.label, tabindex: 0, onclick: () => onPick(row.index) });
+    return make("tr", { class: row.index === picked ? "spoken" : null }, name, make("td", { class: "text" }, bar),
+      make("td", { text: write(row.total, unit) }), make("td", { class: row.bad ? "bad" : null, text: row.note }));
+  });
+  const names = [...new Set(rows.flatMap((row) => row.parts.filter(([, v]) => v > 0).map(([n]) => n)))];
+  const legend = make("div", { class: "legend" }, ...names.map((name) => {
+    const swatch = make("i");
+    swatch.style.background = colours[name] || "#767676";
+    return make("span", {}, swatch, name);
+  }));
+  const table = make("table", { class: "bars" }, make("caption", { text: title }), make("tbody", {}, ...body));
+  place.replaceChildren(make("div", { class: "scroll tall" }, table), legend);
+}
+
+// A machine: boxes are switches and hosts, dots are GPUs, lines are cables coloured by how full they were.
+function topology(place, drawn, uses) {
+  const width = 760;
+  const height = Math.max(220, Math.min(520, 90 * drawn.levels));
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": drawn.title });
+  const x = (v) => 24 + v * (width - 48);
+  const y = (v) => 20 + (1 - v) * (height - 40);
+  for (const [a, b, names] of drawn.cables) {
+    const used = Math.max(...names.map((name) => uses.get(name) ?? 0), 0);
+    const known = names.some((name) => uses.has(name));
+    const line = shape("line", { x1: x(drawn.at[a][0]), y1: y(drawn.at[a][1]), x2: x(drawn.at[b][0]), y2: y(drawn.at[b][1]),
+      stroke: known ? `rgba(213,94,0,${0.2 + 0.8 * Math.min(1, used)})` : themed("--line"), "stroke-width": known ? 1 + 3 * Math.min(1, used) : 1 });
+    line.append(shape("title", {}, names.map((name) => `${name}${uses.has(name) ? ` ${write(uses.get(name), "share")} used` : " carries nothing"}`).join("\n")));
+    svg.append(line);
+  }
+  for (const [name, [vx, vy]] of Object.entries(drawn.at)) {
+    const gpu = drawn.kinds[name] === "gpu";
+    const dot = gpu ? shape("circle", { cx: x(vx), cy: y(vy), r: 5, fill: "#0072b2" })
+      : shape("rect", { x: x(vx) - 7, y: y(vy) - 5, width: 14, height: 10, rx: 2, fill: drawn.kinds[name] === "switch" ? "#009e73" : "#767676" });
+    dot.append(shape("title", {}, `${name} (${drawn.kinds[name]})`));
+    svg.append(dot);
+  }
+  place.replaceChildren(make("p", { class: "note", text: drawn.title }), svg);
+}

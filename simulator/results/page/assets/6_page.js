@@ -1,0 +1,201 @@
+// Which point is shown, and what follows from that: the picker drives every picture; tables sort and filter.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const state = { point: data.spoken[0] ?? 0, drawn: null };
+const at = (id) => document.getElementById(id);
+
+function settingsOf(index) { return data.points[index].at; }
+
+function pointAt(places) {
+  return data.points.findIndex((point) => point.at.every((value, axis) => value === places[axis]));
+}
+
+function picker() {
+  const selects = data.axes.map((axis, number) => {
+    const select = make("select", { id: `axis${number}`, onchange: () => {
+      const places = data.axes.map((_, i) => Number(at(`axis${i}`).value));
+      pick(pointAt(places));
+    } }, ...axis.values.map((value, i) => make("option", { value: i, text: value })));
+    return make("label", {}, `${axis.name} `, select);
+  });
+  const turn = (by) => pick((state.point + by + data.points.length) % data.points.length);
+  at("picker").replaceChildren(...selects,
+    ...(data.points.length > 1 ? [make("button", { class: "plain", text: "previous point", onclick: () => turn(-1) }),
+      make("button", { class: "plain", text: "next point", onclick: () => turn(1) })] : []));
+}
+
+function pick(index) {
+  if (index < 0 || index >= data.points.length) return;
+  state.point = index;
+  settingsOf(index).forEach((value, axis) => { at(`axis${axis}`).value = value; });
+  for (const row of document.querySelectorAll("#all tbody tr")) row.classList.toggle("spoken", Number(row.dataset.index) === index);
+  for (const cell of document.querySelectorAll("td[data-point]")) cell.classList.toggle("spoken", Number(cell.dataset.point) === index);
+  const point = data.points[index];
+  at("shown").textContent = point.title;
+  at("because").textContent = point.error || point.because || "";
+  at("trace").replaceChildren(...(point.files || []).flatMap(([name, path]) => [make("a", { href: path, text: name }), " "]));
+  overview();
+  breakdown();
+  losses();
+  show(index);
+}
+
+async function show(index) {
+  const packed = data.views[index];
+  at("views").classList.toggle("hidden", !packed);
+  at("noview").textContent = packed ? "" : data.points[index].noview;
+  if (!packed) { state.drawn = index; return; }
+  const played = await unpack(packed);
+  if (state.point !== index) return;
+  const view = new TimeWindow(played.end || 1);
+  state.view = view;
+  state.played = played;
+  state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view, data.colours) : null;
+  at("timelinepanel").classList.toggle("hidden", !state.timeline);
+  at("memorypanel").classList.toggle("hidden", !played.memory);
+  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.colours); holders(played.memory); }
+  at("linkspanel").classList.toggle("hidden", !data.points[index].links && !played.links.rows.length);
+  at("nolinks").textContent = played.links.rows.length ? "" : data.points[index].links || "";
+  at("links").replaceChildren();
+  if (played.links.rows.length) state.links = new Links(at("links"), played, view);
+  const drawn = data.topologies[data.points[index].topology];
+  at("topology").replaceChildren();
+  if (drawn) {
+    const uses = new Map();
+    for (const row of played.links.rows) for (const name of row.names) uses.set(name, row.used ?? 0);
+    topology(at("topology"), drawn, uses);
+  }
+  at("notes").textContent = played.notes.join("; ");
+  at("search").value = "";
+  // The window is wide before anybody follows, so that all draw once more where scrollbars have come or gone.
+  requestAnimationFrame(() => { view.tell(); state.drawn = index; });
+}
+
+function holders(memory) {
+  const rows = memory.holders.map((one) => make("tr", {}, make("td", { text: one.name }), make("td", { class: "text", text: one.category }), make("td", { text: write(one.bytes, "B") })));
+  at("holders").replaceChildren(...(rows.length ? [make("table", {}, make("caption", { text: "Largest allocations at the peak" }), make("tbody", {}, ...rows))] : []));
+}
+
+// Points that differ from the one that is shown along one axis alone, a line for each compared setting.
+function overview() {
+  const place = at("overview");
+  const axis = data.overview.axis;
+  if (axis === null) { place.replaceChildren(); return; }
+  const own = settingsOf(state.point);
+  const lines = new Map();
+  data.points.forEach((point, index) => {
+    const same = point.at.every((value, i) => i === axis || data.axes[i].compared || value === own[i]);
+    const y = point.figures[data.overview.key];
+    if (!same || y === null || y === undefined) return;
+    const name = point.at.filter((_, i) => data.axes[i].compared && i !== axis).map((v, i) => data.axes.filter((a, k) => a.compared && k !== axis)[i].values[v]).join(", ") || data.name;
+    if (!lines.has(name)) lines.set(name, []);
+    const x = data.axes[axis].numbers[point.at[axis]];
+    lines.get(name).push({ x, y, index, text: `${name}\n${data.axes[axis].values[point.at[axis]]}: ${write(y, data.overview.unit)}${point.fits ? "" : "\ndoes not fit"}` });
+  });
+  const fixed = data.axes.map((a, i) => (i === axis || a.compared ? "" : a.values[own[i]])).filter(Boolean).join(", ");
+  const marks = data.crossings.filter((one) => one.axis === axis && Object.entries(one.fixed).every(([i, v]) => own[i] === v)).map((one) => ({ x: one.at, text: one.text }));
+  xyChart(place, {
+    series: [...lines].map(([name, points], i) => ({ name, points, colour: data.series[name] || data.palette[i % data.palette.length] })),
+    marks, onPick: pick, title: `${data.overview.name} by ${data.axes[axis].name}${fixed ? ` (${fixed})` : ""}`,
+    x: { name: data.axes[axis].name, log: true, base: 2, ticks: data.axes[axis].numbers, write: (v) => data.axes[axis].values[data.axes[axis].numbers.indexOf(v)] ?? String(v) },
+    y: { name: "", log: true, write: (v) => write(v, data.overview.unit) },
+  });
+}
+
+function breakdown() {
+  if (!data.parts) { at("breakdownpanel").classList.add("hidden"); return; }
+  const own = settingsOf(state.point);
+  const rows = [];
+  data.points.forEach((point, index) => {
+    if (!point.parts || !point.at.every((value, i) => data.axes[i].compared || data.points.length <= 24 || value === own[i])) return;
+    rows.push({ label: point.label, index, total: point.parts.reduce((sum, [, v]) => sum + v, 0), parts: point.parts, note: point.note, bad: !point.fits });
+  });
+  if (!rows.length) { at("breakdownpanel").classList.add("hidden"); return; }
+  bars(at("breakdown"), { rows, colours: data.colours, title: data.parts, unit: "s", picked: state.point, onPick: pick });
+}
+
+function losses() {
+  const runs = data.points.map((point, index) => ({ point, index })).filter(({ point }) => point.losses);
+  at("losspanel").classList.toggle("hidden", !runs.length);
+  if (!runs.length) return;
+  xyChart(at("loss"), {
+    series: runs.map(({ point, index }, i) => ({ name: point.label, colour: data.palette[i % data.palette.length],
+      points: point.losses.map((y, x) => ({ x, y, index, text: `${point.label}\nstep ${x}: loss ${y}` })) })),
+    x: { name: "step, the first is 0", write: (v) => String(v) }, y: { name: "loss (nats a token)", write: (v) => String(Number(v.toPrecision(4))) },
+    title: "Loss by step", onPick: pick,
+  });
+}
+
+function front() {
+  const place = at("front");
+  at("frontpanel").classList.toggle("hidden", !data.front.length);
+  if (!data.front.length) return;
+  const dot = (point, index) => ({ x: point.figures[data.frontKeys[0]], y: point.figures[data.frontKeys[1]], index, text: `${point.label}\n${write(point.figures[data.frontKeys[0]], "s")}, ${write(point.figures[data.frontKeys[1]], "B")}${point.fits ? "" : "\ndoes not fit"}` });
+  const fitting = data.points.map(dot).filter((p) => data.points[p.index].fits && p.x);
+  const short = data.points.map(dot).filter((p) => !data.points[p.index].fits && p.x);
+  xyChart(place, {
+    series: [{ name: "front: no other is faster and smaller", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
+      { name: "fits", colour: "#0072b2", line: false, points: fitting.filter((p) => !data.front.includes(p.index)) },
+      ...(short.length ? [{ name: "does not fit", colour: "#d55e00", line: false, points: short }] : [])],
+    x: { name: "time of a token, over all GPUs", log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, write: (v) => write(v, "B") },
+    title: "Peak memory against time", onPick: pick,
+  });
+}
+
+function tables() {
+  for (const table of document.querySelectorAll("table.sortable")) {
+    table.querySelectorAll("thead th").forEach((head, column) => {
+      const button = make("button", { text: head.textContent, "aria-label": `sort by ${head.textContent}` });
+      head.replaceChildren(button);
+      let falling = false;
+      button.addEventListener("click", () => {
+        const rows = [...table.tBodies[0].rows];
+        const value = (row) => { const v = row.cells[column].dataset.v ?? row.cells[column].textContent; const n = Number(v); return v === "" || Number.isNaN(n) ? v : n; };
+        rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y)); });
+        if (falling) rows.reverse();
+        table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+        falling = !falling;
+        table.tBodies[0].append(...rows);
+      });
+    });
+  }
+  const filter = at("filter");
+  if (filter) filter.addEventListener("input", () => {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of document.querySelectorAll("#all tbody tr")) {
+      const text = row.textContent.toLowerCase();
+      const keeps = words.every((word) => text.includes(word));
+      row.classList.toggle("hidden", !keeps);
+      shown += keeps;
+    }
+    at("filtered").textContent = words.length ? `${shown} of ${data.points.length} points` : "";
+  });
+  for (const row of document.querySelectorAll("#all tbody tr")) row.addEventListener("click", () => pick(Number(row.dataset.index)));
+  for (const cell of document.querySelectorAll("td[data-point]")) {
+    cell.classList.add("pick");
+    cell.tabIndex = 0;
+    const go = () => pick(Number(cell.dataset.point));
+    cell.addEventListener("click", go);
+    cell.addEventListener("keydown", (event) => { if (event.key === "Enter") go(); });
+  }
+}
+
+function start() {
+  for (const hidden of document.querySelectorAll(".needsjs")) hidden.classList.remove("hidden");
+  picker();
+  tables();
+  front();
+  pick(state.point);
+  at("search").addEventListener("input", (event) => { if (state.timeline) state.timeline.search(event.target.value); });
+  at("search").addEventListener("keydown", (event) => { if (event.key === "Enter" && state.timeline && state.timeline.chosen) state.timeline.zoomTo(state.timeline.chosen); });
+  at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
+  at("closer").addEventListener("click", () => state.view && state.view.zoom(0.5, (state.view.from + state.view.to) / 2));
+  at("wider").addEventListener("click", () => state.view && state.view.zoom(2, (state.view.from + state.view.to) / 2));
+  const again = () => { overview(); losses(); front(); if (state.view) state.view.tell(); };
+  addEventListener("resize", again);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+}
+
+start();

@@ -1,0 +1,166 @@
+"""Which few figures answer a scenario's question at a glance: who wins where, or what each setting reaches?
+
+Rule: text in rows and columns, for the terminal and the page alike; a measure that the answer speaks of has a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.findings.answer import Answer
+from simulator.findings.comparison import Comparison, Row, Settings
+from simulator.findings.words import condition_text, place
+from simulator.report.numbers.measures import SAME, Measure, factor_text, percent_text
+
+# Settings that stand side by side; more become rows.
+_MOST_COLUMNS: Final = 6
+_MOST_MEASURES: Final = 4
+_USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", "mfu", "memory")}
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTable:
+    """A table of texts.
+
+    Attributes
+    ----------
+    title : str
+        What its cells are.
+    corner : str
+        Heading of the first column.
+    columns : tuple of str
+    rows : tuple of (str, tuple of str)
+        A heading and a cell for each column.
+    points : tuple of tuple of (int or None)
+        The point that each cell speaks of; None where it is of several.
+    """
+
+    title: str
+    corner: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    points: tuple[tuple[int | None, ...], ...]
+
+
+def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]:
+    """The tables of a scenario, at most one for each measure that its answer speaks of."""
+    if not any(row.report is not None for row in compared.rows):
+        return ()
+    measures = _measures(compared, answer)
+    several_settings, several_conditions = len(compared.settings) > 1, len(compared.conditions) > 1
+    axes = [key for key in compared.scenario.sweep if len(compared.scenario.sweep[key]) > 1]
+    best = any(found.kind == "best" for found in answer.findings)
+    if several_settings and len(axes) == 2 and best:
+        return (_winners(compared, measures[0], axes[0], axes[1]),)
+    if several_settings and several_conditions:
+        return tuple(_side_by_side(compared, measure) for measure in measures[:2])
+    return (_by_measure(compared, measures),)
+
+
+def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
+    """Those that the scenario asks of, then the usual ones."""
+    asked = [name for one in compared.scenario.answer for name in one.of]
+    names = list(dict.fromkeys([*asked, *_USUAL[compared.kind]]))
+    wanted = [compared.measure(name) for name in names]
+    reports = [row.report for row in compared.rows if row.report is not None]
+    known = [m for m in wanted if any(m.value(report) is not None for report in reports)]
+    # Steps that learn from unlike numbers of tokens are compared by tokens/s.
+    if any(found.numbers.get("measure") == "time_per_token" for found in answer.findings):
+        known = [measure for measure in known if measure.name != "time"]
+    return known[: max(_MOST_MEASURES, len(asked))]
+
+
+def _heading(compared: Comparison, key: str, value: Any) -> str:
+    return place(key, value, compared.kind)
+
+
+def _axis_name(key: str) -> str:
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def _winners(compared: Comparison, measure: Measure, down: str, across: str) -> SmallTable:
+    """Who wins at each place of two axes, and how far ahead of the next."""
+    values_down, values_across = (compared.scenario.sweep[key] for key in (down, across))
+    rows, points = [], []
+    for value in values_down:
+        cells = [_winner(compared, measure, {down: value, across: other}) for other in values_across]
+        rows.append((_heading(compared, down, value), tuple(text for text, _ in cells)))
+        points.append(tuple(point for _, point in cells))
+    columns = tuple(_heading(compared, across, value) for value in values_across)
+    title = f"{measure.superlative}, and how far ahead of the next"
+    return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
+
+
+def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tuple[str, int | None]:
+    ordered = {key: condition[key] for key in compared.scenario.sweep}
+    rows = [row for row in compared.under(ordered) if row.fits]
+    if not rows:
+        return "none fits", None
+    sign = 1 if measure.best == "least" else -1
+    rows.sort(key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
+    name = compared.name(rows[0].setting)
+    if len(rows) == 1:
+        return f"{name} alone", rows[0].index
+    one, two = (measure.value(row.report or {}) or 0.0 for row in rows[:2])
+    ratio = (two / one if measure.best == "least" else one / two) if one and two else float("inf")
+    return (f"{name} {factor_text(ratio)}" if ratio - 1 > SAME else f"{name} tied", rows[0].index)
+
+
+def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
+    """Settings in columns, conditions in rows; or the other way round where settings are many."""
+    settings, conditions = compared.settings, compared.conditions
+    names = tuple(compared.name(setting) for setting in settings)
+    places = tuple(condition_text(condition, compared.kind) for condition in conditions)
+    grid = [[_cell(measure, compared.row(setting, condition)) for setting in settings] for condition in conditions]
+    points = [[compared.row(setting, condition).index for setting in settings] for condition in conditions]
+    headings, columns = places, names
+    if len(settings) > _MOST_COLUMNS and len(conditions) < len(settings):
+        grid, points = [list(c) for c in zip(*grid, strict=True)], [list(c) for c in zip(*points, strict=True)]
+        headings, columns = names, places
+    rows = tuple((heading, tuple(cells)) for heading, cells in zip(headings, grid, strict=True))
+    return SmallTable(measure.noun, "", columns, rows, tuple(tuple(own) for own in points))
+
+
+def _cell(measure: Measure, row: Row) -> str:
+    if row.report is None:
+        return "failed"
+    value = measure.value(row.report)
+    text = "-" if value is None else _bare(measure, value)
+    return text if row.fits else f"{text} (does not fit)"
+
+
+def _bare(measure: Measure, value: float) -> str:
+    """A value without the words that the table's title says."""
+    text = measure.text(value)
+    words = (f" {measure.noun}", " of memory", " tokens/s", f" of {measure.noun}", " idle", " MFU", " reserved")
+    return next((text.removesuffix(word) for word in words if text.endswith(word)), text).removeprefix("an error of ")
+
+
+def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable:
+    """A row for each point, a column for each measure, with its change from the first."""
+    rows = compared.rows
+    first = rows[0].report
+    columns = tuple(measure.noun for measure in measures)
+    told, points = [], []
+    for row in rows:
+        name = compared.name({**row.setting, **row.condition})
+        cells = tuple(_changed(measure, row, first if row is not rows[0] else None) for measure in measures)
+        told.append((name if row.fits or row.report is None else f"{name} (does not fit)", cells))
+        points.append((row.index,) * len(measures))
+    return SmallTable("", "", columns, tuple(told), tuple(points))
+
+
+def _changed(measure: Measure, row: Row, first: Mapping[str, Any] | None) -> str:
+    if row.report is None:
+        return "failed"
+    value = measure.value(row.report)
+    if value is None:
+        return "-"
+    before = None if first is None else measure.value(first)
+    if not before or abs(value / before - 1) <= SAME:
+        return _bare(measure, value)
+    change = value / before - 1
+    sign = "+" if change > 0 else "-"
+    return f"{_bare(measure, value)} ({sign}{percent_text(abs(change))})"

@@ -1,0 +1,79 @@
+"""Which rules hold between what a scenario is to tell (`answer`, `baseline`, `budget`) and what it plays?
+
+Rule: as in the other rules; these look at the scenario as a whole, not at its points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.errors import one_of
+from simulator.report.numbers import measures
+from simulator.scenario.answer_shape import AGAINST, ALONG, BudgetShape, FindingShape
+from simulator.scenario.conflict import Conflict
+from simulator.scenario.reading import shown
+from simulator.scenario.shape import KINDS, ScenarioShape, axis_keys
+
+
+def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
+    """Rules that are broken."""
+    yield from _baseline(shape)
+    for place, asked in enumerate(shape.answer):
+        yield from _finding(shape, place, asked)
+    if shape.budget is not None:
+        yield from _budget(shape, shape.budget)
+
+
+def _baseline(shape: ScenarioShape) -> Iterator[Conflict]:
+    for key, value in shape.baseline.items():
+        at = ("baseline", key)
+        if key not in shape.compare:
+            compared = ", ".join(shape.compare) or "nothing"
+            yield Conflict(
+                at, f"is not compared; a baseline is one of what stands in compare ({compared})", ("baseline",), True
+            )
+        elif value not in shape.compare[key]:
+            values = ", ".join(map(shown, shape.compare[key]))
+            yield Conflict(at, f"got {shown(value)}; must be one of the values compared: {values}", ("baseline",))
+
+
+def _finding(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Conflict]:
+    at = ("answer", place)
+    for number, name in enumerate(asked.of):
+        if name not in measures.names_of(shape.kind):
+            there = ", ".join(measures.names_of(shape.kind))
+            yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
+    if asked.finding in AGAINST and not shape.compare:
+        yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
+    if asked.finding == "effect" and not shape.sweep:
+        yield Conflict(at, "effect is that of what is swept, but nothing stands in sweep", ("answer", "sweep"))
+    if asked.finding == "fit" and shape.training is None:
+        yield Conflict(at, "fit is about the memory of a training step, and this plays a collective", ("answer",))
+    if asked.finding == "learned" and (shape.training is None or not shape.training.numerics):
+        yield Conflict(at, "learned tells of real training; add training.numerics: true", ("answer",))
+    yield from _along(shape, place, asked)
+
+
+def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Conflict]:
+    at = ("answer", place)
+    if asked.along is None:
+        if asked.finding == "threshold":
+            yield Conflict(at, "threshold needs the key along which it is looked for; add along: KEY", ("answer",))
+        if asked.between is not None:
+            yield Conflict((*at, "between"), "goes with along; add along: KEY, or remove it", ("answer",), True)
+        return
+    if asked.finding not in ALONG:
+        yield Conflict((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
+    elif asked.along not in axis_keys():
+        yield Conflict((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
+    elif asked.along not in shape.sweep and asked.between is None:
+        yield Conflict((*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep"))
+    if asked.between is not None and len(asked.between) != 2:
+        yield Conflict((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
+
+
+def _budget(shape: ScenarioShape, budget: BudgetShape) -> Iterator[Conflict]:
+    if shape.training is None:
+        yield Conflict(("budget",), "is of a training, and this plays a collective; remove it", ("budget",), True)
+    elif (budget.tokens is None) == (budget.steps is None):
+        yield Conflict(("budget",), "needs either tokens or steps; write for example {tokens: 1e12}", ("budget",))

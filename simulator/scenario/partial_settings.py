@@ -1,0 +1,80 @@
+"""Which points of a scenario have some settings: {training.sharding: zero3, cluster.world_size: 8}?
+
+Rule: a setting is compared by what it means, not by how it is written, so "1024 KiB" is "1 MiB", and a key need not be
+an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from simulator.report.tables.setting_text import setting_text
+from simulator.scenario import build_records
+from simulator.scenario.axes import place
+from simulator.scenario.records import Point, Scenario
+from simulator.scenario.resolve import resolved
+from simulator.scenario.shape import ScenarioShape, adapter
+
+# Values of an axis that a message names.
+_MOST_VALUES = 12
+
+
+class InvalidSettingError(ValueError):
+    """A value that its key cannot have.
+
+    Attributes
+    ----------
+    key : str
+    reasons : ValidationError
+    """
+
+    def __init__(self, key: str, reasons: ValidationError) -> None:
+        super().__init__(key)
+        self.key = key
+        self.reasons = reasons
+
+
+def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, ...]:
+    """Places of the points that stay as they are when the settings are put into them.
+
+    Raises
+    ------
+    InvalidSettingError
+        A key cannot have its value.
+    """
+    for key, value in wanted.items():
+        try:
+            adapter(key).validate_python(value)
+        except ValidationError as error:
+            raise InvalidSettingError(key, error) from error
+    return tuple(number for number, point in enumerate(points) if _has(point.scenario, wanted))
+
+
+def _has(scenario: Scenario, wanted: Mapping[str, Any]) -> bool:
+    bare = replace(scenario, plots=(), plotted_points=None, warnings=())
+    data = resolved(bare)
+    for key, value in wanted.items():
+        place(data, tuple(key.split(".")), value)
+    try:
+        shape = ScenarioShape.model_validate(data)
+    except ValidationError:  # a key of another kind of scenario
+        return False
+    return build_records.scenario(shape, scenario.question, scenario.source, Path()) == bare
+
+
+def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:
+    """Say that no point has the settings, and which settings there are."""
+    said = ", ".join(f"{key}: {setting_text(value)}" for key, value in wanted.items())
+    there = [f"{key}: {_listed(values)}" for key, values in {**scenario.compare, **scenario.sweep}.items()]
+    hint = f"points differ in {'; '.join(there)}" if there else "the scenario is a single point; leave `points` out"
+    return f"got {{{said}}}, which no point has; {hint}"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    more = "" if len(values) <= _MOST_VALUES else f" and {len(values) - _MOST_VALUES} more"
+    return ", ".join(setting_text(value) for value in values[:_MOST_VALUES]) + more

@@ -1,0 +1,116 @@
+"""What a reader would see in a figure: the texts that lie on each other or outside, its colours, and empty axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from matplotlib import colors
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import Collection, QuadMesh
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from simulator.report.plots import style
+
+# Boxes of letters are a little larger than their ink [pixels].
+_SLACK = 2.0
+
+
+Drawn = list[tuple[str, Bbox]]
+
+
+def texts(figure: Figure) -> Drawn:
+    """Every text that is drawn, with its box in pixels."""
+    canvas = FigureCanvasAgg(figure)
+    with style.applied():
+        canvas.draw()
+    renderer: Any = canvas.get_renderer()
+    hidden = {id(text) for axes in figure.axes for text in _hidden(axes)}
+    return [
+        (text.get_text().strip(), _ink(text, renderer))
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and id(text) not in hidden
+    ]
+
+
+def _hidden(axes: Axes) -> Iterator[Text]:
+    """Texts of axes that are not drawn: all, those of axes that are switched off, of ticks beyond the limits."""
+    if not axes.get_visible():
+        yield from axes.findobj(Text)  # type: ignore[misc]
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = sorted(axis.get_view_interval())
+        slack = 1e-9 * (high - low)
+        if not axes.axison:
+            yield from (axis.label, axis.offsetText)
+        for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
+            if not axes.axison or not low - slack <= tick.get_loc() <= high + slack:
+                yield from (tick.label1, tick.label2)
+
+
+def _ink(text: Any, renderer: Any) -> Bbox:
+    """The box of a text, without the empty lines below a title."""
+    box = Text.get_window_extent(text, renderer)
+    empty = len(text.get_text()) - len(text.get_text().rstrip("\n"))
+    lines = text.get_text().count("\n") + 1
+    return Bbox.from_extents(box.x0, box.y0 + box.height * empty / lines, box.x1, box.y1)
+
+
+def overlapping(drawn: Drawn) -> list[tuple[str, str]]:
+    """Pairs of texts whose boxes intersect."""
+    found = []
+    for (one, first), (other, second) in combinations(drawn, 2):
+        across = min(first.x1, second.x1) - max(first.x0, second.x0)
+        along = min(first.y1, second.y1) - max(first.y0, second.y0)
+        if across > _SLACK and along > _SLACK:
+            found.append((one, other))
+    return found
+
+
+def outside(figure: Figure, drawn: Drawn) -> list[str]:
+    """Texts that the figure's edge cuts."""
+    whole = figure.bbox
+    return [
+        text
+        for text, box in drawn
+        if box.x0 < whole.x0 - _SLACK
+        or box.y0 < whole.y0 - _SLACK
+        or box.x1 > whole.x1 + _SLACK
+        or box.y1 > whole.y1 + _SLACK
+    ]
+
+
+def foreign_colours(figure: Figure) -> set[str]:
+    """Colours of bars, areas, lines and points that the style does not have."""
+    return {colour for colour in _colours(figure) if colour not in style.every_colour()}
+
+
+def _colours(figure: Figure) -> Iterator[str]:
+    for axes in figure.axes:
+        for line in axes.lines:
+            yield _hex(line.get_color())
+        for patch in axes.findobj(Patch):
+            if patch is not axes.patch and getattr(patch, "axes", None) is axes and patch.get_visible():
+                yield _hex(patch.get_facecolor())
+        for collection in axes.collections:
+            if isinstance(collection, Collection) and not isinstance(collection, QuadMesh):
+                yield from map(_hex, collection.get_facecolor())
+
+
+def _hex(colour: Any) -> str:
+    return str(colors.to_hex(colour)).upper()
+
+
+def empty_axes(figure: Figure) -> list[Axes]:
+    """Axes on which nothing is drawn."""
+    return [
+        axes
+        for axes in figure.axes
+        if axes.get_visible()
+        and not (axes.lines or axes.collections or axes.images or axes.texts or len(axes.patches))
+        and axes.get_label() != "<colorbar>"
+    ]
