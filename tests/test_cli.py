@@ -239,6 +239,43 @@ def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
     ]
 
 
+def test_help_is_a_letter_too_and_cuts_no_summary(cli: Command) -> None:
+    assert cli("-h").out == cli("--help").out
+    assert cli("list", "-h").out == cli("list", "--help").out
+    # Of one command alone, "[ARGS]..." is no cut.
+    assert "..." not in cli("-h").out.replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        ("simulator ker", ["kernels"]),
+        ("simulator run ring", ["ring_vs_parameter_server"]),
+        ("simulator show dgx_h", ["dgx_h100", "dgx_h200"]),
+        ("simulator collective all_reduce --topology star_100", ["star_100g"]),
+        ("simulator kernels gpt2_m", ["gpt2_medium"]),
+        ("simulator memory gpt2 --gpu h1", ["h100_pcie", "h100_sxm"]),
+        ("simulator list topo", ["topologies"]),
+        # Nothing begins so: the shell proposes files.
+        ("simulator run ./ring", []),
+    ],
+)
+def test_a_shell_completes_commands_and_names(typed: str, proposed: list[str]) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_SIMULATOR_COMPLETE": "complete_bash", **words}
+    command = [sys.executable, "-m", "simulator"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, proposed)
+
+
+def test_the_script_of_a_shell_is_shown() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "simulator", "--show-completion", "zsh"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("#compdef simulator")
+
+
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     arguments = [sys.executable, "-m", "simulator", "schema"]
