@@ -92,6 +92,8 @@ WRONG_COMMANDS = [
     (("new", "a/b"), "name: got 'a/b'", "letters, digits"),
     (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d'?"),
+    (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; one of ", "did you mean 'h200'?"),
+    (("show", "nogpu.yaml"), "--gpu: topology nogpu names no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
     (("diff", "a", "b"), "a/report.json: is no report of a run", "the directory that `simulator run` printed"),
@@ -112,6 +114,9 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
     (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "open.yaml").write_text("[1, 2\n", encoding="utf-8")
+    (tmp_path / "nogpu.yaml").write_text(
+        "builder: star\noptions: {bandwidth: 1 GB/s, latency: 5 us}\n", encoding="utf-8"
+    )
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").write_text("", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
@@ -223,6 +228,19 @@ def test_show_draws_and_counts_links(cli: Command, tmp_path: Path) -> None:
     assert answer.code == 0
     assert "3 x gpu -> switch: 12.5 GB/s, 5 us" in answer.out
     assert (tmp_path / "pictures" / "star.svg").stat().st_size > 1000
+
+
+def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) -> None:
+    plain = "builder: star\noptions: {bandwidth: 100 Gb/s, latency: 5 us}\n"
+    (tmp_path / "mine.yaml").write_text(plain, encoding="utf-8")
+    answer = cli("show", "./mine.yaml", "--gpu", "l4", "--world-size", 2, "--svg")
+    first, *_, one, other = answer.out.splitlines()
+    assert first == "mine: 2 ranks of l4, 2 gpus, 1 switch"
+    assert (one, other) == ("picture: mine.png", "picture: mine.svg")
+    assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
+    cli("show", "mine.yaml", "--gpu", "l4", "--world-size", 2, "--out", "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "mine.svg").read_bytes()
+    assert "l4 (its rank)" in (tmp_path / "mine.svg").read_text(encoding="utf-8")
 
 
 def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:

@@ -225,15 +225,22 @@ def list_(
 @app.command()
 def show(
     topology: Annotated[
-        str, typer.Argument(help="Name or path.", metavar="TOPOLOGY", autocompletion=names_of("topology"))
+        str,
+        typer.Argument(
+            help="Name, or path of a topology file or of a graph.",
+            metavar="TOPOLOGY",
+            autocompletion=names_of("topology"),
+        ),
     ],
     world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two nodes otherwise.")] = None,
+    gpu: OtherGpu = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png otherwise.")] = None,
+    svg: Svg = False,
 ) -> None:
     """Draw a topology with its bandwidths."""
     from simulator.cli.show import show as shown
 
-    shown(topology, world_size, out)
+    shown(topology, world_size, out, gpu, svg=svg)
 
 
 @app.command()

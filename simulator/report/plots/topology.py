@@ -67,7 +67,8 @@ def figure(cluster: Cluster) -> Figure:
             axes.set_aspect("equal")
             axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
         style.set_title(fig, finding(cluster))
-        _legend(fig, Counter(kinds.values()), classes, _left_out(cluster, len(chosen), nodes))
+        note = _left_out(cluster, len(chosen), nodes)
+        _legend(fig, Counter(kinds.values()), classes, note, cluster.gpus[0].name)
     return fig
 
 
@@ -205,13 +206,13 @@ def _left_out(cluster: Cluster, drawn: int, nodes: int) -> str:
     return f"{drawn} of {total} vertices are drawn: the first {nodes} of {len(cluster.nodes)} nodes and what joins them"
 
 
-def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str) -> None:
+def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str, gpu: str) -> None:
     from matplotlib.lines import Line2D
 
     handles = []
     for kind in sorted(counts, key=_rank_of_kind):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
-        name = "GPU (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
+        name = f"{gpu} (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
         handles.append(
             Line2D(
                 [],
