@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.basics.document import Document, Fault, parse
-from simulator.errors import ScenarioError, in_lines, one_of
+from simulator.errors import ScenarioError, one_of
 from simulator.scenario.answer_shape import AGAINST
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
@@ -36,46 +36,43 @@ def _path(key: str) -> tuple[str, ...] | None:
     return None
 
 
-def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...]]:
-    """Put overrides into a document.
+def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...], tuple[Fault, ...]]:
+    """Put overrides into a document; of what is wrong with the others nothing, and a fault for each.
 
-    Raises
-    ------
-    ScenarioError
-        A key that nothing reads, or a value that is not YAML; one line each.
+    Faults are a key that nothing reads, or a value that is not YAML: then the fault has the key that it is for.
     """
     if not isinstance(document.data, dict):
-        return document, ()
+        return document, (), ()
     data = dict(document.data)
     applied: list[Override] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for key, text in wanted.items():
         option = f"--set {key}={text}"
         path = _path(key)
         if path is None:
             known = (*axis_keys(), *KINDS, "name", "question", "plots")
-            faults.append(f"{option}: unknown key; {one_of(known, key)}")
+            faults.append(Fault((), f"unknown key; {one_of(known, key)}", source=option))
             continue
         other = _other_kind(document.data, path)
         if other is not None:
             message = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
-            faults.append(f"{option}: {message}")
+            faults.append(Fault((), message, source=option))
             continue
         try:
             several, value = _read(key, text, option)
         except ScenarioError as error:
-            faults += str(error).splitlines()
+            # A place in the text may stand between the option and what is wrong with it.
+            lines = [line.removeprefix(option).partition(": ") for line in str(error).splitlines()]
+            faults += [Fault(path, message, source=option + place) for place, _, message in lines]
             continue
         if several:
             path = _axis_of(data, key)
         _drop_axes(data, key, path)
         place(data, path, value)
         applied.append(Override(path, option))
-    if faults:
-        raise ScenarioError(in_lines(faults))
     if applied:
         _drop_what_has_lost_its_axis(document.data, data)
-    return replace(document, data=data), tuple(applied)
+    return replace(document, data=data), tuple(applied), tuple(faults)
 
 
 def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
