@@ -9,7 +9,7 @@ JOBS ?= auto
 
 PYTHONS ?= python3.12 python3.13 python3.14
 
-.PHONY: demo test notebooks test-long lint bench coverage lowest smoke wheel measured clean
+.PHONY: demo test notebooks test-long lint bench coverage lowest smoke wheel measured docs clean
 
 demo: $(VENV)/run-installed
 	$(BIN)/simulator run ring_vs_parameter_server
@@ -54,6 +54,10 @@ wheel: $(VENV)/test-installed
 measured: $(VENV)/test-installed
 	$(BIN)/python -m simulator.calibration.machines.shipped
 	$(BIN)/python -m simulator.calibration.machines.page
+
+# The site in build/site/html. Scenarios whose runs are not kept there are played, which takes minutes at first.
+docs: $(VENV)/test-installed
+	$(BIN)/python -m tools.site
 
 clean:
 	rm -rf $(VENV) .venv-lowest .venv-smoke-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

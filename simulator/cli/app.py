@@ -66,6 +66,7 @@ Tokens = Annotated[
     int, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192.")
 ]
 Svg = Annotated[bool, typer.Option("--svg", help="Write pictures as SVG too.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Leave out report.html, and what it draws of each point.")]
 Table = Annotated[str, typer.Option("--table", metavar="KIND", help="small: what the question varies; full: all.")]
 
 
@@ -91,6 +92,7 @@ def run(
     cache: Cache = None,
     svg: Svg = False,
     table: Table = "small",
+    no_report: NoReport = False,
 ) -> None:
     """Play a scenario, compare and sweep multiplied out.
 
@@ -101,7 +103,9 @@ def run(
     from simulator.sweeps.sweep import Backend
 
     kept, backend, full = as_ranks(ranks), Backend(cache=cache), as_full(table)
-    options = PlayOptions(out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg, full_table=full)
+    options = PlayOptions(
+        out, as_json, engine, transfers, trace, kept, parquet, backend, svg=svg, full_table=full, page=not no_report
+    )
     play(scenario, settings or [], options)
 
 
@@ -119,6 +123,7 @@ def sweep(
     cache: Cache = None,
     svg: Svg = False,
     table: Table = "small",
+    no_report: NoReport = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes of this machine; one a core otherwise.")] = None,
     scheduler: Annotated[
         str | None,
@@ -143,7 +148,18 @@ def sweep(
     backend = Backend(jobs, scheduler, cache, pool)
     kept, full = as_ranks(ranks), as_full(table)
     options = PlayOptions(
-        out, as_json, engine, transfers, trace, kept, parquet, backend, resume, svg=svg, full_table=full
+        out,
+        as_json,
+        engine,
+        transfers,
+        trace,
+        kept,
+        parquet,
+        backend,
+        resume,
+        svg=svg,
+        full_table=full,
+        page=not no_report,
     )
     play(scenario, settings or [], options)
 
@@ -342,11 +358,14 @@ def diff(
     first: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
     second: Annotated[Path, typer.Argument(metavar="RUN", help="Another one.")],
     as_json: AsJson = False,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Leave a page instead: both timelines, one cursor.")
+    ] = None,
 ) -> None:
     """Compare the reports of two runs."""
     from simulator.cli.diff import show
 
-    show(first, second, as_json=as_json)
+    show(first, second, as_json=as_json, page=page)
 
 
 @app.command()

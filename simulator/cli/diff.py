@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
+from simulator.basics.atomic_files import write_atomically
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.cli.console import print_text
 from simulator.errors import ScenarioError
@@ -18,9 +19,13 @@ from simulator.sweeps.table import row
 _NOTHING: Final = {"engine": None, "report": None}
 
 
-def show(first: Path, second: Path, *, as_json: bool) -> None:
-    """Print every report figure that differs, with its change."""
-    changes = differences(_points(first), _points(second))
+def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
+    """Print every report figure that differs, with its change; or leave a page that shows both runs."""
+    points = _points(first), _points(second)
+    changes = differences(*points)
+    if page is not None:
+        _write_page(page, (first, second), points, changes)
+        return
     if as_json:
         typer.echo(json.dumps({"differences": changes}, indent=2))
         return
@@ -31,6 +36,30 @@ def show(first: Path, second: Path, *, as_json: bool) -> None:
         settings = ", ".join(f"{k}={v}" for k, v in change["settings"].items()) or "the point"
         line = f"{settings}: {change['key']}: {change['first']} -> {change['second']}{_relative(change)}"
         print_text(line, indent="  ")
+
+
+def _write_page(
+    page: Path,
+    runs: tuple[Path, Path],
+    points: tuple[Mapping[str, Any], Mapping[str, Any]],
+    changes: Sequence[Mapping[str, Any]],
+) -> None:
+    from simulator.results.page.diff_page import diff_page
+
+    places = [{key: number for number, key in enumerate(own)} for own in points]
+    pairs = [
+        {"settings": points[0][key]["settings"], "places": (places[0][key], places[1][key])}
+        for key in points[0]
+        if key in points[1]
+    ]
+    folders = (_folder(runs[0]), _folder(runs[1]))
+    write_atomically(page, diff_page(folders, pairs, changes))
+    typer.echo(f"{len(changes)} figures differ over {len(pairs)} points that both have: {page}")
+
+
+def _folder(run: Path) -> Path:
+    """A run's directory, also where its report.json was named."""
+    return run.parent if run.is_file() else run
 
 
 def _points(folder: Path) -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
 from simulator.results.drawn import Pictures
+from simulator.results.page.page import keeps_views
 from simulator.run import check_ranks
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
@@ -45,6 +46,7 @@ class PlayOptions:
     resume: bool = False
     svg: bool = False
     full_table: bool = False
+    page: bool = True
 
     def check(self) -> None:
         """Refuse what does not go together, or is not installed, before anything is played."""
@@ -78,7 +80,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         with _heeding_interruption(f"while the answer was worked out; go on with --resume --out {folder}"):
             answered = answer(compared)
         wall_time = time.perf_counter() - began
-        run_directory.finish(folder, scenario, ordered, answered, wall_time, parquet=options.parquet)
+        run_directory.finish(folder, compared, answered, wall_time, parquet=options.parquet, page=options.page)
     if options.as_json:
         typer.echo(run_directory.report_text(ordered, answered), nl=False)
     else:
@@ -164,7 +166,8 @@ def _played(
     missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
     # The error of a single point is the error of the run; among many it is one of the results.
     alone = len(numbered) == 1
-    keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks)
+    view = options.page and keeps_views(len(numbered)) and options.backend.cache is None
+    keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks, view)
     with (
         progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,
         _naming_the_scenario(scenario, alone=alone),

@@ -13,6 +13,7 @@ from simulator.errors import ScenarioError
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
+from simulator.results.page.page import keeps_views
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
@@ -29,7 +30,8 @@ def rerun(folder: Path, out: Path | None, *, trace: bool = False) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         target = run_directory.create(scenario.name, out) if out else Path(scratch)
         try:
-            keeper = ArtifactWriter(target, len(numbered) == 1, trace=trace) if out else None
+            view = keeps_views(len(numbered))
+            keeper = ArtifactWriter(target, len(numbered) == 1, trace=trace, view=view) if out else None
             outcomes = _played(scenario, numbered, target, keeper)
         except BaseException:
             run_directory.discard(target)
@@ -51,5 +53,6 @@ def _played(
         for outcome in play_points(numbered, 1, keeper):
             outcomes.append(outcome)
             step()
-    run_directory.finish(target, scenario, outcomes, answer(Comparison(scenario, outcomes)), 0.0)
+    compared = Comparison(scenario, outcomes)
+    run_directory.finish(target, compared, answer(compared), 0.0, page=keeper is not None)
     return outcomes

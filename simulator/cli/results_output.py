@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
 
+from simulator.cli.console import console as plain_console
+from simulator.cli.console import print_text
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.report.tables.table import points_tables
 from simulator.results.drawn import Pictures
+from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
 from simulator.scenario.description import describe
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Width of what goes to a file or a pipe that says no width by COLUMNS.
-_FILE_WIDTH: Final = 150
 # Rows of a full table; table.csv has them all.
 _MOST_ROWS: Final = 200
 # Rows of a small one.
@@ -29,19 +28,14 @@ _MOST_SMALL: Final = 40
 
 def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: Pictures, *, full: bool) -> None:
     """Print the answer first, then the table, then one line that says where everything is."""
-    from rich.console import Console
-
-    # COLUMNS is heeded on pipes too. Brackets and colons of a question are no markup of rich's.
-    width = shutil.get_terminal_size((_FILE_WIDTH, 24)).columns
-    console = Console(markup=False, emoji=False, width=width, highlight=False)
-    scenario = compared.scenario
-    _say(scenario.question or scenario.name, width)
+    console, scenario = plain_console(), compared.scenario
+    width = console.width
+    print_text(scenario.question or scenario.name, "  ")
     axes = [*scenario.compare, *scenario.sweep]
     points = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
-    _say(f"{describe(scenario, axes).text}{points}", width, indent="  ")
+    print_text(f"  {describe(scenario, axes).text}{points}", "    ")
     typer.echo()
-    for line in answer.text.splitlines():
-        _say(line, width)
+    print_text(answer.text, "  ")
     typer.echo()
     if full:
         shown = [outcome.to_dict() for outcome in compared.outcomes[:_MOST_ROWS]]
@@ -57,19 +51,10 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
                 typer.echo(f"{len(small.rows) - _MOST_SMALL} more rows: {folder / 'table.csv'}")
     number = len(pictures.files)
     drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
-    typer.echo(f"results: {folder}{drawn}")
+    page = folder / FILE
+    typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
     if pictures.left_out:
         typer.echo(pictures.left_out)
-
-
-def _say(text: str, width: int, indent: str = "") -> None:
-    """Print a paragraph, its further lines set in."""
-    typer.echo(
-        textwrap.fill(
-            text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )  # fmt: skip
 
 
 def tables_within(small: SmallTable, width: int) -> list[Table]:

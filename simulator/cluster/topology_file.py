@@ -72,17 +72,17 @@ class Topology:
 
 
 class _Collective(Strict):
-    algorithm: str
-    startup: Seconds = 0.0
-    rate_cap: Bandwidth = float("inf")
-    cross_rate_cap: Bandwidth = float("inf")
-    half_size: Size = 0.0
+    algorithm: str = Field(description="What the library runs there, on whole nodes; what auto takes.")
+    startup: Seconds = Field(0.0, description="Paid once by every rank before its first transfer.")
+    rate_cap: Bandwidth = Field(float("inf"), description="Bound on what a rank sends inside its node, large arrays.")
+    cross_rate_cap: Bandwidth = Field(float("inf"), description="The same to other nodes, all its node's GPUs sending.")
+    half_size: Size = Field(0.0, description="The caps are multiplied by 1 / (1 + (half_size / size)^exponent).")
     # Fitted ones lie between 0.2 and 1; 10 is nearly a step already, and (1e30 B / 1 B)^10 still fits into a float.
-    exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = 1.0
-    chunks: Count | None = None
-    step: Seconds = 0.0
-    cross_step: Seconds = 0.0
-    source: str = ""
+    exponent: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] = Field(1.0, description="See half_size.")
+    chunks: Count | None = Field(None, description="Pipeline segments, for algorithms that have them.")
+    step: Seconds = Field(0.0, description="What a step takes besides its transfer, inside a node.")
+    cross_step: Seconds = Field(0.0, description="The same between nodes.")
+    source: str = Field("", description="Where the figures were measured.")
 
     def record(self) -> MachineCollective:
         """Make the cluster's record of it."""
@@ -90,8 +90,8 @@ class _Collective(Strict):
 
 
 class _Operation(Strict):
-    one_node: _Collective | None = None
-    nodes: _Collective | None = None
+    one_node: _Collective | None = Field(None, description="With all ranks in one node.")
+    nodes: _Collective | None = Field(None, description="Over several nodes.")
 
     def record(self) -> MeasuredOperation:
         """Make the record of both."""
@@ -99,19 +99,21 @@ class _Operation(Strict):
 
 
 class _Ecmp(Strict):
-    hash: int
+    hash: int = Field(description="Seed of the hash.")
 
 
 class TopologyFile(Strict):
     """The keys of a topology file."""
 
-    name: str | None = None
-    builder: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-    graph: str | None = None
-    gpu: str | dict[str, Any] | None = None
-    ecmp: _Ecmp | None = None
-    collectives: dict[Operation, _Operation] = Field(default_factory=dict)
+    name: str | None = Field(None, description="What reports call it; the file's name if left out.")
+    builder: str | None = None  # described by `topology_schema`, with the names that there are
+    options: dict[str, Any] = Field(default_factory=dict, description="The builder's options.")
+    graph: str | None = Field(None, description="Instead of a builder: path of a node-link JSON or GraphML file.")
+    gpu: str | dict[str, Any] | None = Field(None, description="A GPU's name or figures; scenarios may choose another.")
+    ecmp: _Ecmp | None = Field(None, description="Choose among equally short routes by a hash; else D-mod-k routing.")
+    collectives: dict[Operation, _Operation] = Field(
+        default_factory=dict, description="How well the machine's library runs each operation, as fit writes it."
+    )
 
 
 def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> Topology:

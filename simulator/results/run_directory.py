@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,8 @@ from simulator.basics.edition import edition
 from simulator.basics.input_files import read_json, read_text
 from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer
+from simulator.findings.comparison import Comparison
+from simulator.results.page.page import FILE, report_page
 from simulator.scenario.load import parse_scenario
 from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
@@ -176,16 +178,19 @@ def report_text(outcomes: Iterable[PointOutcome], answer: Answer) -> str:
 
 def finish(
     folder: Path,
-    scenario: Scenario,
-    outcomes: Sequence[PointOutcome],
+    compared: Comparison,
     answer: Answer,
     wall_time: float,
     *,
     parquet: bool = False,
+    page: bool = True,
 ) -> None:
     """Write the report, its table, and run.json, whose being there says that the run has ended."""
-    remove_drafts(folder)  # of process_pool that were lost
+    scenario, outcomes = compared.scenario, compared.outcomes
+    remove_drafts(folder)  # of processes that were lost
     write_atomically(folder / "report.json", report_text(outcomes, answer))
+    if page:
+        write_atomically(folder / FILE, report_page(folder, compared, answer))
     if len(outcomes) > 1:
         write_atomically(folder / "table.csv", csv_text(outcomes))
     if parquet:

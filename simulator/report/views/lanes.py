@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.records.timeline import Span, Timeline, by_rank
+from simulator.report.plots.pipeline import first_of_stages, passes
+from simulator.step.streams import dimension_of
 
 # Unlike ranks that are shown; the first, the last to end and slow ones are always among them.
 _MOST_RANKS: Final = 16
@@ -56,6 +58,28 @@ def lanes(
     }
 
 
+def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
+    """Lanes as of `lanes`, one a pipeline stage, of passes named by micro-batch; None without a pipeline."""
+    firsts, ranks = first_of_stages(timeline), by_rank(timeline.spans)
+    if len(firsts) < 2:
+        return None
+    texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
+    told = []
+    for stage, rank in enumerate(firsts):
+        own = [
+            Span(rank, f"stage {stage}", _pass_name(one.kind, one.micro, one.chunk), one.kind, one.start, one.end)
+            for one in passes(sorted(ranks[rank], key=lambda span: span.start))
+        ]
+        told.append(_lane(rank, (rank,), f"stage {stage}", own, unit, texts))
+    return {"names": list(texts["names"]), "kinds": list(texts["kinds"]), "lanes": told, "last_rank": None, "slow": []}
+
+
+def _pass_name(kind: str, micro: int, chunk: int) -> str:
+    if micro < 0:
+        return kind
+    return f"{micro} {kind}" if chunk <= 0 else f"{micro} {kind}, chunk {chunk}"
+
+
 def _key(spans: Sequence[Span]) -> tuple[Any, ...]:
     return tuple((s.stream, s.name, s.start, s.end) for s in spans)
 
@@ -75,7 +99,9 @@ def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequenc
 def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
     by_stream: dict[str, list[Span]] = {}
     for span in spans:
-        by_stream.setdefault(span.stream, []).append(span)
+        # What is sent to each stage has a stream of its own; one lane shows them all.
+        stream = "sends to stages" if dimension_of(span.stream) == "pp" else span.stream
+        by_stream.setdefault(stream, []).append(span)
     ordered = sorted(by_stream, key=lambda stream: (_ORDER.get(stream.partition(" ")[0], 2), stream))
     return [(stream, sorted(by_stream[stream], key=lambda span: span.start)) for stream in ordered]
 

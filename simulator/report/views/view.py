@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from simulator.records.timeline import Timeline
-from simulator.report.views.lanes import lanes
+from simulator.report.views.lanes import lanes, pipeline
 from simulator.report.views.links import links
 from simulator.report.views.memory import memory
 
@@ -41,7 +41,7 @@ def view_of(
     Returns
     -------
     dict
-        `unit_s`, `end` [units], `lanes`, `memory`, `links`, `notes`; see `lanes`, `memory`, `links`.
+        `unit_s`, `end` [units], `lanes`, `pipeline`, `memory`, `links`, `notes`; see the functions of these names.
     """
     unit = _unit(timeline.end)
     notes: list[str] = []
@@ -49,6 +49,7 @@ def view_of(
         "unit_s": unit,
         "end": round(timeline.end / unit),
         "lanes": lanes(timeline, unit, groups, slow, notes),
+        "pipeline": pipeline(timeline, unit),
         "memory": memory(timeline, unit, capacity),
         "links": links(timeline, notes),
         "notes": notes,

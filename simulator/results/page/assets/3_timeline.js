@@ -19,7 +19,7 @@ class Lane {
       const middle = (low + high) >> 1;
       if (this.end[middle] < time) low = middle + 1; else high = middle;
     }
-    return Math.max(0, low - (this.stream === "sends" ? 64 : 1));
+    return Math.max(0, low - (this.stream.startsWith("sends") ? 64 : 1));
   }
   at(time, slack) {
     for (let i = this.first(time - slack); i < this.start.length && this.start[i] <= time + slack; i++) {

@@ -50,8 +50,9 @@ class Memory {
       for (let i = 0; i < this.time.length; i++) {
         const until = i + 1 < this.time.length ? this.time[i + 1] : this.end;
         if (column[i]) {
-          const [from, to] = [x(this.time[i]), x(until)];
-          pen.fillRect(from, y(below[i] + column[i]), Math.max(to - from, 0.6), y(below[i]) - y(below[i] + column[i]));
+          // Whole pixels: else neighbours leave pale seams between them.
+          const [from, to] = [Math.floor(x(this.time[i])), Math.ceil(x(until))];
+          pen.fillRect(from, y(below[i] + column[i]), to - from, y(below[i]) - y(below[i] + column[i]));
         }
         below[i] += column[i];
       }

@@ -1,17 +1,24 @@
 // How does a number vary over all points: lines, dots and bars as SVG, few enough marks for the browser to hover over.
 
-function numberTicks(low, high, log, base) {
-  if (!log) {
-    const step = [1, 2, 5, 10].map((n) => n * 10 ** Math.floor(Math.log10((high - low) / 5 || 1))).find((s) => (high - low) / s <= 6) || 1;
-    const ticks = [];
-    for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) ticks.push(v);
-    return ticks;
-  }
+const nice = (rough) => [1, 2, 5, 10].map((n) => n * 10 ** Math.floor(Math.log10(rough))).find((step) => step >= rough * 0.999);
+
+function evenTicks(low, high, most) {
+  const step = nice((high - low) / most || 1);
   const ticks = [];
-  for (let v = base ** Math.floor(Math.log(low) / Math.log(base)); v <= high * 1.0001; v *= base) if (v >= low * 0.9999) ticks.push(v);
-  if (ticks.length < 2) return base === 10 ? numberTicks(low, high, true, 2) : [low, high];
-  const every = Math.ceil(ticks.length / 6);
-  return ticks.filter((_, i) => i % every === 0);
+  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) ticks.push(Number(v.toPrecision(12)));
+  return ticks;
+}
+
+// On a logarithmic axis 1, 2 and 5 of each decade, or decades alone, or even steps where the range is narrow.
+function numberTicks(low, high, log) {
+  if (!log || high / low < 3) return evenTicks(low, high, 5);
+  const ticks = [];
+  const first = Math.floor(Math.log10(low));
+  for (let d = first; d <= Math.log10(high); d++) for (const n of [1, 2, 5]) ticks.push(n * 10 ** d);
+  const inside = ticks.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+  if (inside.length <= 7) return inside;
+  const decades = inside.filter((v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9);
+  return decades.filter((_, i) => i % Math.ceil(decades.length / 7) === 0);
 }
 
 // series: [{name, colour, line, points: [{x, y, index, text}]}]; marks: [{x, text}]
@@ -32,11 +39,11 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
   const along = (v, low, high, log) => (log ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
   const px = (v) => pad.left + along(v, x0, x1, x.log) * (width - pad.left - pad.right);
   const py = (v) => height - pad.bottom - along(v, y0, y1, y.log) * (height - pad.top - pad.bottom);
-  for (const v of x.ticks || numberTicks(x0, x1, x.log, x.base || 10)) {
+  for (const v of x.ticks || numberTicks(x0, x1, x.log)) {
     svg.append(shape("line", { class: "grid", x1: px(v), x2: px(v), y1: pad.top, y2: height - pad.bottom }));
     svg.append(shape("text", { class: "soft", x: px(v), y: height - pad.bottom + 16, "text-anchor": "middle" }, x.write(v)));
   }
-  for (const v of numberTicks(y0, y1, y.log, 10)) {
+  for (const v of numberTicks(y0, y1, y.log)) {
     svg.append(shape("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(v), y2: py(v) }));
     svg.append(shape("text", { class: "soft", x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, y.write(v)));
   }
@@ -47,12 +54,14 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
     const end = px(mark.x) > width - 160;
     svg.append(shape("text", { x: px(mark.x) + (end ? -5 : 5), y: pad.top + 12, "text-anchor": end ? "end" : "start" }, mark.text));
   }
-  for (const one of series) {
+  // Lines that lie on each other stay visible: each has dashes of its own.
+  const dashes = ["", "7 4", "2 3", "10 3 2 3"];
+  series.forEach((one, number) => {
     const known = one.points.filter((p) => p.y !== null && p.y !== undefined);
     if (one.line !== false && known.length > 1) {
-      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2 }));
+      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2, "stroke-dasharray": dashes[number % 4] }));
     }
-    if (one.dots === false) continue;
+    if (one.dots === false) return;
     for (const p of known) {
       const dot = shape("circle", { class: "point", cx: px(p.x), cy: py(p.y), r: 4, fill: one.colour, "data-index": p.index ?? "" });
       dot.addEventListener("pointermove", (event) => tip.show(event, p.text));
@@ -60,7 +69,7 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
       if (onPick && p.index !== undefined) dot.addEventListener("click", () => onPick(p.index));
       svg.append(dot);
     }
-  }
+  });
   const legend = make("div", { class: "legend" }, ...series.map((one) => {
     const swatch = make("i");
     swatch.style.background = one.colour;
@@ -98,7 +107,7 @@ function bars(place, { rows, colours, title, unit, picked, onPick }) {
 // A machine: boxes are switches and hosts, dots are GPUs, lines are cables coloured by how full they were.
 function topology(place, drawn, uses) {
   const width = 760;
-  const height = Math.max(220, Math.min(520, 90 * drawn.levels));
+  const height = Math.max(200, Math.min(420, 70 * drawn.levels));
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": drawn.title });
   const x = (v) => 24 + v * (width - 48);
   const y = (v) => 20 + (1 - v) * (height - 40);

@@ -1,7 +1,7 @@
 // Which point is shown, and what follows from that: the picker drives every picture; tables sort and filter.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const state = { point: data.spoken[0] ?? 0, drawn: null };
+const state = { point: data.spoken ? data.spoken[0] ?? 0 : 0, drawn: null };
 const at = (id) => document.getElementById(id);
 
 function settingsOf(index) { return data.points[index].at; }
@@ -54,6 +54,9 @@ async function show(index) {
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
   at("memorypanel").classList.toggle("hidden", !played.memory);
   if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.colours); holders(played.memory); }
+  at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
+  if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view, data.colours);
+  groups(data.points[index].groups || []);
   at("linkspanel").classList.toggle("hidden", !data.points[index].links && !played.links.rows.length);
   at("nolinks").textContent = played.links.rows.length ? "" : data.points[index].links || "";
   at("links").replaceChildren();
@@ -76,11 +79,17 @@ function holders(memory) {
   at("holders").replaceChildren(...(rows.length ? [make("table", {}, make("caption", { text: "Largest allocations at the peak" }), make("tbody", {}, ...rows))] : []));
 }
 
+function groups(rows) {
+  at("groupspanel").classList.toggle("hidden", !rows.length);
+  at("groups").replaceChildren(make("table", {}, make("tbody", {}, ...rows.map(([kind, text]) => make("tr", {},
+    make("td", { text: kind }), make("td", { class: "text", text }))))));
+}
+
 // Points that differ from the one that is shown along one axis alone, a line for each compared setting.
 function overview() {
   const place = at("overview");
   const axis = data.overview.axis;
-  if (axis === null) { place.replaceChildren(); return; }
+  if (axis === null) return;
   const own = settingsOf(state.point);
   const lines = new Map();
   data.points.forEach((point, index) => {
@@ -107,11 +116,14 @@ function breakdown() {
   const own = settingsOf(state.point);
   const rows = [];
   data.points.forEach((point, index) => {
-    if (!point.parts || !point.at.every((value, i) => data.axes[i].compared || data.points.length <= 24 || value === own[i])) return;
+    if (!point.parts || !point.at.every((value, i) => data.axes[i].compared || !data.axes.some((a) => a.compared) || value === own[i])) return;
     rows.push({ label: point.label, index, total: point.parts.reduce((sum, [, v]) => sum + v, 0), parts: point.parts, note: point.note, bad: !point.fits });
   });
   if (!rows.length) { at("breakdownpanel").classList.add("hidden"); return; }
-  bars(at("breakdown"), { rows, colours: data.colours, title: data.parts, unit: "s", picked: state.point, onPick: pick });
+  // Without an axis to draw along, bars stand beside the answer.
+  const beside = data.overview.axis === null;
+  at("breakdownpanel").classList.toggle("hidden", beside);
+  bars(at(beside ? "overview" : "breakdown"), { rows, colours: data.colours, title: data.parts, unit: "s", picked: state.point, onPick: pick });
 }
 
 function losses() {
@@ -165,7 +177,7 @@ function tables() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
     for (const row of document.querySelectorAll("#all tbody tr")) {
-      const text = row.textContent.toLowerCase();
+      const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
       const keeps = words.every((word) => text.includes(word));
       row.classList.toggle("hidden", !keeps);
       shown += keeps;
@@ -197,5 +209,3 @@ function start() {
   addEventListener("resize", again);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 }
-
-start();

@@ -1,0 +1,52 @@
+"""How does Sphinx build the site? Nothing is fetched, neither while it is built nor while it is read.
+
+Its source folder is put together by `tools/site`: the pages of docs/, the notebooks, and what is written from the code.
+"""
+
+from __future__ import annotations
+
+import simulator
+
+project = "Cluster simulator"
+copyright = "the cluster simulator's authors"  # noqa: A001
+version = release = simulator.__version__
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_design",
+    "tools.site.mathml",
+]
+root_doc = "index"
+nitpicky = True
+
+# Pages: headings have the anchors that GitHub gives them, and formulas are those of the notebooks.
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+
+# Notebooks are shown as they are stored; tests hold what is stored to what the code gives.
+nb_execution_mode = "off"
+nb_ipywidgets_js = {}
+
+autosummary_generate = False
+autodoc_default_options = {"members": True}
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = project
+html_math_renderer = "mathml"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {
+    "navbar_align": "left",
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}

@@ -1,0 +1,47 @@
+// Two runs, one window of time: what differs, and both timelines with one cursor.
+
+// The same view in another unit of time, so that two runs share a window.
+function inUnit(played, unit) {
+  const factor = played.unit_s / unit;
+  if (factor === 1) return played;
+  const scaled = (values) => { const at = sums(values).map((v) => v * factor); return Array.from(at, (v, i) => v - (i ? at[i - 1] : 0)); };
+  const lanes = (packed) => packed && { ...packed, lanes: packed.lanes.map((lane) => ({ ...lane, start: scaled(lane.start), duration: lane.duration.map((v) => v * factor) })) };
+  return { ...played, unit_s: unit, end: played.end * factor, lanes: lanes(played.lanes), pipeline: lanes(played.pipeline),
+    memory: played.memory && { ...played.memory, time: scaled(played.memory.time) } };
+}
+
+async function showPair(number) {
+  const pair = data.pairs[number];
+  state.pair = number;
+  for (const row of document.querySelectorAll("#differences tbody tr")) row.classList.toggle("hidden", row.dataset.pair !== String(number));
+  const packed = pair.views.map((view) => (view ? unpack(view) : null));
+  const played = await Promise.all(packed);
+  if (state.pair !== number) return;
+  const unit = Math.max(...played.filter(Boolean).map((one) => one.unit_s), 1e-12);
+  const same = played.map((one) => one && inUnit(one, unit));
+  const view = new TimeWindow(Math.max(...same.filter(Boolean).map((one) => one.end), 1));
+  state.view = view;
+  state.timelines = same.map((one, side) => {
+    const place = at(`run${side}`);
+    const memory = at(`memory${side}`);
+    memory.replaceChildren();
+    if (!one || !one.lanes.lanes.length) { place.textContent = "What happened when was not kept of this run."; return null; }
+    const timeline = new Timeline(place, one, view, data.colours);
+    if (one.memory) new Memory(memory, one, view, data.colours);
+    return timeline;
+  });
+  requestAnimationFrame(() => { view.tell(); state.drawn = number; });
+}
+
+function startDiff() {
+  for (const hidden of document.querySelectorAll(".needsjs")) hidden.classList.remove("hidden");
+  const select = make("select", { id: "pair", onchange: () => showPair(Number(select.value)) },
+    ...data.pairs.map((pair, i) => make("option", { value: i, text: pair.label })));
+  at("pairs").replaceChildren(make("label", {}, "point ", select));
+  at("search").addEventListener("input", (event) => state.timelines.forEach((one) => one && one.search(event.target.value)));
+  at("whole").addEventListener("click", () => state.view && state.view.set(0, state.view.end));
+  at("closer").addEventListener("click", () => state.view && state.view.zoom(0.5, (state.view.from + state.view.to) / 2));
+  at("wider").addEventListener("click", () => state.view && state.view.zoom(2, (state.view.from + state.view.to) / 2));
+  addEventListener("resize", () => state.view && state.view.tell());
+  if (data.pairs.length) showPair(0);
+}

@@ -1,0 +1,3 @@
+// Which page is this?
+
+if (data.pairs) startDiff(); else start();

@@ -1,0 +1,133 @@
+"""How is a run's report.html put together: one file with the answer on top, tables, and all that pictures need?
+
+Rule: equal runs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from simulator.findings.answer import Answer
+from simulator.findings.comparison import Comparison
+from simulator.report.views import view as views
+from simulator.results.page.document import asset, document
+from simulator.results.page.page_data import page_data
+from simulator.results.page.page_text import reproduction, trust
+from simulator.results.page.point_table import point_table
+from simulator.results.small_table import SmallTable, small_tables
+from simulator.scenario.resolve import to_yaml
+
+FILE: Final = "report.html"
+# What all views together may take, as bytes before they are written as text [B]; the page itself takes some 80 kB.
+_ALL_VIEWS: Final = 2_000_000
+# More points than this have no views of their own: nobody pages through them, and the run's folder would be large.
+MOST_VIEWS: Final = 400
+
+
+def keeps_views(points: int) -> bool:
+    """Whether a run of so many points keeps what a page draws of each."""
+    return points <= MOST_VIEWS
+
+
+def report_page(folder: Path, compared: Comparison, answer: Answer) -> str:
+    """Write the page of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's, with the views of its points and its traces.
+    compared : Comparison
+    answer : Answer
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    scenario = compared.scenario
+    return document(
+        scenario.question or scenario.name,
+        [
+            _head(compared, answer),
+            asset("panels.html"),
+            _table(compared),
+            _facts("How far to trust it", trust(compared, answer)),
+            _facts("How to play it again", reproduction(scenario)),
+            _file("The scenario, every default written out", to_yaml(scenario)),
+        ],
+        page_data(folder, compared, answer, _views(folder, compared)),
+    )
+
+
+def _views(folder: Path, compared: Comparison) -> dict[int, str]:
+    """The views of the points that have one, each as small as all of them together have to be."""
+    single = len(compared.rows) == 1
+    paths = {
+        row.index: (folder if single else folder / "points" / f"{row.index:04d}") / views.NAME for row in compared.rows
+    }
+    there = {index: path.read_bytes() for index, path in paths.items() if path.is_file()}
+    each = _ALL_VIEWS // max(1, len(there))
+    if sum(map(len, there.values())) <= _ALL_VIEWS:
+        each = _ALL_VIEWS
+    small = {
+        index: data if len(data) <= each else views.within(views.decompressed(data), each)
+        for index, data in there.items()
+    }
+    return {index: base64.b64encode(data).decode() for index, data in small.items() if data is not None}
+
+
+def _head(compared: Comparison, answer: Answer) -> str:
+    from simulator.scenario.description import describe
+
+    scenario = compared.scenario
+    axes = [*scenario.compare, *scenario.sweep]
+    count = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
+    sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
+    why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
+    tables = "".join(_small(table) for table in small_tables(compared, answer))
+    return (
+        f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
+        f'<p class="setting">{escape(describe(scenario, axes).text)}{count}</p></header>'
+        f'<div class="glance"><section>{sentences}{why}<div class="scroll">{tables}</div></section>'
+        '<section class="hidden needsjs"><div id="overview"></div></section></div>'
+    )
+
+
+def _small(table: SmallTable) -> str:
+    title = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    heads = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td>" + "".join(
+            f'<td data-point="{point}">{escape(cell)}</td>' if point is not None else f"<td>{escape(cell)}</td>"
+            for cell, point in zip(cells, points, strict=True)
+        ) + "</tr>"
+        for (name, cells), points in zip(table.rows, table.points, strict=True)
+    )  # fmt: skip
+    return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _table(compared: Comparison) -> str:
+    return (
+        '<section class="panel"><h2>All points</h2><div class="controls hidden needsjs">'
+        '<label>filter <input id="filter" type="search" size="24"></label>'
+        '<span class="note" id="filtered"></span></div>'
+        f'<div class="scroll tall">{point_table(compared)}</div></section>'
+    )
+
+
+def _file(title: str, text: str) -> str:
+    """A file, folded away."""
+    folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    return f'<section class="panel">{folded}</section>'
+
+
+def _facts(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    body = "".join(
+        f'<tr><td>{escape(name)}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows if text
+    )
+    table = f'<div class="scroll"><table><tbody>{body}</tbody></table></div>'
+    return f'<section class="panel"><h2>{escape(title)}</h2>{table}</section>'

@@ -1,0 +1,191 @@
+"""What do a page's scripts need: points by axes, their figures and parts, views, lines and marks of the overview?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.basics.units import format_memory
+from simulator.findings.answer import Answer
+from simulator.findings.comparison import Comparison, Row, amount
+from simulator.findings.words import at_text, place
+from simulator.report.plots import style
+from simulator.report.tables.setting_text import labelled
+from simulator.results.page.machine import machines
+from simulator.results.page.point_table import figures
+from simulator.scenario.build_training import to_step
+from simulator.scenario.description import describe
+
+# Groups of a dimension that are told, and ranks of a job beyond which none is.
+_MOST_GROUPS: Final = 6
+_MOST_RANKS: Final = 100_000
+# Parts of a step, in the order in which bars stack them, and by which kind's colour.
+_PARTS: Final = {
+    "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
+}  # fmt: skip
+
+
+def page_data(folder: Path, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:
+    """Everything that scripts read; plain data."""
+    axes = [*compared.scenario.compare, *compared.scenario.sweep]
+    drawn, of_point = machines(compared)
+    overview = _overview(compared, axes)
+    return {
+        "name": compared.scenario.name,
+        "axes": [_axis(compared, key) for key in axes],
+        "points": [_point(folder, compared, row, axes, of_point.get(row.index)) for row in compared.rows],
+        "views": {str(index): view for index, view in views.items()},
+        "spoken": list(answer.spoken),
+        "overview": overview,
+        "crossings": _crossings(compared, answer, axes),
+        "front": [one["point"] for one in answer.front],
+        "frontKeys": ["time_per_token_s", "peak_memory_bytes"],
+        "parts": _parts_title(compared),
+        "topologies": drawn,
+        "colours": style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()},
+        "palette": list(style.PALETTE),
+        "series": {},
+    }
+
+
+def _axis(compared: Comparison, key: str) -> dict[str, Any]:
+    values = compared.scenario.compare.get(key) or compared.scenario.sweep[key]
+    numbers = [amount(value) for value in values]
+    return {
+        "name": key.rpartition(".")[2].replace("_", " "),
+        "values": [place(key, value, compared.kind) for value in values],
+        "numbers": numbers if all(number is not None and number > 0 for number in numbers) else None,
+        "compared": key in compared.scenario.compare,
+    }
+
+
+def _overview(compared: Comparison, axes: list[str]) -> dict[str, Any]:
+    """The numeric axis with most values, and what is drawn along it."""
+    numeric = sorted(
+        (key for key in compared.numeric_axes if min(compared.numbers(key)) > 0),
+        key=lambda key: (-len(compared.numbers(key)), axes.index(key)),
+    )
+    # Sizes before workers: most questions are about where along sizes the lead changes.
+    first = "collective.size" if "collective.size" in numeric else (numeric[0] if numeric else None)
+    axis = axes.index(first) if first else None
+    if compared.kind == "training":
+        return {"axis": axis, "key": "tokens_per_s", "unit": "number", "name": "tokens/s"}
+    return {"axis": axis, "key": "time_s", "unit": "s", "name": "time"}
+
+
+def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[dict[str, Any]]:
+    """Where leads change, by axis, with the values of the other swept axes that they hold for."""
+    marks = []
+    for found in answer.findings:
+        for one in found.numbers.get("crossings", ()):
+            if one["at"] is None:
+                continue
+            fixed = {
+                str(axes.index(key)): list(compared.scenario.sweep[key]).index(value)
+                for key, value in one["fixed"].items()
+            }
+            at = at_text(one["along"], one["at"], compared.kind, exact=one["exact"])
+            text = f"{compared.name(one['after'])} overtakes at {at}"
+            marks.append({"axis": axes.index(one["along"]), "fixed": fixed, "at": one["at"], "text": text})
+    return marks
+
+
+def _point(folder: Path, compared: Comparison, row: Row, axes: list[str], machine: int | None) -> dict[str, Any]:
+    settings = {**row.setting, **row.condition}
+    places = []
+    for key in axes:
+        values = list(compared.scenario.compare.get(key) or compared.scenario.sweep[key])
+        places.append(values.index(settings[key]))
+    report = row.report
+    point: dict[str, Any] = {
+        "at": places,
+        "label": labelled(settings) or compared.scenario.name,
+        "title": describe(row.point).text,
+        "fits": row.fits,
+        "figures": {},
+        "topology": machine,
+        "noview": "What happened when was not kept of this point; play it alone with `simulator run` and --set.",
+        "files": _files(folder, compared, row),
+    }
+    if report is None:
+        return point | {"error": next(o.error for o in compared.outcomes if o.index == row.index)}
+    point["because"] = report["because"]
+    point["figures"] = {figure.key: figure.value(report) for figure in figures(compared)}
+    if compared.kind == "training":
+        point["groups"] = _groups(row)
+        per_token = 1 / report["tokens_per_s"]
+        point["figures"]["time_per_token_s"] = per_token
+        point["parts"] = _parts(compared, report)
+        point["note"] = _note(row)
+        if report["learning"]:
+            point["losses"] = list(report["learning"]["losses"])
+        if not report["played_collectives"]:
+            point["links"] = (
+                "Collectives stand as closed forms here and fill no link; --set training.collectives=played plays them."
+            )
+    return point
+
+
+def _groups(row: Row) -> list[tuple[str, str]]:
+    """Groups of ranks by dimension of parallelism, in words."""
+    point = row.point
+    if point.training is None or point.cluster.world_size > _MOST_RANKS:
+        return []
+    cut = to_step(point.training, point.cluster.world_size, point.base).parallelism
+    if cut.size == 1:
+        return []
+    grid = cut.grid(point.cluster.world_size)
+    told = []
+    for kind in ("tp", "cp", "pp", "dp"):
+        groups = grid.groups(kind)
+        if groups.shape[1] > 1:
+            shown = "; ".join(_ranks(group) for group in groups[:_MOST_GROUPS].tolist())
+            more = f"; ... ({len(groups)} groups)" if len(groups) > _MOST_GROUPS else ""
+            told.append((f"{kind} {groups.shape[1]}", f"{shown}{more}"))
+    return told
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Ranks of a group: '0, 8, 16, 24', '0, 1, ..., 15'."""
+    return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
+
+
+def _note(row: Row) -> str:
+    report = row.report or {}
+    speed = f"{report['tokens_per_s']:,.0f} tokens/s, {format_memory(report['peak_memory_bytes'])}"
+    return speed if row.fits else f"{speed}, lacks {format_memory(report['shortfall_bytes'])}"
+
+
+def _per_token(compared: Comparison) -> bool:
+    """Whether steps learn from unlike numbers of tokens, so that only times of a token can be compared."""
+    tokens = [row.report["tokens_per_s"] * row.report["step_time_s"] for row in compared.rows if row.report]
+    return bool(tokens) and max(tokens) - min(tokens) > 1e-6 * max(tokens)
+
+
+def _parts_title(compared: Comparison) -> str | None:
+    if compared.kind != "training":
+        return None
+    what = "token, over all GPUs," if _per_token(compared) else "step"
+    return f"Time of a {what} by what it goes to"
+
+
+def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Parts of a step that add up to its time, or to that of a token [s]."""
+    scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
+    kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
+    parts = {
+        "forward and backward": kernels,
+        "recompute": report["recompute_time_s"],
+        "optimizer": report["optimizer_time_s"],
+        **report["exposed_comm_time_by_kind"],
+        "idle": report["bubble_time_s"],
+    }
+    return [(name, scale * seconds) for name, seconds in parts.items()]
+
+
+def _files(folder: Path, compared: Comparison, row: Row) -> list[tuple[str, str]]:
+    """Files beside the page that open elsewhere, as names and relative paths."""
+    own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
+    traces = sorted((folder / own / "trace").glob("rank*.json.gz"))[:1]
+    return [("trace for ui.perfetto.dev", (own / "trace" / path.name).as_posix()) for path in traces]

@@ -1,0 +1,129 @@
+"""Which table of all points does a page have: settings, figures, and how each differs from the baseline?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any, Final, NamedTuple
+
+from simulator.basics.units import format_bandwidth, format_memory, format_time
+from simulator.findings.comparison import Comparison, Row
+from simulator.report.tables.setting_text import label
+
+# More rows make a page slow; table.csv has them all.
+MOST_ROWS: Final = 1000
+
+
+class Figure(NamedTuple):
+    """A figure of a report as a column.
+
+    Attributes
+    ----------
+    name : str
+    key : str
+        By which scripts know it.
+    unit : str
+        As scripts write it.
+    value : function (report) -> number or None
+    text : function (number) -> str
+    """
+
+    name: str
+    key: str
+    unit: str
+    value: Callable[[Mapping[str, Any]], Any]
+    text: Callable[[Any], str]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda report: report[key] / report["step_time_s"] if report["step_time_s"] else None
+
+
+def _interval(report: Mapping[str, Any]) -> float | None:
+    ends = report.get("intervals") or {}
+    return (ends["step_time_s_80_high"] / ends["step_time_s_80_low"]) ** 0.5 - 1 if ends else None
+
+
+COLLECTIVE: Final = (
+    Figure("time", "time_s", "s", lambda r: r["time_s"], format_time),
+    Figure("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
+    Figure("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
+    Figure("on the wire", "wire_bytes", "B", lambda r: r["wire_bytes"], format_memory),
+    Figure("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
+    Figure("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
+)
+TRAINING: Final = (
+    Figure("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
+    Figure("80 % within", "interval", "share", _interval, lambda v: f"±{100 * v:.0f} %"),
+    Figure("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
+    Figure("MFU", "mfu", "share", lambda r: r["mfu"], _percent),
+    Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), _percent),
+    Figure("idle", "bubble", "share", _share("bubble_time_s"), _percent),
+    Figure("recomputation", "recompute", "share", _share("recompute_time_s"), _percent),
+    Figure("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
+    Figure("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
+)
+
+
+def figures(compared: Comparison) -> tuple[Figure, ...]:
+    """The figures of this kind of scenario."""
+    return TRAINING if compared.kind == "training" else COLLECTIVE
+
+
+def point_table(compared: Comparison) -> str:
+    """The table as HTML; there without a script, sorted and filtered with one."""
+    axes = [*compared.scenario.compare, *compared.scenario.sweep]
+    columns = figures(compared)
+    first = columns[0]
+    several = len(compared.settings) > 1
+    heads = [axis.rpartition(".")[2].replace("_", " ") for axis in axes] + [column.name for column in columns]
+    heads += ["against the baseline"] if several else []
+    heads += ["fits"] if compared.kind == "training" else []
+    body = "".join(_row(compared, row, axes, columns, first, several) for row in compared.rows[:MOST_ROWS])
+    left = len(compared.rows) - MOST_ROWS
+    caption = f"{left:,} more points are in table.csv" if left > 0 else ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    return (
+        f'<table id="all" class="sortable">{f"<caption>{caption}</caption>" if caption else ""}'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _row(
+    compared: Comparison, row: Row, axes: list[str], columns: tuple[Figure, ...], first: Figure, several: bool
+) -> str:
+    settings = {**row.setting, **row.condition}
+    cells = [f'<td class="text">{escape(label(axis, settings[axis]))}</td>' for axis in axes]
+    if row.report is None:
+        error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
+        cells.append(f'<td class="text bad">failed: {escape(error)}</td>')
+        return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
+    cells += [_cell(column, row.report) for column in columns]
+    if several:
+        cells.append(_against(compared, row, first))
+    if compared.kind == "training":
+        short = format_memory(row.report["shortfall_bytes"])
+        cells.append('<td class="text">yes</td>' if row.fits else f'<td class="text bad">lacks {short}</td>')
+    return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
+
+
+def _cell(column: Figure, report: Mapping[str, Any]) -> str:
+    value = column.value(report)
+    if value is None:
+        return '<td data-v="">-</td>'
+    return f'<td data-v="{value!r}">{escape(column.text(value))}</td>'
+
+
+def _against(compared: Comparison, row: Row, first: Figure) -> str:
+    """How much more of the first figure it takes than the baseline under the same condition."""
+    baseline = compared.row(compared.settings[0], row.condition).report
+    value = first.value(row.report or {})
+    before = first.value(baseline) if baseline is not None else None
+    if not before or value is None:
+        return '<td data-v="">-</td>'
+    change = value / before - 1
+    return f'<td data-v="{change!r}">{change:+.1%}</td>'.replace("%<", " %<")

@@ -1,0 +1,84 @@
+"""A headless Chromium of the system's, driven by Playwright: what a page asked for, said and shows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MISSING = "no Chromium here; install the system's package `chromium`"
+_MOST_LOOKS = 500
+# Its own background traffic is no part of the page.
+_ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--disable-quic",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Opened:
+    """A page that was opened.
+
+    Attributes
+    ----------
+    page : playwright.sync_api.Page
+    requests, said : list of str
+        URLs that it asked for; console lines and errors.
+    """
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def value(self, script: str) -> Any:
+        """What a JavaScript expression is in the page."""
+        return self.page.evaluate(script)
+
+    def text(self, selector: str) -> str:
+        """The text of an element."""
+        return str(self.page.inner_text(selector))
+
+    def drawn(self) -> None:
+        """Wait until the point that was picked is drawn."""
+        self.until("state.drawn === state.point")
+
+    def until(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true; Playwright's own waiting needs what the page's policy forbids."""
+        for _ in range(_MOST_LOOKS):
+            if self.value(condition):
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"{condition} never came true")
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """The browser, closed afterwards."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+@contextmanager
+def opened(running: Any, file: Path, *, width: int = 1400, height: int = 900, **options: Any) -> Iterator[Opened]:
+    """A file in a window of this size, listened to from the beginning."""
+    context = running.new_context(viewport={"width": width, "height": height}, **options)
+    one = Opened(context.new_page())
+    one.page.on("request", lambda request: one.requests.append(request.url))
+    one.page.on("console", lambda line: one.said.append(f"{line.type}: {line.text}"))
+    one.page.on("pageerror", lambda error: one.said.append(f"error: {error}"))
+    one.page.on("dialog", lambda dialog: (one.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    try:
+        one.page.goto(file.as_uri())
+        yield one
+    finally:
+        context.close()

@@ -1,0 +1,386 @@
+"""The page of a run in a real browser: it asks for nothing, answers first, and every picture follows the pick."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from simulator.basics.units import format_time
+from simulator.findings.answer import answer
+from simulator.findings.comparison import Comparison
+from simulator.report.views import view as views
+from simulator.results import run_directory
+from simulator.results.page.page import FILE, report_page
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.records import Scenario
+from simulator.sweeps.artifacts import ArtifactWriter
+from simulator.sweeps.sweep import play_points
+from tests.browser.chromium import CHROMIUM, MISSING, Opened, browser, opened
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+
+COLLECTIVE: dict[str, Any] = {
+    "name": "ring_or_naive",
+    "question": "Which is faster, a ring or the naive way?",
+    "cluster": {"topology": "star_100g", "world_size": 8},
+    "collective": {"operation": "all_reduce", "size": "1 MiB"},
+    "compare": {"collective.algorithm": ["ring", "naive"]},
+    "sweep": {"cluster.world_size": [4, 8], "collective.size": ["64 KiB", "1 MiB", "16 MiB"]},
+    "plots": [],
+}
+TRAINING: dict[str, Any] = {
+    "name": "sharded",
+    "question": "What does sharding save?",
+    "cluster": {"topology": "dgx_a100", "world_size": 8},
+    "training": {"model": "gpt2_medium", "seq_len": 512, "collectives": "played"},
+    "compare": {"training.sharding": ["ddp", "zero3"]},
+    "sweep": {"training.micro_batch_size": [1, 4]},
+    "plots": [],
+}
+PIPELINE: dict[str, Any] = {
+    "name": "staged",
+    "question": "Which order is best?",
+    "cluster": {"topology": "dgx_h100", "world_size": 8},
+    "training": {
+        "model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 8, "sharding": "zero1",
+        "parallelism": {"pp": 4},
+    },
+    "compare": {"training.parallelism.schedule": ["gpipe", "1f1b"]},
+    "plots": [],
+}  # fmt: skip
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)"> & <b>bold</b>?'
+
+
+def run(folder: Path, data: dict[str, Any]) -> Scenario:
+    """Play a scenario into a folder, as `simulator run` does."""
+    scenario = load_scenario(data)
+    numbered = list(enumerate(points(scenario)))
+    folder.mkdir()
+    keeper = ArtifactWriter(folder, len(numbered) == 1, trace=True, view=True)
+    outcomes = list(play_points(numbered, 1, keeper))
+    compared = Comparison(scenario, outcomes)
+    run_directory.begin(folder, scenario)
+    run_directory.finish(folder, compared, answer(compared), 0.0)
+    return scenario
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Any]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("runs")
+    found = {}
+    for data in (COLLECTIVE, TRAINING, PIPELINE):
+        found[data["name"]] = base / data["name"]
+        run(found[data["name"]], data)
+    return found
+
+
+def report(folder: Path) -> Any:
+    return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+
+
+def pixels(one: Opened, selector: str) -> Any:
+    return imread(io.BytesIO(one.page.locator(selector).screenshot()))
+
+
+@pytest.mark.parametrize("name", ["ring_or_naive", "sharded", "staged"])
+def test_it_asks_for_nothing_but_itself_and_says_nothing(running: Any, folders: dict[str, Path], name: str) -> None:
+    with opened(running, folders[name] / FILE) as one:
+        one.drawn()
+        assert one.requests == [(folders[name] / FILE).as_uri()]
+        assert one.said == []
+        # The policy holds against what the page itself would try.
+        assert one.value("fetch('https://example.com').then(() => 'went out', () => 'refused')") == "refused"
+
+
+def test_the_answer_stands_on_the_first_screen(running: Any, folders: dict[str, Path]) -> None:
+    told = report(folders["ring_or_naive"])["answer"]
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        for sentence in [*told["sentences"], told["why"]]:
+            place = one.page.get_by_text(sentence, exact=False).first.bounding_box()
+            assert place["y"] + place["height"] < 900
+        winners = one.page.locator("td[data-point]").first.bounding_box()
+        assert winners["y"] + winners["height"] < 900
+
+
+def test_without_scripts_the_answer_and_all_figures_are_there(running: Any, folders: dict[str, Path]) -> None:
+    told = report(folders["sharded"])
+    with opened(running, folders["sharded"] / FILE, java_script_enabled=False) as one:
+        body = one.text("body")
+        assert all(sentence in body for sentence in told["answer"]["sentences"])
+        assert all(format_time(point["report"]["step_time_s"]) in body for point in told["points"])
+        assert "One point" not in body
+
+
+def test_hovered_values_are_those_of_the_report(running: Any, folders: dict[str, Path]) -> None:
+    told = report(folders["ring_or_naive"])["points"]
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        dots = one.page.locator("#overview circle")
+        assert dots.count() == 6
+        for i in range(dots.count()):
+            dots.nth(i).hover(force=True)
+            time = told[int(dots.nth(i).get_attribute("data-index"))]["report"]["time_s"]
+            assert one.text("#tip").endswith(f": {format_time(time)}")
+        point = one.value("state.point")
+        one.page.mouse.move(*middle_of_lane(one, 0))
+        assert f"takes {format_time(told[point]['report']['time_s'])}" in one.text("#tip")
+
+
+def middle_of_lane(one: Opened, lane: int) -> tuple[float, float]:
+    """A place on a lane of the timeline, right of its labels."""
+    one.page.locator("#timeline canvas").scroll_into_view_if_needed()
+    box = one.page.locator("#timeline canvas").bounding_box()
+    return box["x"] + 168 + (box["width"] - 168) / 2, box["y"] + (lane + 0.5) * one.value("state.timeline.row")
+
+
+def test_spans_are_those_of_the_run(running: Any, folders: dict[str, Path]) -> None:
+    """Every span that is drawn stands in spans.csv with its times; alike ranks count once for all of them."""
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        place = folders["sharded"] / "points" / f"{one.value('state.point'):04d}"
+        rows = [line.split(",") for line in (place / "spans.csv").read_text(encoding="utf-8").splitlines()[1:]]
+        assert one.value("state.timeline.lanes.reduce((n, l) => n + l.alike * l.start.length, 0)") == len(rows)
+        drawn = one.value(
+            "state.timeline.lanes.flatMap((l) => [...l.start].map((s, i) => "
+            "[l.rank, l.stream, l.nameOf(i), s * state.timeline.unit, l.end[i] * state.timeline.unit]))"
+        )
+        known = sorted((int(r[0]), r[1], float(r[4]), float(r[5]), r[2]) for r in rows)
+        shown = {rank for rank, *_ in drawn}
+        wanted = [row for row in known if row[0] in shown]
+        assert len(drawn) == len(wanted) > 100
+        for (rank, stream, name, start, end), row in zip(
+            sorted(drawn, key=lambda span: (span[0], span[1], span[3])), wanted, strict=True
+        ):
+            assert (rank, stream, name) == (row[0], row[1], row[4])
+            assert (start, end) == pytest.approx((row[2], row[3]), abs=1e-9)
+
+
+def test_the_pick_changes_every_view(running: Any, folders: dict[str, Path]) -> None:
+    told = report(folders["sharded"])["points"]
+    with opened(running, folders["sharded"] / FILE) as one:
+        seen = []
+        for index in (0, 3):
+            setting, condition = divmod(index, 2)
+            one.page.select_option("#axis0", str(setting))
+            one.page.select_option("#axis1", str(condition))
+            one.drawn()
+            assert one.value("state.point") == index
+            peak = told[index]["report"]["peak_memory_bytes"]
+            assert one.value("state.memory.total[state.memory.memory.peak]") == peak
+            assert one.text("#because") == told[index]["report"]["because"]
+            assert one.page.locator("#all tr.spoken").get_attribute("data-index") == str(index)
+            assert one.page.locator("#breakdown tr.spoken").count() == 1
+            one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
+            seen.append(
+                [
+                    one.text("#shown"),
+                    one.text("#memory p"),
+                    one.text("#holders"),
+                    one.page.get_attribute("#trace a", "href"),
+                ]
+                + [pixels(one, f"{view} canvas").tobytes() for view in ("#timeline", "#memory", "#links")]
+            )
+        assert all(before != after for before, after in zip(*seen, strict=True))
+
+
+def test_parts_of_the_breakdown_add_up_to_the_step(running: Any, folders: dict[str, Path]) -> None:
+    told = report(folders["staged"])["points"]
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        parts = one.value("data.points.map((p) => p.parts)")
+        for point, own in zip(told, parts, strict=True):
+            assert sum(value for _, value in own) == pytest.approx(point["report"]["step_time_s"], rel=1e-9)
+        widths = one.value(
+            "[...document.querySelectorAll('.bar')].map((b) => [...b.children]"
+            ".reduce((n, c) => n + c.getBoundingClientRect().width, 0) / b.clientWidth)"
+        )
+        longest = max(point["report"]["step_time_s"] for point in told)
+        assert widths == pytest.approx([p["report"]["step_time_s"] / longest for p in told], abs=0.02)
+
+
+def test_it_zooms_pans_sums_up_and_searches(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        whole = one.value("state.view.end")
+        x, y = middle_of_lane(one, 0)
+        one.page.mouse.move(x, y)
+        one.page.keyboard.down("Control")
+        one.page.mouse.wheel(0, -200)
+        one.page.keyboard.up("Control")
+        one.until("state.view.to - state.view.from < state.view.end * 0.9")
+        before = one.value("state.view.from")
+        one.page.mouse.down()
+        one.page.mouse.move(x - 80, y)
+        one.page.mouse.up()
+        assert one.value("state.view.from") > before
+        one.page.click("#whole")
+        assert one.value("[state.view.from, state.view.to]") == [0, whole]
+        one.page.keyboard.down("Shift")
+        one.page.mouse.move(x - 200, y)
+        one.page.mouse.down()
+        one.page.mouse.move(x + 200, y)
+        one.page.mouse.up()
+        one.page.keyboard.up("Shift")
+        assert one.page.locator("table.sums tbody tr").count() > 1
+        from_, to = one.value("state.timeline.selection")
+        compute = one.value(
+            "(() => { const l = state.timeline.lanes[0], [a, b] = state.timeline.selection; let n = 0;"
+            " l.start.forEach((s, i) => { n += Math.max(0, Math.min(l.end[i], b) - Math.max(s, a)); }); return n; })()"
+        )
+        assert 0 < compute <= to - from_
+        one.page.fill("#search", "layer 3 ")
+        found = one.value(
+            "state.timeline.lanes.flatMap((l) => l.name).filter((n) => state.timeline.matches.has(n)).length"
+        )
+        assert found > 0
+        assert one.text("#timeline p").startswith(f"{found} spans, ")
+        one.page.press("#search", "Enter")
+        assert one.value("state.view.to - state.view.from") < whole / 3
+
+
+def test_the_keyboard_goes_from_span_to_span(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        one.page.focus("#timeline canvas")
+        said = []
+        for key in ("n", "n", "n", "p"):
+            one.page.keyboard.press(key)
+            said.append(one.text("#timeline p"))
+        assert said[3] == said[1] != said[2]
+        one.page.keyboard.press("+")
+        assert one.value("state.view.to - state.view.from < state.view.end")
+        one.page.keyboard.press("0")
+        assert one.value("state.view.to - state.view.from === state.view.end")
+
+
+def test_tables_sort_and_filter(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        one.page.get_by_role("button", name="sort by time").click()
+        times = [
+            float(v)
+            for v in one.value("[...document.querySelectorAll('#all tbody tr')].map((r) => r.cells[3].dataset.v)")
+        ]
+        assert times == sorted(times)
+        assert len(times) == 12
+        one.page.fill("#filter", "NAIVE 64 KiB")
+        shown = one.value("[...document.querySelectorAll('#all tbody tr:not(.hidden)')].map((r) => r.textContent)")
+        assert len(shown) == 2
+        assert all(text.startswith("naive") and "64 KiB" in text for text in shown)
+        assert one.text("#filtered") == "2 of 12 points"
+
+
+def test_a_pipeline_has_its_passes_and_its_groups(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        assert one.value("state.pipeline.lanes.length") == 4
+        # Eight micro-batches go forward and backward through each stage.
+        names = one.value("state.pipeline.lanes.map((l) => [...l.name].map((n, i) => l.nameOf(i)))")
+        for own in names:
+            assert sorted(name for name in own if "forward" in name) == [f"{i} forward" for i in range(8)]
+            assert sorted(name for name in own if "backward" in name) == [f"{i} backward" for i in range(8)]
+        one.page.locator("#groupspanel summary").click()
+        # Neighbours hold the same stage: tp and cp are 1, then data-parallel ranks, then stages.
+        assert "pp 4\t0, 2, 4, 6; 1, 3, 5, 7" in one.text("#groups")
+
+
+def test_whatever_a_scenario_says_stays_text(running: Any, tmp_path: Path) -> None:
+    run(tmp_path / "hostile", COLLECTIVE | {"question": HOSTILE, "sweep": {}})
+    with opened(running, tmp_path / "hostile" / FILE) as one:
+        one.drawn()
+        assert one.text("h1") == HOSTILE
+        assert one.page.title() == HOSTILE
+        assert one.said == []
+        assert one.page.locator("h1 *").count() == one.page.locator("img").count() == 0
+        assert one.page.locator("script").count() == 2
+
+
+@pytest.mark.parametrize("width", [390, 700, 1000, 1600])
+def test_nothing_is_wider_than_the_window(running: Any, folders: dict[str, Path], width: int) -> None:
+    for folder in folders.values():
+        with opened(running, folder / FILE, width=width) as one:
+            one.drawn()
+            assert one.value("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_drawn_light_and_dark(running: Any, folders: dict[str, Path], scheme: str) -> None:
+    with opened(running, folders["sharded"] / FILE, color_scheme=scheme) as one:
+        one.drawn()
+        ground = one.value("getComputedStyle(document.body).backgroundColor")
+        assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+        for view in ("#timeline", "#memory"):
+            shot = pixels(one, f"{view} canvas")
+            colours = np.unique(shot.reshape(-1, shot.shape[-1]), axis=0)
+            assert len(colours) > 20
+
+
+def test_equal_runs_give_equal_pages(folders: dict[str, Path], tmp_path: Path) -> None:
+    for data in (COLLECTIVE, TRAINING):
+        run(tmp_path / data["name"], data)
+        assert (tmp_path / data["name"] / FILE).read_bytes() == (folders[data["name"]] / FILE).read_bytes()
+
+
+def test_a_hundred_thousand_spans_are_carried(running: Any, tmp_path: Path) -> None:
+    scenario = load_scenario(COLLECTIVE | {"compare": {}, "sweep": {}})
+    outcomes = list(play_points(list(enumerate(points(scenario)))))
+    compared = Comparison(scenario, outcomes)
+    ranks, each = 10, 10_000
+    lane = {
+        "stream": "compute", "alike": 1, "start": [0] + [1000] * (each - 1), "duration": [700] * each,
+        "name": [i % 500 for i in range(each)], "kind": [i % 3 for i in range(each)],
+    }  # fmt: skip
+    played = {
+        "unit_s": 1e-9, "end": each * 1000, "notes": [], "memory": None, "pipeline": None, "links": {"rows": []},
+        "lanes": {
+            "names": [f"layer {i}" for i in range(500)], "kinds": ["forward", "backward", "all_gather"],
+            "lanes": [lane | {"rank": rank} for rank in range(ranks)], "last_rank": 0, "slow": [],
+        },
+    }  # fmt: skip
+    (tmp_path / views.NAME).write_bytes(views.compressed(played))
+    (tmp_path / FILE).write_text(report_page(tmp_path, compared, answer(compared)), encoding="utf-8")
+    with opened(running, tmp_path / FILE) as one:
+        one.drawn()
+        assert one.value("state.timeline.lanes.reduce((n, l) => n + l.start.length, 0)") == ranks * each
+        assert one.value("performance.memory.usedJSHeapSize") < 250e6
+        one.page.fill("#search", "layer 499")
+        assert one.text("#timeline p") == "200 spans, 140 us together"
+        assert one.said == []
+
+
+def test_two_runs_share_one_cursor(running: Any, folders: dict[str, Path], tmp_path: Path) -> None:
+    from simulator.cli.diff import show
+
+    run(tmp_path / "other", TRAINING | {"training": TRAINING["training"] | {"seq_len": 1024}})
+    show(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
+    with opened(running, tmp_path / "diff.html") as one:
+        one.until("state.drawn === 0")
+        assert one.said == []
+        assert one.value("state.timelines.length") == 2
+        assert one.value("state.timelines[0].view === state.timelines[1].view")
+        ends = one.value(
+            "state.timelines.map((t) => Math.max(...t.lanes.map((l) => l.end[l.end.length - 1])) * t.unit)"
+        )
+        told = [
+            report(folder)["points"][0]["report"]["step_time_s"] for folder in (folders["sharded"], tmp_path / "other")
+        ]
+        assert ends == pytest.approx(told, rel=1e-6)
+        before = pixels(one, "#run1 canvas").tobytes()
+        box = one.page.locator("#run0 canvas").bounding_box()
+        one.page.mouse.move(box["x"] + 500, box["y"] + 5)
+        one.until("state.view.cursor !== null")
+        assert pixels(one, "#run1 canvas").tobytes() != before

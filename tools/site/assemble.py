@@ -1,0 +1,44 @@
+"""What does Sphinx read? The repository's pages, where they stand there: links between them hold."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tools.site import key_pages
+from tools.site.gallery_runs import ROOT
+
+_SITE: Final = ROOT / "docs" / "site"
+# Where the site's own pages go; those of docs/, the notebooks and the rest keep their places.
+_OWN: Final = {
+    "guide.md": "guide.md",
+    "reference.md": "reference.md",
+    "notebooks.md": "notebooks/index.md",
+    "python.rst": "reference/python.rst",
+}
+_KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/images/*", "notebooks/*.ipynb")
+
+
+def assemble(source: Path) -> None:
+    """Copy and write all pages but the gallery's; what did not change keeps its time, so that Sphinx reads it once."""
+    front = (ROOT / "README.md").read_text(encoding="utf-8") + (_SITE / "contents.md").read_text(encoding="utf-8")
+    _write(source / "index.md", front)
+    _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
+    _write(source / "reference" / "topology_keys.md", key_pages.topology_page())
+    for name, place in _OWN.items():
+        _copy(_SITE / name, source / place)
+    for pattern in _KEPT:
+        for origin in sorted(ROOT.glob(pattern)):
+            _copy(origin, source / origin.relative_to(ROOT))
+
+
+def _write(target: Path, text: str) -> None:
+    if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+def _copy(origin: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(origin, target)

@@ -1,0 +1,133 @@
+"""What is in the gallery? A page for each scenario: question, answer, picture, file, and its report."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from PIL import Image
+
+from simulator.scenario.load import load_scenario
+from tools.site.gallery_runs import ROOT, GalleryRun
+
+# Pixels across: twice what is shown, for screens that have them.
+_THUMBNAIL: Final = 640
+_TOPICS: Final = {"collective": "Collectives", "training": "Training steps", "numerics": "Training for real"}
+_NOT_PLAYED: Final = "This build did not play it; `make docs` does."
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A scenario of the gallery.
+
+    Attributes
+    ----------
+    name, question : str
+    topic : str
+        A key of the index's headings.
+    text : str
+        The file.
+    run : GalleryRun or None
+        None where this build does not play it.
+    """
+
+    name: str
+    question: str
+    topic: str
+    text: str
+    run: GalleryRun | None
+
+
+def entry(path: Path, run: GalleryRun | None) -> Entry:
+    """Read one scenario file."""
+    scenario = load_scenario(path)
+    step = scenario.training
+    topic = "collective" if step is None else "numerics" if step.numerics else "training"
+    return Entry(path.stem, scenario.question or path.stem, topic, path.read_text(encoding="utf-8"), run)
+
+
+def write(entries: Sequence[Entry], source: Path) -> None:
+    """Write the gallery's pages and thumbnails into a source folder of Sphinx."""
+    folder = source / "gallery"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for one in entries:
+        picture = _picture(one)
+        if picture is not None:
+            shutil.copyfile(picture, folder / f"{one.name}.png")
+            _shrink(picture, folder / f"{one.name}_small.png")
+        (folder / f"{one.name}.md").write_text(_page(one), encoding="utf-8")
+    (folder / "index.md").write_text(_index(entries), encoding="utf-8")
+
+
+def write_reports(entries: Sequence[Entry], html: Path) -> None:
+    """Put each run's report, a page of its own, beside the built pages that link to it."""
+    for one in entries:
+        report = _report(one)
+        if report is not None:
+            shutil.copyfile(report, html / "gallery" / f"{one.name}_report.html")
+
+
+def _shrink(picture: Path, target: Path) -> None:
+    with Image.open(picture) as image:
+        image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+        image.save(target, optimize=True)
+
+
+def _picture(one: Entry) -> Path | None:
+    return None if one.run is None else next(iter(one.run.pictures), None)
+
+
+def _report(one: Entry) -> Path | None:
+    report = None if one.run is None else one.run.folder / "report.html"
+    return report if report is not None and report.is_file() else None
+
+
+def _page(one: Entry) -> str:
+    parts = [f"# {one.name}", f"**{one.question}**", *_answered(one)]
+    parts += [f"```yaml\n{one.text.rstrip()}\n```", f"Play it: `simulator run {one.name}`"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _answered(one: Entry) -> list[str]:
+    if one.run is None:
+        return [_NOT_PLAYED]
+    parts = [_quoted(one.run.answer)]
+    if _picture(one) is not None:
+        parts += [f"```{{image}} {one.name}.png\n:alt: {one.question}\n:class: gallery-picture\n```"]
+    if _report(one) is not None:
+        parts += [f'<a href="{one.name}_report.html">The whole report of this run</a>']
+    return parts
+
+
+def _quoted(answer: str) -> str:
+    """Words of a program as a quotation: a line each, and nothing in them is markup."""
+    lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in answer.splitlines()]
+    return "\n>\n".join(f"> {line}" for line in lines)
+
+
+def _index(entries: Sequence[Entry]) -> str:
+    played = sum(one.run is not None for one in entries)
+    words = f"{len(entries)} scenarios are shipped. Each begins with a question, and `simulator run NAME` plays it."
+    if played < len(entries):
+        words += f" This build played {played} of them; `make docs` plays all."
+    parts = ["# Gallery", words]
+    for topic, title in _TOPICS.items():
+        cards = [_card(one) for one in entries if one.topic == topic]
+        parts += [f"## {title}", "\n\n".join(["::::{grid} 1 2 2 3\n:gutter: 3", *cards, "::::"])]
+    names = "\n".join(one.name for one in entries)
+    return "\n\n".join([*parts, f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{names}\n```"]) + "\n"
+
+
+def _card(one: Entry) -> str:
+    image = [f":img-top: {one.name}_small.png", f":img-alt: {one.question}"] if _picture(one) else []
+    options = [f":link: {one.name}", ":link-type: doc", *image]
+    return "\n".join([f":::{{grid-item-card}} {one.name}", *options, "", one.question, ":::"])
+
+
+def scenarios() -> Mapping[str, Path]:
+    """The shipped scenarios by name."""
+    return {path.stem: path for path in sorted((ROOT / "scenarios").glob("*.yaml"))}

@@ -1,0 +1,84 @@
+"""What did each scenario of the gallery answer? Runs are kept, and played again only where something changed.
+
+A run is kept under the digest of its scenario file, the topologies and the simulator's edition: where one of them has
+changed it is played again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulator.basics.edition import edition
+
+ROOT: Final = Path(__file__).parents[2]
+# With what the lines begin that `simulator run` prints between the table and the answer.
+_FILES: Final = ("results:", "picture:", "report:", "page:")
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryRun:
+    """A played scenario.
+
+    Attributes
+    ----------
+    folder : Path
+        The run's directory.
+    printed : str
+        What `simulator run` printed.
+    """
+
+    folder: Path
+    printed: str
+
+    @property
+    def answer(self) -> str:
+        """The last lines that were printed: what the scenario found."""
+        lines = self.printed.rstrip().splitlines()
+        last = max((number for number, line in enumerate(lines) if line.startswith(_FILES)), default=len(lines) - 2)
+        return "\n".join(lines[last + 1 :])
+
+    @property
+    def pictures(self) -> list[Path]:
+        """Its pictures: those that compare points first, as they were drawn."""
+        return sorted((self.folder / "plots").glob("*.png"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def run_of(scenario: Path, store: Path) -> GalleryRun:
+    """The kept run of a scenario, or a new one.
+
+    Raises
+    ------
+    SystemExit
+        The scenario could not be played.
+    """
+    kept = store / scenario.stem
+    key = _key(scenario)
+    if not (kept / "key").is_file() or (kept / "key").read_text() != key:
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        (kept / "printed.txt").write_text(_play(scenario, kept / "run"), encoding="utf-8")
+        (kept / "key").write_text(key)
+    return GalleryRun(kept / "run", (kept / "printed.txt").read_text(encoding="utf-8"))
+
+
+def _play(scenario: Path, out: Path) -> str:
+    command = [sys.executable, "-m", "simulator", "run", str(scenario), "--out", str(out)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    if done.returncode:
+        raise SystemExit(f"{scenario}: could not be played:\n{done.stderr}")
+    return done.stdout
+
+
+def _key(scenario: Path) -> str:
+    digest = hashlib.sha256(edition().encode())
+    for path in [scenario, *sorted((ROOT / "topologies").glob("*"))]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

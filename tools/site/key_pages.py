@@ -1,0 +1,190 @@
+"""Which keys has a scenario file, which a topology file? Written from their schemas.
+
+Nothing is said twice: what a page says is what `simulator schema` and `simulator schema topology` print.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from simulator.cluster import topology_schema
+from simulator.scenario import schema as scenario_schema
+
+Schema = Mapping[str, Any]
+
+# What is written, by a part of the pattern that it is checked with.
+_QUANTITIES: Final = {
+    "[Bb]/s": "bandwidth, such as `12.5 GB/s` or `100 Gb/s`",
+    "(ns|us|": "time, such as `10 us`",
+    "i)?B\\s*$": "size, such as `16 MiB`",
+}
+_HEAD: Final = "| key | value | default | what it is |\n|---|---|---|---|"
+# Names that are listed in full; of more, the page says how many.
+_LISTED: Final = 16
+
+
+class Section(NamedTuple):
+    """A mapping of a file.
+
+    Attributes
+    ----------
+    path : str
+        Of keys, "training.parallelism"; empty for the file itself.
+    schema : mapping
+    """
+
+    path: str
+    schema: Schema
+
+
+def scenario_page() -> str:
+    """Every key of a scenario file, as Markdown."""
+    document = scenario_schema.schema()
+    intro = (
+        "# Scenario keys\n\nEvery key of a scenario file, as `simulator schema` gives it to editors. The question that "
+        "a file answers is its first comment. Rules between keys are checked by `simulator check`.\n\n"
+        "`compare` and `sweep` take nearly all of them, with dots: `collective.size: [64 KiB, 16 MiB]`."
+    )
+    return _page(intro, document, "scenario")
+
+
+def topology_page() -> str:
+    """Every key of a topology file and every builder's options, as Markdown."""
+    document = topology_schema.schema()
+    intro = (
+        "# Topology keys\n\nEvery key of a topology file, as `simulator schema topology` gives it to editors. How to "
+        "write one, and what the builders draw: [Topology files](../docs/topologies.md)."
+    )
+    options = [_options(name, topology_schema.schema()["allOf"]) for name in document["properties"]["builder"]["enum"]]
+    return "\n\n".join([_page(intro, document, "topology"), *options]) + "\n"
+
+
+def _page(intro: str, document: Schema, name: str) -> str:
+    sections = [Section("", document), *_nested(document, document, "")]
+    return "\n\n".join([intro, *(_section(section, document, name) for section in sections)]) + "\n"
+
+
+def _nested(node: Schema, document: Schema, path: str) -> Iterator[Section]:
+    """Mappings below a mapping, each before those below it."""
+    for key, value in node.get("properties", {}).items():
+        below = f"{path}.{key}" if path else key
+        for definition in _definitions(value):
+            yield Section(below, document["$defs"][definition])
+            yield from _nested(document["$defs"][definition], document, below)
+
+
+def _definitions(value: Schema) -> Iterator[str]:
+    """Names of the mappings that a value may be, or hold."""
+    if "$ref" in value:
+        yield value["$ref"].rpartition("/")[2]
+    for part in (*value.get("anyOf", ()), value.get("items"), value.get("additionalProperties")):
+        if isinstance(part, Mapping):
+            yield from _definitions(part)
+
+
+def _section(section: Section, document: Schema, name: str) -> str:
+    title = f"`{section.path}`" if section.path else f"The {name}"
+    anchor = _anchor(name, section.path)
+    required = section.schema.get("required", ())
+    rows = [
+        _row(key, value, key in required, _anchor(name, f"{section.path}.{key}" if section.path else key))
+        for key, value in section.schema.get("properties", {}).items()
+    ]
+    about = section.schema.get("description", "") if section.path else ""
+    return "\n\n".join(filter(None, [f"({anchor})=\n## {title}", about, "\n".join([_HEAD, *rows])]))
+
+
+def _anchor(name: str, path: str) -> str:
+    return "-".join(["keys", name, *path.split(".")]).strip("-").replace("_", "-")
+
+
+def _row(key: str, value: Schema, required: bool, anchor: str) -> str:
+    default = "required" if required else _default(value)
+    cells = [f"`{key}`", _kind(value, anchor), default, str(value.get("description", ""))]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _default(value: Schema) -> str:
+    default = value.get("default")
+    if default is None or default in ({}, []):
+        return "none"
+    if isinstance(default, float) and math.isinf(default):
+        return "no bound"
+    if isinstance(default, dict):
+        return "its own defaults"
+    return f"`{json.dumps(default)}`" if not isinstance(default, str) else f"`{default}`"
+
+
+def _kind(value: Schema, anchor: str) -> str:
+    """What may be written, in words."""
+    if "$ref" in value:
+        return f"[keys of its own](#{anchor})"
+    if "const" in value:
+        return f"`{value['const']}`"
+    if "enum" in value:
+        names = [json.dumps(name) if not isinstance(name, str) else name for name in value["enum"]]
+        return ", ".join(f"`{name}`" for name in names)
+    if "anyOf" in value:
+        parts = [_kind(part, anchor) for part in value["anyOf"] if part.get("type") != "null"]
+        return "; or ".join(dict.fromkeys(parts))
+    return _plain_kind(value, anchor)
+
+
+def _plain_kind(value: Schema, anchor: str) -> str:
+    kinds = value.get("type", "anything")
+    if kinds == "array":
+        return f"list: {_kind(value.get('items', {}), anchor)}"
+    if kinds == "object":
+        return _mapping(value, anchor)
+    if isinstance(kinds, list):
+        return " or ".join("mapping" if kind == "object" else "text" for kind in kinds)
+    if kinds == "string":
+        pattern, example = value.get("pattern", ""), value.get("examples", [""])[0]
+        quantity = next((words for part, words in _QUANTITIES.items() if part in pattern), "")
+        return quantity or (f"text, such as `{example}`" if example else "text")
+    words = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`"}.get(kinds, "anything")
+    return words + _bounds(value)
+
+
+def _mapping(value: Schema, anchor: str) -> str:
+    if "properties" in value and len(value["properties"]) <= _LISTED:
+        inner = ", ".join(f"`{key}`: {_kind(part, anchor)}" for key, part in value["properties"].items())
+        return f"mapping with {inner}"
+    if "properties" in value:
+        return f"mapping of any of {len(value['properties'])} keys to lists"
+    parts = [*value.get("patternProperties", {}).values(), value.get("additionalProperties")]
+    inner = next((_kind(part, anchor) for part in parts if isinstance(part, Mapping)), "")
+    return f"mapping to {inner}" if inner else "mapping"
+
+
+def _bounds(value: Schema) -> str:
+    low = value.get("minimum", value.get("exclusiveMinimum"))
+    high = value.get("maximum", value.get("exclusiveMaximum"))
+    # The least number that is read stands for "more than nothing".
+    low = 0 if low is not None and 0 < low < 1e-20 else low
+    if low is None and high is None:
+        return ""
+    if high is None or high >= 1e15:
+        return f" from {_short(low)}"
+    return f" up to {_short(high)}" if low is None else f", {_short(low)} to {_short(high)}"
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number == int(number) and number < 1e9 else f"{number:g}"
+
+
+def _options(builder: str, conditions: list[Schema]) -> str:
+    """The options of one builder."""
+    [then] = [c["then"] for c in conditions if c["if"]["properties"]["builder"]["const"] == builder]
+    mapping = then["properties"]["options"]
+    required = mapping.get("required", ())
+    rows = [_row(key, _without_type(value), key in required, "") for key, value in mapping["properties"].items()]
+    return "\n\n".join([f"## `options` of `{builder}`", "\n".join([_HEAD, *rows])])
+
+
+def _without_type(value: Schema) -> Schema:
+    """An option whose description begins with its type, which has a column of its own."""
+    return {**value, "description": str(value.get("description", "")).partition(": ")[2]}
