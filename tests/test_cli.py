@@ -129,6 +129,14 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_faults_of_several_options_come_in_one_round(cli: Command) -> None:
+    options = ("--algorithm", "rng", "--topology", "star", "--begin", "3x", "--dtype", "f3", "--gpu", "h20")
+    answer = cli("collective", "allreduce", *options)
+    assert (answer.code, answer.out) == (2, "")
+    told = [line.partition(": ")[0] for line in answer.faults]
+    assert told == ["--dtype", "--begin", "--gpu", "--topology", "--algorithm", "OPERATION"]
+
+
 def test_every_fault_of_a_file_has_its_line_and_column(cli: Command, tmp_path: Path) -> None:
     wrong = SMALL.replace("4 KiB", "4 KB/s").replace("ring\n", "rng\n").replace("world_size: 4", "world_sise: 4")
     (tmp_path / "wrong.yaml").write_text(wrong, encoding="utf-8")
