@@ -14,20 +14,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.api import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
+    from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
+    from simulator.scenario.records import Scenario
     from simulator.sweeps.sweep import sweep
 
 __version__ = "0.1.0"
-__all__ = ["Run", "Sweep", "__version__", "build_cluster", "load_scenario", "play", "simulate", "sweep"]
+__all__ = [
+    "Run",
+    "Scenario",
+    "Sweep",
+    "__version__",
+    "build_cluster",
+    "collective_scenario",
+    "load_scenario",
+    "play",
+    "simulate",
+    "sweep",
+    "training_scenario",
+]
 
 _HOMES = {
     "Run": ("simulator.api", "Run"),
     "Sweep": ("simulator.api", "Sweep"),
     "play": ("simulator.api", "play"),
+    "Scenario": ("simulator.scenario.records", "Scenario"),
     "build_cluster": ("simulator.cluster.build", "build"),
+    "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
     "simulate": ("simulator.api", "simulate"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
+    "training_scenario": ("simulator.scenario.from_python", "training_scenario"),
 }
 
 

@@ -92,6 +92,8 @@ WRONG_COMMANDS = [
     (("new", "a/b"), "name: got 'a/b'", "letters, digits"),
     (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d'?"),
+    (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; one of ", "did you mean 'h200'?"),
+    (("show", "nogpu.yaml"), "--gpu: topology nogpu names no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--out", "star.txt"), "--out: got star.txt; must end with one of .png, .svg, .pdf", ""),
     (("show", "star_100g", "--out", "small.yaml/x.png"), "--out: small.yaml/x.png: cannot be written", ""),
     (("diff", "a", "b"), "a/report.json: is no report of a run", "the directory that `simulator run` printed"),
@@ -112,6 +114,9 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
     (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "open.yaml").write_text("[1, 2\n", encoding="utf-8")
+    (tmp_path / "nogpu.yaml").write_text(
+        "builder: star\noptions: {bandwidth: 1 GB/s, latency: 5 us}\n", encoding="utf-8"
+    )
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").write_text("", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
@@ -122,6 +127,14 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
     assert answer.err.startswith(begin)
     assert hint in answer.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_faults_of_several_options_come_in_one_round(cli: Command) -> None:
+    options = ("--algorithm", "rng", "--topology", "star", "--begin", "3x", "--dtype", "f3", "--gpu", "h20")
+    answer = cli("collective", "allreduce", *options)
+    assert (answer.code, answer.out) == (2, "")
+    told = [line.partition(": ")[0] for line in answer.faults]
+    assert told == ["--dtype", "--begin", "--gpu", "--topology", "--algorithm", "OPERATION"]
 
 
 def test_every_fault_of_a_file_has_its_line_and_column(cli: Command, tmp_path: Path) -> None:
@@ -225,6 +238,19 @@ def test_show_draws_and_counts_links(cli: Command, tmp_path: Path) -> None:
     assert (tmp_path / "pictures" / "star.svg").stat().st_size > 1000
 
 
+def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) -> None:
+    plain = "builder: star\noptions: {bandwidth: 100 Gb/s, latency: 5 us}\n"
+    (tmp_path / "mine.yaml").write_text(plain, encoding="utf-8")
+    answer = cli("show", "./mine.yaml", "--gpu", "l4", "--world-size", 2, "--svg")
+    first, *_, one, other = answer.out.splitlines()
+    assert first == "mine: 2 ranks of l4, 2 gpus, 1 switch"
+    assert (one, other) == ("picture: mine.png", "picture: mine.svg")
+    assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
+    cli("show", "mine.yaml", "--gpu", "l4", "--world-size", 2, "--out", "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "mine.svg").read_bytes()
+    assert "l4 (its rank)" in (tmp_path / "mine.svg").read_text(encoding="utf-8")
+
+
 def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
     arguments = ("collective", "all_reduce", "--algorithm", "ring", "--world-size", 4, "--begin", "1K", "--end", "4KiB")
     rows = [line.split() for line in cli(*arguments, "--payload").out.splitlines() if not line.startswith("#")]
@@ -237,6 +263,43 @@ def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
     assert [p["report"]["time_s"] for p in points] == [
         pytest.approx(6 * (10e-6 + size / 4 / 12.5e9), rel=1e-9) for size in (1024, 2048, 4096)
     ]
+
+
+def test_help_is_a_letter_too_and_cuts_no_summary(cli: Command) -> None:
+    assert cli("-h").out == cli("--help").out
+    assert cli("list", "-h").out == cli("list", "--help").out
+    # Of one command alone, "[ARGS]..." is no cut.
+    assert "..." not in cli("-h").out.replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        ("simulator ker", ["kernels"]),
+        ("simulator run ring", ["ring_vs_parameter_server"]),
+        ("simulator show dgx_h", ["dgx_h100", "dgx_h200"]),
+        ("simulator collective all_reduce --topology star_100", ["star_100g"]),
+        ("simulator kernels gpt2_m", ["gpt2_medium"]),
+        ("simulator memory gpt2 --gpu h1", ["h100_pcie", "h100_sxm"]),
+        ("simulator list topo", ["topologies"]),
+        # Nothing begins so: the shell proposes files.
+        ("simulator run ./ring", []),
+    ],
+)
+def test_a_shell_completes_commands_and_names(typed: str, proposed: list[str]) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_SIMULATOR_COMPLETE": "complete_bash", **words}
+    command = [sys.executable, "-m", "simulator"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, proposed)
+
+
+def test_the_script_of_a_shell_is_shown() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "simulator", "--show-completion", "zsh"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("#compdef simulator")
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:

@@ -122,3 +122,21 @@ def test_an_option_without_effect_is_told(cli: Command) -> None:
     answer = cli("memory", "gpt2", "--schedule", "gpipe", "--seq-len", 1024)
     assert answer.code == 0
     assert answer.faults == ["warning: --schedule: changes no number here: counts with pp above 1"]
+
+
+def test_all_faults_of_the_closed_forms_come_in_one_round(cli: Command) -> None:
+    answer = cli("memory", "llama3_8bb", "--dp", 0, "--attention", "flsh", "--gpu", "h20", "--micro-batch-size", 0)
+    assert (answer.code, answer.out) == (2, "")
+    assert [line.partition(";")[0] for line in answer.faults] == [
+        "--gpu: got 'h20'",
+        "--dp: got 0",
+        "--attention: got 'flsh'",
+        "--micro-batch-size: got 0",
+        "MODEL: got 'llama3_8bb'",
+    ]
+
+
+def test_more_tokens_than_a_model_has_positions_are_told_at_their_option(cli: Command) -> None:
+    answer = cli("memory", "gpt2", "--seq-len", "2k")
+    assert answer.code == 2
+    assert answer.err.startswith("--seq-len: got 2048; gpt2 has learned 1024 positions; ")

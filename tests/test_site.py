@@ -74,7 +74,8 @@ def test_the_page_of_scenario_keys_tells_all_that_can_be_varied() -> None:
         mapping, _, name = key.rpartition(".")
         assert f"\n| `{name}` |" in page, key
         assert not mapping or mapping in sections, key
-    assert "| `world_size` | whole number, 1 to 1,000,000 | required | Number of ranks, one a GPU. |" in page
+    kind = "whole number, 1 to 1,000,000; or text, such as `8k`"
+    assert f"| `world_size` | {kind} | required | Number of ranks, one a GPU; 1k is 1000. |" in page
 
 
 def test_the_page_of_topology_keys_tells_every_builders_options() -> None:

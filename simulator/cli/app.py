@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import simulator
+from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.counting import as_tokens
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_termination
@@ -18,12 +19,21 @@ app = typer.Typer(
     name="simulator",
     help="What would this training job do on that cluster? Plays it, event by event, and tells.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-ScenarioName = Annotated[str, typer.Argument(help="Name of a shipped scenario, or path of a file.", metavar="SCENARIO")]
+ScenarioName = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a shipped scenario, or path of a file.", metavar="SCENARIO", autocompletion=names_of("scenario")
+    ),
+]
+ModelName = Annotated[
+    str,
+    typer.Argument(help="Catalog name, or path of a Hugging Face config.json.", autocompletion=names_of("model")),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -49,6 +59,9 @@ Cache = Annotated[
     ),
 ]
 
+OtherGpu = Annotated[
+    str | None, typer.Option("--gpu", help="Instead of the topology's own.", autocompletion=names_of("gpu"))
+]
 Tokens = Annotated[
     int, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192.")
 ]
@@ -81,7 +94,10 @@ def run(
     table: Table = "small",
     no_report: NoReport = False,
 ) -> None:
-    """Play a scenario, compare and sweep multiplied out, point by point in this process."""
+    """Play a scenario, compare and sweep multiplied out.
+
+    Its points are played one by one in this process; `sweep` plays them on several.
+    """
     from simulator.cli.play import PlayOptions, play
     from simulator.cli.settings import as_full, as_ranks
     from simulator.sweeps.sweep import Backend
@@ -115,7 +131,10 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted sweep in --out.")] = False,
 ) -> None:
-    """Play as `run` does, on several processes or on a Dask cluster; goes on where it was interrupted (--resume)."""
+    """Play a scenario on several processes or on a Dask cluster.
+
+    What it plays is what `run` plays, and --set means the same; an interrupted sweep goes on with --resume.
+    """
     import os
 
     from simulator.sweeps.process_pool import preload
@@ -149,17 +168,17 @@ def sweep(
 def collective(
     operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, ...", metavar="OPERATION")],
     algorithm: Annotated[str, typer.Option(help="ring, tree, ..., or auto.")] = "auto",
-    topology: Annotated[str, typer.Option(help="Name or path.")] = "star_100g",
+    topology: Annotated[str, typer.Option(help="Name or path.", autocompletion=names_of("topology"))] = "star_100g",
     world_size: Annotated[int, typer.Option(help="Ranks.")] = 8,
     begin: Annotated[str, typer.Option(help="Smallest size; a bare number is bytes.")] = "8",
     end: Annotated[str, typer.Option(help="Largest size.")] = "1GiB",
     factor: Annotated[int, typer.Option(min=2, help="From one size to the next.")] = 2,
     dtype: Annotated[str, typer.Option(help="Of the elements.")] = "float32",
-    gpu: Annotated[str | None, typer.Option(help="Instead of the topology's own.")] = None,
+    gpu: OtherGpu = None,
     payload: Annotated[bool, typer.Option("--payload", help="Carry real arrays and count wrong elements.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the table of nccl-tests for a machine that you do not have."""
+    """Print the table of nccl-tests for a machine you do not have."""
     from simulator.cli.collective import Sizes, table
 
     table(
@@ -177,7 +196,10 @@ def collective(
 
 @app.command()
 def check(scenario: ScenarioName, settings: Settings = None) -> None:
-    """Check a scenario, and say what playing it takes; or a topology file, and say what it is."""
+    """Tell all faults of a scenario or of a topology file.
+
+    Of a scenario without any: what playing it takes; of a topology: what machine it is.
+    """
     from simulator.cli.check_topology import check_topology, is_topology
 
     if is_topology(scenario):
@@ -205,8 +227,8 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            help="algorithms, builders, dtypes, frameworks, gpus, links, models, operations, plots, scenarios, "
-            "strategies, topologies."
+            help=f"{', '.join(LISTS)}.",
+            autocompletion=lists,
         ),
     ],
 ) -> None:
@@ -218,23 +240,34 @@ def list_(
 
 @app.command()
 def show(
-    topology: Annotated[str, typer.Argument(help="Name or path.", metavar="TOPOLOGY")],
+    topology: Annotated[
+        str,
+        typer.Argument(
+            help="Name, or path of a topology file or of a graph.",
+            metavar="TOPOLOGY",
+            autocompletion=names_of("topology"),
+        ),
+    ],
     world_size: Annotated[int | None, typer.Option(min=1, help="Ranks; as many as fit in two nodes otherwise.")] = None,
+    gpu: OtherGpu = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png otherwise.")] = None,
+    svg: Svg = False,
 ) -> None:
     """Draw a topology with its bandwidths."""
     from simulator.cli.show import show as shown
 
-    shown(topology, world_size, out)
+    shown(topology, world_size, out, gpu, svg=svg)
 
 
 @app.command()
 def memory(
-    model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
+    model: ModelName,
     dp: Annotated[int, typer.Option(help="Data-parallel ranks that share model states.")] = 8,
     seq_len: Tokens = 2048,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
-    gpu: Annotated[str, typer.Option(help="Whose memory it must fit into.")] = "h100_sxm",
+    gpu: Annotated[
+        str, typer.Option(help="Whose memory it must fit into.", autocompletion=names_of("gpu"))
+    ] = "h100_sxm",
     attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
     tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel ranks.")] = 1,
@@ -254,9 +287,10 @@ def memory(
     precision: Annotated[str | None, typer.Option(help="bf16, fp32, fp8, ...")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the closed forms of memory by ZeRO stage and checkpointing; or, of one step, what each stage holds.
+    """Print what a model takes of a GPU's memory, nothing played.
 
-    Of one step where an option from --tp on is given.
+    By closed forms of each ZeRO stage and checkpointing; or, where an option from --tp on is given, of one step what
+    each pipeline stage holds.
     """
     sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
     others = {
@@ -283,8 +317,8 @@ def memory(
 
 @app.command()
 def kernels(
-    model: Annotated[str, typer.Argument(help="Catalog name, or path of a Hugging Face config.json.")],
-    gpu: Annotated[str, typer.Option(help="On which GPU.")] = "h100_sxm",
+    model: ModelName,
+    gpu: Annotated[str, typer.Option(help="On which GPU.", autocompletion=names_of("gpu"))] = "h100_sxm",
     seq_len: Tokens = 2048,
     micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.")] = 1,
     precision: Annotated[str, typer.Option(help="bf16, fp32, tf32, fp8, ...")] = "bf16",
@@ -296,7 +330,7 @@ def kernels(
     tp: Annotated[int, typer.Option(help="Tensor-parallel ranks: the kernels of one of them.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Print how long each kernel of a micro-batch takes, and what bounds it."""
+    """Print how long each kernel takes, and what bounds it."""
     from simulator.cli.kernels import show as show_kernels
 
     show_kernels(
@@ -313,7 +347,7 @@ def kernels(
 def schema(
     kind: Annotated[str, typer.Argument(help="scenario or topology.", metavar="KIND")] = "scenario",
 ) -> None:
-    """Print the JSON schema of scenario files, or of topology files, for editors."""
+    """Print the JSON schema of scenario or topology files."""
     from simulator.cli.schema import show
 
     show(kind)
@@ -361,7 +395,7 @@ def rerun(
     ] = None,
     trace: Trace = False,
 ) -> None:
-    """Play a run again from what it left behind, and say whether the results are the same."""
+    """Play a run again, and say whether the results are the same."""
     from simulator.cli.rerun import rerun as again
 
     again(folder, out, trace=trace)
@@ -376,7 +410,9 @@ def fit(
             help="Outputs of nccl-tests, or CSV files with size and time; or gpu, and what tools/measure_gpu.py wrote.",
         ),
     ],
-    topology: Annotated[str | None, typer.Option(help="The machine it was measured on.")] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="The machine it was measured on.", autocompletion=names_of("topology"))
+    ] = None,
     world_size: Annotated[int | None, typer.Option(help="Ranks, where the file does not say.")] = None,
     operation: Annotated[str | None, typer.Option(help="all_reduce, ..., where the file does not say.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="What the machine ran; the best otherwise.")] = None,
@@ -385,7 +421,10 @@ def fit(
         Path | None, typer.Option(metavar="FILE", help="Write the section for a topology file, or the GPU file, here.")
     ] = None,
 ) -> None:
-    """Fit a machine's start-up and rates to one sweep or several, as a topology file; or a GPU's kernels."""
+    """Fit a machine's or a GPU's constants to measurements.
+
+    A machine's start-up and rates to one sweep or several, as a topology file; or a GPU's kernels.
+    """
     from simulator.cli.fitting import show, show_gpu
 
     if str(paths[0]) == "gpu" and len(paths) == 2:
@@ -413,7 +452,7 @@ def validate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play all measured training steps, and print how far off they are, by which constants."""
+    """Play measured training steps, and print how far off they are."""
     from simulator.cli.validate import show
 
     show(source, own, every, jobs, kept, as_json=as_json)

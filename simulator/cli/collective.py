@@ -13,7 +13,7 @@ from simulator.basics import units
 from simulator.basics.dtypes import find as find_dtype
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, in_lines
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
@@ -69,23 +69,14 @@ def table(
     as_json: bool,
 ) -> None:
     """Play every size and print the table."""
-    nbytes_list = sizes.listed(_itemsize(dtype))
+    keys = {"operation": operation, "algorithm": algorithm, "payload": payload}
+    cluster = {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {})
+    nbytes_list = _sizes(sizes, dtype, cluster, keys)
     warnings: dict[str, None] = {}
     points: list[dict[str, Any]] = []
     rows = []
     for size in nbytes_list:
-        data: dict[str, Any] = {
-            "name": "collective",
-            "cluster": {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {}),
-            "collective": {
-                "operation": operation,
-                "algorithm": algorithm,
-                "size": f"{size} B",
-                "dtype": dtype,
-                "payload": payload,
-            },
-        }
-        run = _simulated(data)
+        run = _simulated(_scenario(cluster, keys | {"size": f"{size} B", "dtype": dtype}))
         warnings |= dict.fromkeys(run.scenario.warnings)
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
@@ -98,6 +89,30 @@ def table(
     why = points[0]["report"]
     comment = f"simulated: {topology}, {world_size} ranks, {operation}, {why['algorithm']} ({why['why']})"
     typer.echo(write_table(rows, comment=comment, width=width()), nl=False)
+
+
+def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "collective", "cluster": cluster, "collective": collective}
+
+
+def _sizes(sizes: Sizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
+    """The sizes [B]; ScenarioError with what is wrong with them, with the dtype and with all other options."""
+    faults, itemsize = [], 1
+    try:
+        itemsize = _itemsize(dtype)
+    except ScenarioError as error:
+        faults.append(str(error))
+    try:
+        listed = sizes.listed(itemsize)
+    except ScenarioError as error:
+        faults.append(str(error))
+    if not faults:
+        return listed
+    try:
+        load_scenario(_scenario(cluster, keys | {"size": "1 MiB"}))
+    except ScenarioError as error:
+        faults += _as_typed(str(error)).splitlines()
+    raise ScenarioError(in_lines(faults))
 
 
 # Errors of `scenario/` name keys; the user of this command has typed these options.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import typer
 
+from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
@@ -19,9 +20,19 @@ from simulator.model.operation import Batch
 from simulator.model.parameters import modules, total
 from simulator.model.shape import Transformer
 from simulator.report.tables.layout import Column
+from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import POLICIES, kept
 
 GB = 1e9
+# By key of a scenario the option that sets it.
+_OPTIONS: Final = {
+    "cluster.world_size": "--dp",
+    "cluster.gpu": "--gpu",
+    "training.model": "MODEL",
+    "training.seq_len": "--seq-len",
+    "training.micro_batch_size": "--micro-batch-size",
+    "training.attention": "--attention",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +49,7 @@ class Request:
 
 def show(request: Request, *, as_json: bool) -> None:
     """Print model states by convention and stage, activations by policy, and what fits together."""
-    if request.dp < 1 or request.seq_len < 1 or request.micro_batch_size < 1:
-        raise ScenarioError("--dp, --seq-len and --micro-batch-size: must be at least 1")
-    if request.attention not in ("flash", "standard"):
-        raise ScenarioError(f"--attention: got {request.attention!r}; one of flash, standard")
+    _check(request)
     model = load_model(request.model, request.seq_len)
     states, activations = _states(model, request.dp), _activations(model, request)
     capacity = load_gpu(request.gpu).hbm_bytes
@@ -73,6 +81,24 @@ def show(request: Request, *, as_json: bool) -> None:
     print_text(
         "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GB. A played step counts them."
     )
+
+
+def _check(request: Request) -> None:
+    """Let a scenario's rules judge, which tell all faults at once."""
+    training = {
+        "model": request.model,
+        "seq_len": request.seq_len,
+        "micro_batch_size": request.micro_batch_size,
+        "attention": request.attention,
+        # Closed forms count bytes of mixed precision, whatever the GPU can compute in.
+        "precision": "fp32",
+    }
+    cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}
+    try:
+        load_scenario({"name": "memory", "cluster": cluster, "training": training})
+    except ScenarioError as error:
+        error.args = (as_options(str(error), _OPTIONS),)
+        raise
 
 
 def _states(model: Transformer, ranks: int) -> dict[str, float]:

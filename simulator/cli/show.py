@@ -10,31 +10,52 @@ from simulator.basics.units import format_bandwidth, format_time
 from simulator.cli.console import print_text
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
+from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
 
 _DEFAULT_RANKS = 8
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def show(topology: str, world_size: int | None, out: Path | None) -> None:
-    """Draw a topology and list its kinds of links."""
+def show(topology: str, world_size: int | None, out: Path | None, gpu: str | None = None, *, svg: bool = False) -> None:
+    """Draw a topology, with its own GPUs or others, and list its kinds of links."""
     known = facts(topology)
     ranks = world_size or usual_ranks(known)
     target = out or Path(f"{known.name}.png")
     if target.suffix not in _SUFFIXES:
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
-    cluster = build(topology, ranks)
+    if gpu is None and known.gpu is None:
+        raise ScenarioError(f"--gpu: topology {known.name} names no GPU; write for example --gpu a100_sxm_80gb")
+    cluster = build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
+    from simulator.report.plots import style
     from simulator.report.plots.topology import figure
 
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure(cluster).savefig(target, dpi=150)
-    except OSError as error:
-        raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
+    pictures = list(dict.fromkeys([target, *([target.with_suffix(".svg")] if svg else [])]))
+    drawn = figure(cluster)
+    for picture in pictures:
+        try:
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            with style.applied():
+                # An SVG says when it was drawn, unless it is told not to.
+                plain = {"Date": None, "Creator": None} if picture.suffix == ".svg" else None
+                drawn.savefig(picture, dpi=150, metadata=plain)
+        except OSError as error:
+            raise ScenarioError(f"--out: {picture}: cannot be written: {error.strerror or error}") from error
     print_text(f"{known.name}: {ranks} ranks of {cluster.gpus[0].name}, {in_words(cluster)}", indent="  ")
     for (src, dst, bandwidth, latency), count in _kinds(cluster).items():
         typer.echo(f"  {count:>6} x {src} -> {dst}: {format_bandwidth(bandwidth)}, {format_time(latency)}")
-    typer.echo(f"picture: {target}")
+    for picture in pictures:
+        typer.echo(f"picture: {picture}")
+
+
+def _chosen(gpu: str) -> str:
+    """The name or path of a GPU that can be read; what is wrong with it is a fault of the option, a line each."""
+    try:
+        load_gpu(gpu)
+    except ScenarioError as error:
+        lines = [f"--gpu: {line.removeprefix('gpu: ')}" for line in str(error).splitlines()]
+        raise ScenarioError("\n".join(lines)) from error
+    return gpu
 
 
 def usual_ranks(known: TopologyFacts) -> int:

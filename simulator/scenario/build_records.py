@@ -27,7 +27,7 @@ from simulator.scenario.records import (
     Scenario,
     Servers,
 )
-from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape, adapter
+from simulator.scenario.shape import ClusterShape, CollectiveShape, FusionShape, ScenarioShape, adapter, axis_keys
 
 _BUFFER: Final = BufferFusion()
 
@@ -46,7 +46,7 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         engine=cast(Any, shape.engine),
         compare=_axes(shape.compare),
         sweep=_axes(shape.sweep),
-        baseline=dict(shape.baseline),
+        baseline={key: _plain_number(key, value) for key, value in shape.baseline.items()},
         answer=tuple(_asked(asked) for asked in shape.answer),
         budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
         plots=tuple(dict.fromkeys(plots_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
@@ -57,7 +57,10 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
 
 
 def _asked(shape: FindingShape) -> Asked:
-    between = None if shape.between is None else (shape.between[0], shape.between[-1])
+    ends = shape.between or []
+    if shape.along in axis_keys():
+        ends = [_plain_number(shape.along, end) for end in ends]
+    between = (ends[0], ends[-1]) if ends else None
     return Asked(shape.finding, tuple(shape.of), shape.along, between, shape.margin)
 
 

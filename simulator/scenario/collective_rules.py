@@ -45,9 +45,9 @@ def conflicts(shape: CollectiveShape, cluster: ClusterShape, facts: TopologyFact
     yield from _options(shape)
     yield from _size(shape)
     yield from _reduction(shape)
+    yield from _root(shape, None if group else ranks)
     if not group:
         # While the group is wrong the number of ranks is unknown, and rules about it would report faults that are none.
-        yield from _root(shape, ranks)
         yield from _rank_order(shape, ranks)
         yield from _servers(shape, ranks, facts)
         yield from _group_size(shape, ranks)
@@ -140,7 +140,7 @@ def _reduction(shape: CollectiveShape) -> Iterator[Conflict]:
         yield _conflict("accumulate", f"got {shape.accumulate!r} with dtype {dtype.name}; {rule}", "dtype")
 
 
-def _root(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
+def _root(shape: CollectiveShape, ranks: int | None) -> Iterator[Conflict]:
     from simulator.collectives.algorithm import ROOTED
 
     if shape.root is None:
@@ -149,7 +149,7 @@ def _root(shape: CollectiveShape, ranks: int) -> Iterator[Conflict]:
         yield _conflict(
             "root", f"only for {', '.join(ROOTED)}; {shape.operation} has none; remove it", "operation", of_key=True
         )
-    elif shape.root >= ranks:
+    elif ranks is not None and shape.root >= ranks:
         allowed = f"must be a place in the group, 0 .. {ranks - 1}"
         yield _conflict("root", f"got {shape.root}; {allowed}", "group", "cluster.world_size")
 

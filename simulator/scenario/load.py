@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.document import load as load_document
+from simulator.basics.plain_data import at
 from simulator.engine.compiled.library import engine_warnings
 from simulator.errors import ScenarioError
 from simulator.scenario import (
@@ -91,24 +92,26 @@ def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario
 
 def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
     """Check a document that was read; `base` is the folder that relative paths start from."""
-    document, applied = overrides.apply(document, wanted or {})
+    document, applied, unset = overrides.apply(document, wanted or {})
     if not isinstance(document.data, dict):
         message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"
         document.refuse([document.fault((), message)])
     shape, faults = _shape(document)
     unused = UnusedKeys()
-    if shape is not None and not faults:
+    # What should have been set is as unknown as what is wrong in the file.
+    unknown = [fault.key for fault in unset if at(document.data, fault.key or ("",)) is not None]
+    if shape is not None and not faults and not unknown:
         partial: PartialScenario | None = PartialScenario(document.data, shape)
     else:
-        partial = without_faults(document.data, (fault.key for fault in faults))
+        partial = without_faults(document.data, [*(fault.key for fault in faults), *unknown])
     faults += _kind(document)
     if partial is not None:
         faults += _conflicts(document, partial, base, unused)
     # A key that stands twice is reported by the text alone: which of its two values is meant nobody knows.
     of_text = {fault.key for fault in document.faults}
-    document.refuse(
-        overrides.renamed([*document.faults, *(fault for fault in faults if fault.key not in of_text)], applied)
-    )
+    of_data = (fault for fault in faults if fault.key not in of_text and fault.key not in unknown)
+    of_options = (replace(fault, key=()) for fault in unset)
+    document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
     sound = cast(ScenarioShape, shape)  # `refuse` has raised where there is none
     vain = document.lines(overrides.renamed(_warnings(document, sound, unused), applied))
     warnings = (*vain, *engine_warnings(sound.engine))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.basics.document import Document, Fault, parse
-from simulator.errors import ScenarioError, in_lines, one_of
+from simulator.errors import ScenarioError, one_of
 from simulator.scenario.answer_shape import AGAINST
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
@@ -36,46 +36,65 @@ def _path(key: str) -> tuple[str, ...] | None:
     return None
 
 
-def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...]]:
-    """Put overrides into a document.
+def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...], tuple[Fault, ...]]:
+    """Put overrides into a document; of what is wrong with the others nothing, and a fault for each.
 
-    Raises
-    ------
-    ScenarioError
-        A key that nothing reads, or a value that is not YAML; one line each.
+    Faults are a key that nothing reads, or a value that is not YAML: then the fault has the key that it is for.
     """
     if not isinstance(document.data, dict):
-        return document, ()
+        return document, (), ()
     data = dict(document.data)
     applied: list[Override] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for key, text in wanted.items():
         option = f"--set {key}={text}"
         path = _path(key)
         if path is None:
             known = (*axis_keys(), *KINDS, "name", "question", "plots")
-            faults.append(f"{option}: unknown key; {one_of(known, key)}")
+            faults.append(Fault((), f"unknown key; {one_of(known, key)}", source=option))
             continue
         other = _other_kind(document.data, path)
         if other is not None:
             message = f"the scenario plays {PLAYED[other]} and has no {path[0]}; start from another one"
-            faults.append(f"{option}: {message}")
+            faults.append(Fault((), message, source=option))
             continue
         try:
             several, value = _read(key, text, option)
         except ScenarioError as error:
-            faults += str(error).splitlines()
+            # A place in the text may stand between the option and what is wrong with it.
+            lines = [line.removeprefix(option).partition(": ") for line in str(error).splitlines()]
+            faults += [Fault(path, message, source=option + place) for place, _, message in lines]
             continue
         if several:
             path = _axis_of(data, key)
         _drop_axes(data, key, path)
         place(data, path, value)
         applied.append(Override(path, option))
-    if faults:
-        raise ScenarioError(in_lines(faults))
     if applied:
         _drop_what_has_lost_its_axis(document.data, data)
-    return replace(document, data=data), tuple(applied)
+    return replace(document, data=data), tuple(applied), tuple(faults)
+
+
+def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
+    """Whether a text holds several values, which make an axis, and the value or the list of them."""
+    if not text.strip():
+        return False, None
+    if key not in axis_keys():
+        return False, parse(text, option).data
+    try:
+        listed = parse(f"[{text}]").data
+    except ScenarioError:  # no YAML, or no values with commas between them
+        return False, parse(text, option).data
+    if len(listed) > 1:
+        return True, listed
+    value = parse(text, option).data
+    return isinstance(value, list) and not takes_lists(key), value
+
+
+def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """Where an axis of the key stands: in the list of axes where the file has it, else in `sweep`."""
+    axes = data.get("compare")
+    return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
 
 
 def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any]) -> None:
@@ -106,28 +125,6 @@ def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
     along = asked.get("along") if isinstance(asked, dict) else None
     needs = (name in AGAINST and not compared) or (name == "effect" and not swept)
     return bool(gone) and (needs or (along in gone and not asked.get("between")))
-
-
-def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
-    """Whether a text holds several values, which make an axis, and the value or the list of them."""
-    if not text.strip():
-        return False, None
-    if key not in axis_keys():
-        return False, parse(text, option).data
-    try:
-        listed = parse(f"[{text}]").data
-    except ScenarioError:  # no YAML, or no values with commas between them
-        return False, parse(text, option).data
-    if len(listed) > 1:
-        return True, listed
-    value = parse(text, option).data
-    return isinstance(value, list) and not takes_lists(key), value
-
-
-def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """Where an axis of the key stands: in the list of axes where the file has it, else in `sweep`."""
-    axes = data.get("compare")
-    return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
 
 
 def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:

@@ -102,7 +102,7 @@ def count(least: int, most: int | None, k: int) -> ValueReader:
             value = counts.parse_count(value, k)
         return int(bounded.reader(value))
 
-    written = {"type": "string", "pattern": f"^({counts.WRITTEN})$"}
+    written = {"type": "string", "pattern": f"^({counts.WRITTEN})$", "examples": ["8k"]}
     return ValueReader(reader, lambda: {"anyOf": [bounded.schema(), written]})
 
 

@@ -79,6 +79,19 @@ def test_points_of_an_axis_are_told_by_their_numbers() -> None:
     assert [point.settings for point in points(scenario)] == [{"training.seq_len": n} for n in (512, 1024)]
 
 
+def test_a_baseline_and_the_ends_of_a_threshold_are_plain_numbers_too() -> None:
+    asked = {"finding": "threshold", "along": "training.seq_len", "between": ["4k", "32k"]}
+    data = step(model="llama3_8b") | {
+        "compare": {"training.gradient_accumulation_steps": ["1k", 2]},
+        "baseline": {"training.gradient_accumulation_steps": "1k"},
+        "answer": [asked],
+    }
+    scenario = load_scenario(data)
+    assert dict(scenario.baseline) == {"training.gradient_accumulation_steps": 1000}
+    assert scenario.answer[0].between == (4096, 32_768)
+    assert load_scenario(resolved(scenario)) == scenario
+
+
 def test_a_size_on_an_axis_keeps_its_unit() -> None:
     collective = {"operation": "all_reduce", "size": "1 MiB"}
     data = {"name": "demo", "cluster": {"topology": "star_100g", "world_size": 4}, "collective": collective}

@@ -220,6 +220,19 @@ def test_a_fault_in_what_is_set_is_told_with_the_option(key: str, text: str, lin
     assert told(data(), {key: text}) == [line]
 
 
+def test_faults_of_options_and_of_the_file_come_in_one_round() -> None:
+    """Whose value cannot be read is as unknown as if it were wrong: no rule looks at the file's own."""
+    scenario = data({"algorithm": "rng"}, seed=-1)
+    settings = {"sed": "1", "cluster.gpu": "h1000", "seed": "[1", "collective.size": "3"}
+    assert [line.split("; ")[0] for line in told(scenario, settings)] == [
+        "--set cluster.gpu=h1000: got 'h1000'",
+        "--set collective.size=3: got 3, which has no unit",
+        "--set seed=[1:1:3: not YAML: expected ',' or ']', but got '<stream end>' (while parsing a flow sequence)",
+        "--set sed=1: unknown key",
+        "collective.algorithm: got 'rng'",
+    ]
+
+
 def test_an_unknown_key_that_is_set_is_told_with_the_one_that_was_meant() -> None:
     (line,) = told(data(), {"collective.sise": "1 B"})
     assert line.startswith("--set collective.sise=1 B: unknown key; one of ")

@@ -201,3 +201,11 @@ def test_options_of_a_topology_that_do_not_go_together_are_told_with_the_scenari
     ]
     assert len(told) == 5
     assert ": collective.size: got 3 B; must be a multiple of 4 B" in str(caught.value)
+
+
+def test_a_root_that_an_operation_has_not_is_told_beside_a_wrong_group() -> None:
+    collective = {"operation": "all_reduce", "size": "1 MiB", "root": 1, "group": [0, 0]}
+    assert told(collective=collective) == [
+        "collective.group.1: got rank 0 twice; name each rank once",
+        "collective.root: only for broadcast, reduce, scatter, gather; all_reduce has none; remove it",
+    ]

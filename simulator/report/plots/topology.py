@@ -61,7 +61,7 @@ def figure(cluster: Cluster) -> Figure:
         axes.set_axis_off()
         _limits(axes, arranged)
         style.set_title(fig, finding(cluster))
-        _legend(fig, Counter(kinds.values()), classes, arranged.note)
+        _legend(fig, Counter(kinds.values()), classes, arranged.note, cluster.gpus[0].name)
     return fig
 
 
@@ -240,13 +240,13 @@ def _lower(at: Mapping[str, Place]) -> set[str]:
     return {vertex for tier in tiers.values() for vertex in tier[1::2]}
 
 
-def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str) -> None:
+def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str, gpu: str) -> None:
     from matplotlib.lines import Line2D
 
     handles = []
     for kind in sorted(counts, key=_rank_of_kind):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
-        name = "GPU (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
+        name = f"{gpu} (its rank)" if kind == "gpu" else {"nic": "NIC"}.get(kind, kind)
         handles.append(
             Line2D(
                 [],
