@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import simulator
+from simulator import plots
 from simulator.scenario.shape import axis_keys
 from tools.site import gallery_pages, key_pages
 from tools.site.__main__ import QUICK
@@ -39,7 +40,8 @@ def test_the_site_is_built_and_nothing_of_it_is_loaded_from_afar(tmp_path: Path)
         for page in (ROOT / folder).glob(pattern):
             assert (html / folder / f"{page.stem}.html").is_file()
     python = (html / "reference" / "python.html").read_text()
-    assert [name for name in simulator.__all__ if name[0] != "_" and f'id="simulator.{name}"' not in python] == []
+    public = [name for name in simulator.__all__ if name != "__version__"] + [f"plots.{name}" for name in plots.__all__]
+    assert [name for name in public if f'id="simulator.{name}"' not in python] == []
     assert "<math" in (html / "notebooks" / "01_collectives_step_by_step.html").read_text()
 
 

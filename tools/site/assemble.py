@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tools.site import key_pages
+from tools.site import key_pages, part_pages
 from tools.site.gallery_runs import ROOT
 
 _SITE: Final = ROOT / "docs" / "site"
@@ -26,6 +26,7 @@ def assemble(source: Path) -> None:
     _write(source / "index.md", front)
     _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
     _write(source / "reference" / "topology_keys.md", key_pages.topology_page())
+    _write(source / "reference" / "parts.md", part_pages.part_page())
     for name, place in _OWN.items():
         _copy(_SITE / name, source / place)
     for pattern in _KEPT:

@@ -117,7 +117,7 @@ def _index(entries: Sequence[Entry]) -> str:
     parts = ["# Gallery", words]
     for topic, title in _TOPICS.items():
         cards = [_card(one) for one in entries if one.topic == topic]
-        parts += [f"## {title}", "\n\n".join(["::::{grid} 1 2 2 3\n:gutter: 3", *cards, "::::"])]
+        parts += [f"## {title}", "\n\n".join(["::::{grid} 1 1 2 2\n:gutter: 3", *cards, "::::"])]
     names = "\n".join(one.name for one in entries)
     return "\n\n".join([*parts, f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{names}\n```"]) + "\n"
 
