@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import ModuleType
 from typing import Any
 
@@ -22,4 +23,5 @@ def part_page() -> str:
 def _said(part: Any) -> str:
     if not callable(part) and not isinstance(part, ModuleType):
         return "Constants: " + ", ".join(f"`{name}`" for name in part) + "."
-    return (inspect.getdoc(part) or "").partition("\n")[0].replace("|", "\\|")
+    first = (inspect.getdoc(part) or "").partition("\n")[0].replace("|", "\\|")
+    return re.sub(r" \[\d+\]_", "", first)  # the number of a reference below
