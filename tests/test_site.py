@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_the_page_of_scenario_keys_tells_all_that_can_be_varied() -> None:
         mapping, _, name = key.rpartition(".")
         assert f"\n| `{name}` |" in page, key
         assert not mapping or mapping in sections, key
-    assert "| `world_size` | whole number, 1 to 1,000,000 | required | Number of ranks, one a GPU. |" in page
+    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | What plays it. |" in page
 
 
 def test_the_page_of_topology_keys_tells_every_builders_options() -> None:
@@ -89,7 +90,8 @@ def test_a_run_is_kept_until_its_scenario_changes(tmp_path: Path) -> None:
     scenario, store = tmp_path / "small.yaml", tmp_path / "store"
     scenario.write_text(SMALL)
     first = run_of(scenario, store)
-    assert first.answer.startswith("ring: ")
+    assert first.answer
+    assert first.pictures == []
     (first.folder / "mark").touch()
     assert (run_of(scenario, store).folder / "mark").is_file()
     scenario.write_text(SMALL.replace("4 KiB", "8 KiB"))
@@ -110,7 +112,9 @@ def test_a_page_of_the_gallery_has_question_answer_picture_file_and_report(tmp_p
     (folder / "plots").mkdir(parents=True)
     Image.new("RGB", (1000, 500)).save(folder / "plots" / "scaling.png")
     (folder / "report.html").write_text("the report")
-    run = GalleryRun(folder, "a table\nresults: run\npicture: run/plots/scaling.png\nThe ring wins by 2 * 3.\n")
+    answer = {"sentences": ["The ring wins by 2 * 3."], "why": "Its links are idle."}
+    (folder / "report.json").write_text(json.dumps({"answer": answer}))
+    run = GalleryRun(folder)
     source, html = tmp_path / "source", tmp_path / "html"
     (html / "gallery").mkdir(parents=True)
     entries = [gallery_pages.entry(scenario, run), gallery_pages.entry(ROOT / "scenarios" / "zero_stages.yaml", None)]
@@ -118,7 +122,7 @@ def test_a_page_of_the_gallery_has_question_answer_picture_file_and_report(tmp_p
     gallery_pages.write_reports(entries, html)
     page = (source / "gallery" / "small.md").read_text()
     assert "**How fast is a ring of four?**" in page
-    assert "> The ring wins by 2 \\* 3." in page
+    assert "> The ring wins by 2 \\* 3.\n>\n> Its links are idle.\n" in page
     assert SMALL in page
     assert 'href="small_report.html"' in page
     assert (html / "gallery" / "small_report.html").read_text() == "the report"

@@ -103,9 +103,9 @@ def _answered(one: Entry) -> list[str]:
     return parts
 
 
-def _quoted(answer: str) -> str:
-    """Words of a program as a quotation: a line each, and nothing in them is markup."""
-    lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in answer.splitlines()]
+def _quoted(sentences: Sequence[str]) -> str:
+    """Words of a program as a quotation: a paragraph each, and nothing in them is markup."""
+    lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in sentences]
     return "\n>\n".join(f"> {line}" for line in lines)
 
 
