@@ -22,8 +22,9 @@ _KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/images/*",
 
 def assemble(source: Path) -> None:
     """Copy and write all pages but the gallery's; what did not change keeps its time, so that Sphinx reads it once."""
-    front = (ROOT / "README.md").read_text(encoding="utf-8") + (_SITE / "contents.md").read_text(encoding="utf-8")
-    _write(source / "index.md", front)
+    # In the repository the gallery is the folder of scenarios; here it has pages.
+    front = (ROOT / "README.md").read_text(encoding="utf-8").replace("](scenarios)", "](gallery/index.md)")
+    _write(source / "index.md", front + (_SITE / "contents.md").read_text(encoding="utf-8"))
     _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
     _write(source / "reference" / "topology_keys.md", key_pages.topology_page())
     _write(source / "reference" / "parts.md", part_pages.part_page())
