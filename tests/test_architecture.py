@@ -36,7 +36,13 @@ def imported(tree: ast.AST) -> Iterator[str]:
         ("simpy", ("simulator/engine",)),
         (
             "matplotlib",
-            ("simulator/report/plots", "simulator/calibration", "simulator/results", "simulator/api.py", "simulator/plots.py"),
+            (
+                "simulator/report/plots",
+                "simulator/calibration",
+                "simulator/results",
+                "simulator/api.py",
+                "simulator/plots.py",
+            ),
         ),
         ("yaml", ("simulator/basics/document.py", "simulator/basics/yaml_dialect.py")),
         ("distributed", ("simulator/sweeps/dask_cluster.py",)),
