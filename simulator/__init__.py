@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.api import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
-    from simulator.run import Run, simulate
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
     from simulator.scenario.records import Scenario
@@ -23,22 +23,26 @@ __version__ = "0.1.0"
 __all__ = [
     "Run",
     "Scenario",
+    "Sweep",
     "__version__",
     "build_cluster",
     "collective_scenario",
     "load_scenario",
+    "play",
     "simulate",
     "sweep",
     "training_scenario",
 ]
 
 _HOMES = {
-    "Run": ("simulator.run", "Run"),
+    "Run": ("simulator.api", "Run"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
+    "Sweep": ("simulator.api", "Sweep"),
+    "play": ("simulator.api", "play"),
     "build_cluster": ("simulator.cluster.build", "build"),
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
-    "simulate": ("simulator.run", "simulate"),
+    "simulate": ("simulator.api", "simulate"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
     "training_scenario": ("simulator.scenario.from_python", "training_scenario"),
 }

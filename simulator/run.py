@@ -27,16 +27,6 @@ class Run(Played):
     Attributes
     ----------
     scenario : Scenario
-    plan : Plan or StepPlan
-        Of a collective, or of a training step.
-    timeline : Timeline
-        What ran when on which rank, what was sent, what was held.
-    report : CollectiveReport or TrainingReport
-        Its numbers, in seconds, bytes and B/s; `report.to_dict()` is plain data.
-    results : tuple of array, or None
-        What the operation gives each rank; None without payload.
-    parameters : mapping of PyTorch's name to array, or None
-        Of a real training, after its last step.
     """
 
     scenario: Scenario

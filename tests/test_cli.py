@@ -39,7 +39,7 @@ def test_without_a_command_the_help_is_told(cli: Command) -> None:
     assert answer.code == 0
     assert answer.err == ""
     assert answer.out.startswith("Usage: simulator")
-    for command in ("run", "sweep", "collective", "new", "check", "list", "show", "schema", "diff", "rerun"):
+    for command in ("run", "sweep", "collective", "new", "check", "list", "show", "schema", "diff", "plot", "rerun"):
         assert f"\n  {command} " in answer.out
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from looking import empty_axes, foreign_colours, outside, overlapping, texts
 
 from simulator.basics import registry
 from simulator.report.plots import catalog
 from simulator.results.pictures import figures
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
+from tests.looking import empty_axes, foreign_colours, outside, overlapping, texts
 
 # Of every kind of picture one at least; the others take minutes.
 SHORT: Final = ("slow_link", "zero_stages", "pipeline_schedules", "megatron_3d")

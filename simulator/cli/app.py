@@ -369,6 +369,28 @@ def diff(
 
 
 @app.command()
+def plot(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    kind: Annotated[str, typer.Option("--kind", metavar="NAME", help="timeline, memory, ...; see `list plots`.")],
+    point: Annotated[
+        list[str] | None,
+        typer.Option("--point", metavar="KEY=VALUE", help="A setting of the point to look at; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="PNG to write; in RUN/plots otherwise.")
+    ] = None,
+    svg: Svg = False,
+) -> None:
+    """Draw one more picture of a finished run.
+
+    A point that is looked at closely is played again.
+    """
+    from simulator.cli.plot import plot as drawn
+
+    drawn(folder, kind, point or [], out, svg=svg)
+
+
+@app.command()
 def rerun(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
     out: Annotated[

@@ -90,14 +90,15 @@ def _step(scenario: Scenario, *, links: bool) -> Run | None:
     spec = scenario.training
     if spec is None:
         return None
-    if spec.numerics:
-        spec = replace(spec, numerics=False, collectives="played")
-    elif links and scenario.cluster.world_size <= _MOST_RANKS:
-        spec = replace(spec, collectives="played")
-    try:
-        return simulate(replace(scenario, training=spec, warnings=()), limit_memory=False)
-    except SimulatorError:
-        return None
+    ways = [replace(spec, numerics=False)]
+    if spec.numerics or (links and scenario.cluster.world_size <= _MOST_RANKS):
+        ways.insert(0, replace(ways[0], collectives="played"))
+    for way in ways:
+        try:
+            return simulate(replace(scenario, training=way, warnings=()), limit_memory=False)
+        except SimulatorError:  # also where to play each transfer would take hours
+            continue
+    return None
 
 
 def _readable(scenario: Scenario, all_points: tuple[Point, ...], chosen: Point) -> Point:

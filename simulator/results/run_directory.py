@@ -38,7 +38,7 @@ from simulator.basics.input_files import read_json, read_text
 from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
-from simulator.results.page.page import FILE, report_page
+from simulator.results.page.page import FILE, kept_views, report_page
 from simulator.scenario.load import parse_scenario
 from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
@@ -190,7 +190,7 @@ def finish(
     remove_drafts(folder)  # of processes that were lost
     write_atomically(folder / "report.json", report_text(outcomes, answer))
     if page:
-        write_atomically(folder / FILE, report_page(folder, compared, answer))
+        write_atomically(folder / FILE, report_page(compared, answer, kept_views(folder, compared), folder))
     if len(outcomes) > 1:
         write_atomically(folder / "table.csv", csv_text(outcomes))
     if parquet:

@@ -62,7 +62,7 @@ class ArtifactWriter:
         write_atomically(target / "spans.csv", spans_text(run))
         write_atomically(target / "transfers.csv", transfers_text(run, None if self.transfers else TRANSFERS_KEPT))
         if self.view:
-            write_atomically(target / views.NAME, views.compressed(_view(run)))
+            write_atomically(target / views.NAME, views.compressed(view_of_run(run)))
         if run.parameters is not None:
             write_atomically(target / "parameters.npz", npz_bytes(run.parameters))
         if self.trace:
@@ -71,7 +71,8 @@ class ArtifactWriter:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
 
 
-def _view(run: Run) -> dict[str, Any]:
+def view_of_run(run: Run) -> dict[str, Any]:
+    """What a page draws of a played point."""
     collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
     groups = {op.name: op.group for op in collectives} or None
     return views.view_of(run.timeline, float(build_cluster(run.scenario).gpus[0].hbm_bytes), groups,

@@ -351,8 +351,9 @@ def test_a_hundred_thousand_spans_are_carried(running: Any, tmp_path: Path) -> N
             "lanes": [lane | {"rank": rank} for rank in range(ranks)], "last_rank": 0, "slow": [],
         },
     }  # fmt: skip
-    (tmp_path / views.NAME).write_bytes(views.compressed(played))
-    (tmp_path / FILE).write_text(report_page(tmp_path, compared, answer(compared)), encoding="utf-8")
+    (tmp_path / FILE).write_text(
+        report_page(compared, answer(compared), {0: views.compressed(played)}), encoding="utf-8"
+    )
     with opened(running, tmp_path / FILE) as one:
         one.drawn()
         assert one.value("state.timeline.lanes.reduce((n, l) => n + l.start.length, 0)") == ranks * each

@@ -138,14 +138,29 @@ def test_collectives_that_are_on_no_link_are_told() -> None:
     names = ("gather", "scatter", "sum")
     spans = [Span(0, "s", name, kind, 0.0, 1.0) for name, kind in zip(names, OPERATIONS, strict=False)]
     some = Timeline("events", 1.0, (*spans, Span(0, "s", "layer", "forward", 0.0, 1.0)), sent=(Sent("sum", 1, 1.0),))
-    assert plot_bandwidth.on_links(some).startswith("closed forms stand for 2 of 3 collectives, which are on no link")
+    assert plot_bandwidth.on_links(some) == "closed forms stand for 2 of 3 collectives"
     assert plot_bandwidth.on_links(replace(some, sent=tuple(Sent(name, 1, 1.0) for name in names))) == ""
 
 
-def test_at_most_forty_links_are_shown_and_the_rest_counted() -> None:
-    drawn = plot_bandwidth.figure(uses(*[0.5] * 128))
+def test_links_that_are_alike_share_a_row_and_the_others_have_their_own() -> None:
+    slow = LinkUse("g3->s", 1e8, 5e7, 1.0)
+    drawn = plot_bandwidth.figure(Timeline("events", 1.0, (), links=(*uses(*[0.5] * 3, 0.9).links, slow)))
+    names = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
+    assert names == ["g3->s  858.3 MiB", "3 x g -> s  476.8 MiB each", "g3->s  47.68 MiB"]
+
+
+def test_at_most_forty_rows_are_shown_and_the_rest_counted() -> None:
+    drawn = plot_bandwidth.figure(uses(*[0.99 * 0.95**i for i in range(128)]))
     assert len(drawn.axes[0].get_yticks()) == 40
     assert "and 88 more" in drawn.axes[0].get_title(loc="left")
+
+
+def test_where_closed_forms_keep_collectives_off_the_links_no_bottleneck_is_named() -> None:
+    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
+    some = replace(uses(0.9, 0.1), spans=tuple(spans), sent=(Sent("one", 1, 1.0),))
+    assert plot_bandwidth.figure(some).get_suptitle() == (
+        "closed forms stand for 1 of 2 collectives, so no bottleneck is named; links are used up to 90 % by the\nothers"
+    )
 
 
 def test_heat_map_rows_are_shares_of_the_link_s_bandwidth() -> None:

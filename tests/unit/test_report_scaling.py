@@ -133,7 +133,21 @@ def test_only_figures_with_something_on_their_axis_are_drawn() -> None:
     assert set(figures(swept((2, 4), (8, 16)))) == {"time_against_workers", "time_against_size"}
     assert set(figures(swept((2, 4), (8,)))) == {"time_against_workers"}
     assert set(figures(swept((2,), (8, 16)))) == {"time_against_size"}
-    assert set(figures(swept((2,), (8,)))) == {"time_against_workers"}
+    assert set(figures(swept((2,), (8,)))) == {"time_by_setting"}
+
+
+def test_of_many_settings_each_has_a_panel_of_its_own() -> None:
+    points = [ScalingPoint(f"way {way}", n, 8, 1.0 + way * n) for way in range(7) for n in (2, 4)]
+    drawn = figures(points)["time_against_workers"]
+    shown = [axes.get_title(loc="left") for axes in drawn.axes if axes.get_visible()]
+    assert shown == [f"way {way}" for way in range(7)]
+
+
+def test_times_of_single_settings_are_bars_with_their_numbers() -> None:
+    points = [ScalingPoint("ring", 8, 8, 2e-3, 2e-3), ScalingPoint("tree", 8, 8, 1e-3)]
+    (axes,) = figures(points)["time_by_setting"].axes
+    assert [bar.get_width() for bar in axes.patches] == [2e-3, 1e-3]
+    assert [text.get_text() for text in axes.texts] == ["2 ms", "1 ms"]
 
 
 def test_at_most_six_panels_are_drawn_and_the_title_says_so() -> None:

@@ -45,18 +45,34 @@ def test_ranks_that_end_together_are_told_together() -> None:
 
 def test_each_rank_has_a_lane_a_stream_compute_first() -> None:
     drawn = plot_timeline.figure(steps(2))
-    assert lanes(drawn) == ["rank 0  compute", "rank 0  communication", "rank 1  compute", "rank 1  communication"]
+    two = ["rank 0  compute", "rank 0  communication", "rank 1  compute", "rank 1  communication"]
+    assert lanes(plot_timeline.figure(steps(2, slow=1)))[:4] == two
     assert {"layer", "grads"} <= texts(drawn)
 
 
-def test_at_most_32_lanes_with_the_first_and_the_slowest_rank_are_shown() -> None:
-    drawn = plot_timeline.figure(steps(64, slow=37))
+def test_ranks_that_are_alike_share_their_lanes_and_a_slow_one_stands_alone() -> None:
+    assert lanes(plot_timeline.figure(steps(64, slow=37)))[::2] == ["rank 0 (63 alike)  compute", "rank 37  compute"]
+    # Rank 2 is slow by the scenario's word, although it looks like the others.
+    named = lanes(plot_timeline.figure(steps(4, slow=3), slow=[2]))
+    assert named[::2] == ["ranks 0-1 (2 alike)  compute", "rank 2 (slow)  compute", "rank 3  compute"]
+
+
+def test_at_most_32_lanes_with_the_first_the_slowest_and_the_slow_ranks_are_shown() -> None:
+    unlike = [
+        span
+        for rank in range(64)
+        for span in (
+            Span(rank, "communication", "grads", "all_reduce", 2.0, 3.0 + (rank * 7 + 26) % 64 / 64),
+            Span(rank, "compute", "layer", "backward", 0.0, 3.0),
+        )
+    ]
+    drawn = plot_timeline.figure(Timeline("events", 4.0, tuple(unlike)), slow=[50])
     shown = lanes(drawn)
     assert len(shown) == 32
-    assert "rank 0  compute" in shown
-    assert "rank 37  compute" in shown
+    # The last to end has the largest remainder; 63 is the remainder of rank 51 alone: 51 x 7 + 26 = 383 = 5 x 64 + 63.
+    assert {"rank 0  compute", "rank 50 (slow)  compute", "rank 51  compute"} <= set(shown)
     assert drawn.legends[0].get_title().get_text() == (
-        "16 of 64 ranks: the first, the one that ends last (rank 37), others evenly chosen"
+        "16 of 64 ranks: the one that ends last (rank 51), slow ones, others evenly chosen"
     )
 
 
@@ -92,9 +108,9 @@ def test_transfers_have_a_lane_under_their_sender() -> None:
     )
     spans = tuple(Span(rank, "communication", "op", "all_reduce", 0.0, 3.0) for rank in range(2))
     drawn = plot_timeline.figure(Timeline("events", 3.0, spans, (log,)), groups={"op": (0, 1)})
-    assert lanes(drawn) == ["rank 0  communication", "rank 0  sends", "rank 1  communication", "rank 1  sends"]
-    # Two transfers of each of two ranks, each in its sender's lane.
-    assert [len(collection.get_paths()) for collection in drawn.axes[0].collections] == [1, 2, 1, 2]
+    # Two transfers of each of two ranks, which send at the same times and share a row.
+    assert lanes(drawn) == ["ranks 0-1 (2 alike)  communication", "ranks 0-1 (2 alike)  sends"]
+    assert [len(collection.get_paths()) for collection in drawn.axes[0].collections] == [1, 2]
 
 
 def test_no_spans_make_no_figure() -> None:

@@ -3,11 +3,14 @@
 import pytest
 
 from simulator.cluster import graph as graphs
+from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, Gpu
 from simulator.cluster.graph import Graph
 from simulator.cluster.routing import Router
+from simulator.report.plots import style
 from simulator.report.plots import topology as plot_topology
-from simulator.report.plots.layout import places, selected
+from simulator.report.plots.grid import dimensions
+from simulator.report.plots.layout import layout, places, selected
 
 GPU = Gpu("plain", {}, 1, 1.0, 1, 0.0, 1.0)
 
@@ -84,16 +87,67 @@ def test_a_degraded_direction_is_told_apart() -> None:
     assert "12.5 GB/s / 5 GB/s" in {text.get_text() for text in drawn.axes[0].texts}
 
 
-def test_of_a_large_cluster_whole_nodes_are_drawn_and_the_rest_counted() -> None:
-    large = cluster(in_nodes(100), 8)
-    chosen, nodes = selected(large, 200)
-    # A node has 8 GPUs, an NVSwitch and a NIC; 20 nodes fill 200 places.
-    assert nodes == 200 // 10
-    assert sum(vertex.endswith("/nvswitch") for vertex in chosen) == nodes
-    drawn = plot_topology.figure(large)
-    assert drawn.legends[0].get_title().get_text() == (
-        f"{len(chosen)} of 1001 vertices are drawn: the first 20 of 100 nodes and what joins them"
-    )
+def test_of_many_nodes_two_are_drawn_in_boxes_and_the_others_counted() -> None:
+    drawn = layout(cluster(in_nodes(100), 8))
+    assert [box[4] for box in drawn.drawing.boxes] == ["node 0", "node 1"]
+    assert [text for _, text in drawn.drawing.counts] == ["+98"]
+    # Two nodes of ten vertices, and the leaf that joins them.
+    assert drawn.note.startswith("+n: n more that are alike; 21 of 1,001 vertices are drawn")
+    figure = plot_topology.figure(cluster(in_nodes(100), 8))
+    assert figure.legends[0].get_title().get_text() == drawn.note
+
+
+def test_each_node_stands_in_its_box_and_boxes_do_not_touch() -> None:
+    drawing = layout(cluster(in_nodes(3), 8)).drawing
+    boxes = {label: (left, low, right, high) for left, low, right, high, label in drawing.boxes}
+    for node, (left, low, right, high) in enumerate(boxes[f"node {n}"] for n in range(3)):
+        own = [at for vertex, at in drawing.at.items() if vertex.startswith(f"node{node}/")]
+        assert len(own) == 10
+        assert all(left < x < right and low < y < high for x, y in own)
+    assert boxes["node 0"][2] < boxes["node 1"][0]
+    assert boxes["node 1"][2] < boxes["node 2"][0]
+
+
+def built(name: str) -> Cluster:
+    return build(name, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("torus_2d", (16, 16)), ("torus_3d", (8, 8, 8)), ("hypercube", ()), ("ring_nvlink", ())]
+)
+def test_a_torus_is_found_by_its_links(name: str, lengths: tuple[int, ...]) -> None:
+    import networkx as nx
+
+    graph = nx.Graph(built(name).graph.to_undirected())
+    assert dimensions(graph, sorted(graph, key=style.natural)) == lengths
+
+
+def test_a_torus_is_drawn_as_a_grid_and_its_third_dimension_as_layers() -> None:
+    flat = layout(built("torus_2d"))
+    assert flat.shape == "grid"
+    assert {(x, -y) for x, y in flat.drawing.at.values()} == {
+        (float(x), float(y)) for x in range(16) for y in range(16)
+    }
+    deep = layout(built("torus_3d")).drawing.at
+    assert len(set(deep.values())) == 512
+    # GPU 1 is the next in its row, GPU 8 in its column, GPU 64 in the next layer beside it.
+    assert [deep[f"gpu{n}"] for n in (0, 1, 8)] == [(0.0, 0.0), (1.0, 0.0), (0.0, -1.0)]
+    assert deep["gpu64"] == (8 + 1.6, 0.0)
+
+
+def test_a_fat_tree_stands_in_levels_with_two_pods() -> None:
+    drawing = layout(built("fat_tree_1024")).drawing
+    height = {name.rstrip("0123456789"): y for name, (_, y) in drawing.at.items()}
+    assert height["gpu"] < height["edge"] < height["aggregation"] < height["core"]
+    # 16 pods of 8 edge switches with 8 GPUs each below 64 cores, of which 2, 1, 2 and 12 are drawn.
+    assert sorted(text for _, text in drawing.counts) == ["+14", "+52", "+6", "+6", "+7", "+7"]
+
+
+def test_a_dragonfly_is_drawn_by_its_groups() -> None:
+    drawing = layout(built("dragonfly")).drawing
+    # 33 groups of 8 routers with 4 GPUs each, of which 2, 4 and 2 are drawn.
+    assert sorted({text for _, text in drawing.counts}) == ["+2", "+31", "+4"]
+    assert len(drawing.boxes) == 2
 
 
 def test_of_a_node_larger_than_the_page_the_first_gpus_and_the_switch_are_drawn() -> None:

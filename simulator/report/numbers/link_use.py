@@ -20,6 +20,10 @@ from simulator.records.timeline import LinkUse, Timeline, TransferLog
 _AT_ONCE: Final = 2**18
 
 
+# From this share of its bandwidth on the bottleneck holds up what runs; below, latencies and waiting hold it up more.
+HOLDS_UP: Final = 0.45
+
+
 @dataclass(frozen=True, slots=True)
 class LinkTraffic:
     """Traffic of each link that carried anything.
@@ -127,6 +131,13 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
     names = [_name(timeline, number) for number in numbers.tolist()]
     columns = (names, bandwidths, nbytes.tolist(), _busy(uses, len(numbers)).tolist())
     return tuple(LinkUse(*row) for row in zip(*columns, strict=True))
+
+
+def used(use: LinkUse, end: float) -> float:
+    """Share of a link's bandwidth that it used until a time [s], 0 to 1: bytes over what it could have carried."""
+    if end <= 0.0 or not use.bandwidth > 0.0:
+        return 0.0
+    return min(1.0, use.nbytes / (use.bandwidth * end))
 
 
 def _name(timeline: Timeline, number: int) -> str:

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from simulator.basics.units import format_bandwidth, format_time
 from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.expected import Verdict
 from simulator.collectives.plan import Plan
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
-from simulator.report.numbers.link_use import link_uses
+from simulator.report.numbers.link_use import HOLDS_UP, link_uses, used
+from simulator.report.numbers.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Bottleneck:
     busy_fraction: float
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class CollectiveReport(Shown):
     """What came out of a collective.
 
     Attributes
@@ -86,6 +88,16 @@ class CollectiveReport:
     why: str
     bottleneck: Bottleneck | None
     because: str
+
+    @property
+    def headline(self) -> tuple[tuple[str, str], ...]:
+        """The figures that are looked at first, in words."""
+        return (
+            ("time", format_time(self.time_s)),
+            ("bus bandwidth", "-" if self.busbw is None else format_bandwidth(self.busbw)),
+            ("algorithm", self.algorithm),
+            ("because", self.because),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -176,10 +188,9 @@ def bottleneck(timeline: Timeline) -> Bottleneck | None:
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
     if busiest is None:
         return "only latency: no link carries any bytes"
-    bandwidth = next(use.bandwidth for use in timeline.links if use.name == busiest.link)
-    full = busiest.bytes / bandwidth / timeline.end
+    full = used(next(use for use in timeline.links if use.name == busiest.link), timeline.end)
     load = f"{busiest.link} carries {busiest.bytes / nbytes:.3g} S" if nbytes else busiest.link
-    if full >= 0.45:
+    if full >= HOLDS_UP:
         return f"{load} and is busy {busiest.busy_fraction:.0%} of the time: its bandwidth holds the collective up"
     return f"{load}, {full:.0%} of what it could: latencies and waiting hold the collective up, not bandwidth"
 

@@ -11,10 +11,12 @@ from math import isfinite
 from typing import Any
 
 from simulator.basics.intervals import Interval, length, outside
+from simulator.basics.units import format_memory, format_time
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.prediction_intervals import Traits, prediction_interval
+from simulator.report.numbers.shown import Shown
 from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
@@ -59,8 +61,8 @@ class Learning:
     optimizer_steps: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainingReport(Shown):
     """What came out of a training step.
 
     Attributes
@@ -137,6 +139,18 @@ class TrainingReport:
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
     learning: Learning | None = None
+
+    @property
+    def headline(self) -> tuple[tuple[str, str], ...]:
+        """The figures that are looked at first, in words."""
+        return (
+            ("step", format_time(self.step_time_s)),
+            ("tokens/s", f"{self.tokens_per_s:,.0f}"),
+            ("MFU", f"{100 * self.mfu:.1f} %"),
+            ("peak memory", format_memory(self.peak_memory_bytes)),
+            ("fits", "yes" if self.fits else f"lacks {format_memory(self.shortfall_bytes)}"),
+            ("because", self.because),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON, which has no infinity and no nan: they become None."""

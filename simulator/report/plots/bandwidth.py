@@ -1,11 +1,13 @@
 """How full was each link, over time, and which one is the bottleneck: a heat map, and beside it how long each was busy.
 
-Rule: a row is a directed link, colour is the share of its bandwidth.
+Rule: a row is a directed link, or several that are alike; colour is the share of bandwidth. Busy is the share of
+the time with any flow on a link, used the share of its bandwidth, and the bottleneck is the link that is used most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +16,8 @@ from simulator.basics.arrays import Floats
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.timeline import LinkUse, Timeline
-from simulator.report.numbers.link_use import LinkTraffic, link_traffic, link_uses
+from simulator.report.numbers.alike_links import AlikeLinks, alike_links
+from simulator.report.numbers.link_use import HOLDS_UP, LinkTraffic, link_traffic, link_uses, used
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -31,7 +34,7 @@ _ALIKE: Final = 0.05
 
 
 def figure(timeline: Timeline) -> Figure:
-    """Draw the use of the busiest links over time, sorted by the bytes that they carried.
+    """Draw the use of the links that are used most over time.
 
     Parameters
     ----------
@@ -43,45 +46,58 @@ def figure(timeline: Timeline) -> Figure:
     ValueError
         No link carried anything.
     """
-    all_uses = link_uses(timeline)
+    followed = 0 < timeline.transfers <= _MOST_TRANSFERS and len(timeline.logs) > 0
+    # Of a large run the engine has noted the bottleneck alone; its transfers tell of every link.
+    all_uses = link_uses(replace(timeline, links=()) if followed else timeline)
     if not all_uses:
         raise ValueError("no link carried anything; run a collective between at least two ranks")
-    uses = sorted(all_uses, key=lambda use: (-use.nbytes, -used(use, timeline.end), style.natural(use.name)))
-    shown = uses[:_MOST_ROWS]
-    traffic = link_traffic(timeline, _BINS, {use.name for use in shown})
+    rows = alike_links(all_uses, timeline.end)
+    shown = rows[:_MOST_ROWS]
+    wanted = {link.name for row in shown for link in row.links}
     with style.applied():
-        fig = style.new_figure(11.0, 1.9 + 0.23 * max(6, len(shown)))
-        if len(traffic):
+        fig = style.new_figure(11.0, 2.2 + 0.26 * max(5, len(shown)))
+        traffic = link_traffic(timeline, _BINS, wanted) if timeline.transfers <= _MOST_TRANSFERS else None
+        if traffic is not None and len(traffic):
             heat, bars = fig.subplots(1, 2, sharey=True, width_ratios=[4, 1])
             _heat_map(fig, heat, traffic, shown, timeline.end)
         else:
             heat = bars = fig.subplots()
         _bars(bars, shown, timeline.end)
-        _rows(heat, shown, len(uses))
-        style.set_title(fig, f"{on_links(timeline)}{finding(uses, timeline.end)}")
+        _rows(heat, shown, len(all_uses))
+        style.set_title(fig, _title(timeline, all_uses))
     return fig
 
 
+def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
+    """The finding; without a bottleneck where closed forms have kept some collectives off the links."""
+    unplayed = on_links(timeline)
+    if not unplayed:
+        return finding(uses, timeline.end)
+    most = max(used(use, timeline.end) for use in uses)
+    return f"{unplayed}, so no bottleneck is named; links are used up to {_percent(most)} by the others"
+
+
 def on_links(timeline: Timeline) -> str:
-    """Say how many collectives were not on links because closed forms stood for them; nothing where there are none."""
+    """Say how many collectives were on no link because closed forms stood for them; nothing where there are none."""
     collectives = {span.name for span in timeline.spans if span.kind in OPERATIONS}
     played = {sent.collective for sent in timeline.sent} & collectives
     if len(played) == len(collectives):
         return ""
-    replaced = f"{len(collectives) - len(played)} of {len(collectives)} collectives"
-    return f"closed forms stand for {replaced}, which are on no link (collectives: played); of the rest "
+    return f"closed forms stand for {len(collectives) - len(played)} of {len(collectives)} collectives"
 
 
 def finding(uses: Sequence[LinkUse], end: float) -> str:
     """Say which link is the bottleneck in a run that ended at a time [s], or that links are evenly used.
 
-    The share of its bandwidth that a link carried decides, not how long it was busy: a link whose sender waits for
-    another link is busy too.
+    The share of its bandwidth that a link used decides, not how long it was busy: a link whose sender waits for another
+    link is busy too.
 
     Examples
     --------
     >>> finding([LinkUse("a->b", 1e9, 1e9, 2.0), LinkUse("b->a", 1e9, 2e9, 2.0)], 2.0)
     'b->a is the bottleneck: 100 % of its bandwidth used over 2 s; the other link at most 50 %'
+    >>> finding([LinkUse("a->b", 1e9, 1e8, 2.0)], 2.0)
+    'a->b is the only link used: 5 % of its bandwidth used over 2 s, so bandwidth holds little up'
     """
     if not uses or end <= 0.0:
         return "no link carried anything"
@@ -90,7 +106,7 @@ def finding(uses: Sequence[LinkUse], end: float) -> str:
     alike = sum(share >= shares[0] * (1 - _ALIKE) for share in shares)
     low, high = _percent(shares[alike - 1]), _percent(shares[0])
     share = high if low == high else f"{low} to {high}"
-    over = f"bandwidth used over {format_time(end)}"
+    over = f"bandwidth used over {format_time(end)}{'' if shares[0] >= HOLDS_UP else ', so bandwidth holds little up'}"
     if len(ranked) == 1:
         return f"{ranked[0].name} is the only link used: {share} of its {over}"
     if alike == len(ranked):
@@ -99,22 +115,21 @@ def finding(uses: Sequence[LinkUse], end: float) -> str:
     tail = f"the other {f'{rest} links' if rest > 1 else 'link'} at most {_percent(shares[alike])}"
     if alike == 1:
         return f"{ranked[0].name} is the bottleneck: {share} of its {over}; {tail}"
-    who = f"{ranked[0].name} and {ranked[1].name}" if alike == 2 else f"{alike} links"
+    who = f"{ranked[0].name} and {ranked[1].name}" if alike == 2 else _together(ranked[:alike], end)
     return f"{who} are the bottleneck: {share} of their {over}; {tail}"
 
 
-def used(use: LinkUse, end: float) -> float:
-    """Share of a link's bandwidth that it used until a time [s], 0 to 1."""
-    if end <= 0.0 or not use.bandwidth > 0.0:
-        return 0.0
-    return min(1.0, use.nbytes / (use.bandwidth * end))
+def _together(links: Sequence[LinkUse], end: float) -> str:
+    """Links by their kinds where these are few, else their number."""
+    rows = alike_links(links, end)
+    return " and ".join(row.name for row in rows) if len(rows) <= 2 else f"{len(links)} links"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: list[LinkUse], end: float) -> None:
+def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[AlikeLinks], end: float) -> None:
     image = axes.imshow(
         _shares(traffic, shown), aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=1.0,
         extent=(0.0, float(traffic.edges[-1]), len(shown) - 0.5, -0.5),
@@ -124,40 +139,56 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: list[LinkUse
     bar.set_label("share of the link's bandwidth (mean of each 1/400 of the time)")
 
 
-def _shares(traffic: LinkTraffic, shown: list[LinkUse]) -> Floats:
-    row = {name: i for i, name in enumerate(traffic.names)}
+def _shares(traffic: LinkTraffic, shown: Sequence[AlikeLinks]) -> Floats:
+    """Mean share of each row's links in each bin, shape (rows, bins)."""
+    number = {name: i for i, name in enumerate(traffic.names)}
     shares = np.zeros((len(shown), traffic.rates.shape[1]))
-    for i, use in enumerate(shown):
-        if use.name in row:
-            shares[i] = traffic.rates[row[use.name]] / use.bandwidth
+    for i, row in enumerate(shown):
+        own = [number[link.name] for link in row.links if link.name in number]
+        if own:
+            shares[i] = traffic.rates[own].mean(axis=0) / row.links[0].bandwidth
     return np.clip(shares, 0.0, 1.0)
 
 
-def _bars(axes: Axes, shown: list[LinkUse], end: float) -> None:
-    busy = [min(1.0, use.busy / end) if end > 0.0 else 0.0 for use in shown]
-    carried = [used(use, end) for use in shown]
+def _bars(axes: Axes, shown: Sequence[AlikeLinks], end: float) -> None:
+    busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in shown]
+    carried = [row.used(end) for row in shown]
     rows = range(len(shown))
     axes.barh(rows, busy, height=0.72, color=style.SKY, alpha=0.5, label="busy")
     axes.barh(rows, carried, height=0.72, color=style.BLUE, label="used")
     for i, share in enumerate(carried):
         axes.text(max(share, busy[i]) + 0.02, i, _percent(share), va="center", fontsize=8.0)
-    axes.set_xlim(0.0, 1.28)
+    axes.set_xlim(0.0, 1.34)
     axes.set_xticks([0.0, 0.5, 1.0], ["0", "50 %", "100 %"])
-    axes.set_xlabel("dark: bandwidth used\npale: time with any flow")
+    axes.set_xlabel("dark: bandwidth used\npale: time busy")
     axes.grid(visible=True, axis="x")
 
 
-def _rows(axes: Axes, shown: list[LinkUse], total: int) -> None:
-    axes.set_yticks(range(len(shown)), [f"{use.name}  {format_bytes(use.nbytes)}" for use in shown], fontsize=8.0)
+def _rows(axes: Axes, shown: Sequence[AlikeLinks], total: int) -> None:
+    names = [f"{row.name}  {format_bytes(row.nbytes)}{' each' if len(row.links) > 1 else ''}" for row in shown]
+    axes.set_yticks(range(len(shown)), names, fontsize=8.0)
     axes.set_ylim(len(shown) - 0.5, -0.5)
-    caps = sorted({use.bandwidth for use in shown})
+    caps = sorted({row.links[0].bandwidth for row in shown})
     bandwidth = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
-    left_out = f"; and {total - len(shown)} more" if total > len(shown) else ""
-    axes.set_title(f"links of {bandwidth}, by bytes carried{left_out}", loc="left")
+    drawn = sum(len(row.links) for row in shown)
+    left_out = f"; and {total - drawn} more" if total > drawn else ""
+    axes.set_title(f"{drawn} links of {bandwidth}, the most used first{left_out}", loc="left")
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
-    return figure(close_up.timeline) if 0 < close_up.timeline.transfers <= _MOST_TRANSFERS else None
+    """None where nobody communicates."""
+    timeline = close_up.timeline
+    if timeline.transfers:
+        return figure(timeline)
+    unplayed = on_links(timeline)
+    return _nothing(f"{unplayed}: nothing is on a link, and no bottleneck can be named") if unplayed else None
+
+
+def _nothing(text: str) -> Figure:
+    with style.applied():
+        fig = style.new_figure(9.0, 0.9)
+        style.set_title(fig, text)
+    return fig
 
 
 PLOT = CloseUpPlot("bandwidth_utilization", of=("collective", "training"), figure=_of_point, links=True)

@@ -1,12 +1,18 @@
 """Where do the vertices of a cluster stand in a drawing, and which of a large cluster are drawn?
 
-Rule: computes places only; topology.py draws. Small networks stand in a circle, like a round table, others in tiers.
+Rule: computes places only; topology.py draws. A torus is a grid, a few GPUs round a switch a round table, a machine of
+nodes boxes below their network, and any other network levels of switches over what they join.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from simulator.report.plots.blocks import Drawing, Leaf, folded
+from simulator.report.plots.grid import dimensions, grid_places
+from simulator.report.plots.style import natural
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -16,9 +22,122 @@ if TYPE_CHECKING:
     Graph = nx.Graph[str]
 
 Place = tuple[float, float]
+T = TypeVar("T")
 
 _CIRCLE_UP_TO: Final = 16
 _PART_OF_A_NODE: Final = 120  # more seats do not fit round one table
+_ROUND_UP_TO: Final = 40  # vertices round a table whose names can be read
+_CLOUD_UP_TO: Final = 200
+_GRID_UP_TO: Final = 1024
+# Of a node with more vertices than these the first GPUs are drawn, with what is nearest to them.
+_WHOLE_NODE: Final = 60
+_GPUS_OF_A_NODE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A drawing of a cluster.
+
+    Attributes
+    ----------
+    drawing : Drawing
+        Places, boxes and counts.
+    shape : {"grid", "round", "levels"}
+    note : str
+        What is not drawn; empty where all is.
+    """
+
+    drawing: Drawing
+    shape: Literal["grid", "round", "levels"]
+    note: str = ""
+
+
+def layout(cluster: Cluster) -> Layout:
+    """Choose a shape that shows the cluster's structure."""
+    import networkx as nx
+
+    graph: Graph = nx.Graph()
+    graph.add_nodes_from(cluster.graph)
+    graph.add_edges_from(cluster.graph.edges)
+    kinds = {vertex: str(cluster.graph.nodes[vertex]["kind"]) for vertex in cluster.graph}
+    gpus = _gpus(cluster, kinds)
+    if len(gpus) == len(graph):
+        return _of_gpus(cluster, graph, kinds, gpus)
+    hubs = [v for v in graph if kinds[v] != "gpu" and graph.degree(v) == len(graph) - 1]
+    if hubs and len(graph) <= _ROUND_UP_TO and graph.number_of_edges() == len(graph) - 1:
+        return Layout(Drawing(places(graph, kinds, gpus)), "round")
+    if len(cluster.nodes) < 2 and len(graph) <= _WHOLE_NODE:
+        return Layout(Drawing(places(graph, kinds, gpus)), "levels")
+    drawing = _of_nodes(cluster, graph, kinds) if len(cluster.nodes) > 1 else _of_switches(graph, gpus)
+    whole = len(drawing.at) == len(graph)
+    note = (
+        f"+n: n more that are alike; {len(drawing.at):,} of {len(graph):,} vertices are drawn, and the links among them"
+    )
+    return Layout(drawing, "levels", "" if whole else note)
+
+
+def _gpus(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:
+    """GPUs by rank, then those that no rank uses."""
+    ranks = set(cluster.ranks)
+    return [*cluster.ranks, *sorted((v for v, kind in kinds.items() if kind == "gpu" and v not in ranks), key=natural)]
+
+
+def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Sequence[str]) -> Layout:
+    by_number = sorted(gpus, key=natural)
+    lengths = dimensions(graph, by_number) if len(gpus) <= _GRID_UP_TO else ()
+    if lengths:
+        size = " x ".join(map(str, lengths))
+        layers = "; each GPU of a layer is joined with its like of the next" if len(lengths) > 2 else ""
+        note = f"torus of {size}: short lines at the edges come back on the other side{layers}"
+        return Layout(Drawing(grid_places(lengths, by_number)), "grid", note)
+    chosen, _ = selected(cluster, _CLOUD_UP_TO)
+    note = (
+        "" if len(chosen) == len(graph) else f"{len(chosen)} of {len(graph):,} GPUs are drawn: those nearest to rank 0"
+    )
+    part: Graph = graph.subgraph(chosen)
+    return Layout(Drawing(places(part, kinds, [gpu for gpu in gpus if gpu in chosen])), "round", note)
+
+
+def _of_switches(graph: Graph, gpus: Sequence[str]) -> Drawing:
+    return folded(graph, {gpu: Leaf({gpu: (0.0, 0.0)}) for gpu in gpus})
+
+
+def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str]) -> Drawing:
+    """Each node is one leaf of the network that joins them."""
+    import networkx as nx
+
+    near = _nearest_nodes(cluster)
+    own: dict[int, list[str]] = {number: [] for number in range(len(cluster.nodes))}
+    for vertex in graph:
+        nearest = near.get(vertex, frozenset())
+        if len(nearest) == 1:
+            own[next(iter(nearest))].append(vertex)
+    node_of = {vertex: f"node {number}" for number, vertices in own.items() for vertex in vertices}
+    between: Graph = nx.Graph()
+    between.add_nodes_from(node_of.get(v, v) for v in graph)
+    between.add_edges_from(
+        (node_of.get(a, a), node_of.get(b, b)) for a, b in graph.edges if node_of.get(a, a) != node_of.get(b, b)
+    )
+    number_of = {vertex: rank for rank, vertex in enumerate(cluster.ranks)}
+    leaves = {
+        f"node {number}": _node(graph.subgraph(vertices), kinds, number_of, f"node {number}")
+        for number, vertices in own.items()
+    }
+    return folded(between, leaves)
+
+
+def _node(part: Graph, kinds: Mapping[str, str], number_of: Mapping[str, int], label: str) -> Leaf:
+    """The tiers of one node; of a large one those of its first GPUs."""
+    gpus = sorted((v for v in part if kinds[v] == "gpu"), key=lambda v: (number_of.get(v, len(number_of)), natural(v)))
+    hidden = ""
+    if len(part) > _WHOLE_NODE:
+        few = gpus[:_GPUS_OF_A_NODE]
+        near = _nearest(part, {gpu: gpu for gpu in gpus})
+        hidden = f"{len(few)} of {len(gpus)} GPUs"
+        part, gpus = part.subgraph([v for v in part if near.get(v, frozenset()) & set(few)]), few
+    at = _tiers(part, kinds, gpus)
+    first = min(x for x, _ in at.values())
+    return Leaf({vertex: (x - first, y) for vertex, (x, y) in at.items()}, label, hidden)
 
 
 def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
@@ -74,12 +193,18 @@ def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
 
 def _nearest_nodes(cluster: Cluster) -> dict[str, frozenset[int]]:
     """For each vertex the nodes whose GPUs are fewest hops away."""
-    near = {cluster.ranks[rank]: frozenset({number}) for number, node in enumerate(cluster.nodes) for rank in node}
+    graph: Graph = cluster.graph.to_undirected(as_view=True)
+    return _nearest(graph, {cluster.ranks[rank]: number for number, node in enumerate(cluster.nodes) for rank in node})
+
+
+def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
+    """For each vertex the owners of those vertices that are fewest hops away."""
+    near = {vertex: frozenset({own}) for vertex, own in owner.items()}
     front = list(near)
     while front:
-        reached: dict[str, frozenset[int]] = {}
+        reached: dict[str, frozenset[T]] = {}
         for vertex in front:
-            for other in cluster.graph.successors(vertex):
+            for other in graph[vertex]:
                 if other not in near:
                     reached[other] = reached.get(other, frozenset()) | near[vertex]
         near.update(reached)

@@ -6,6 +6,7 @@ the factor between two algorithms, at any scale.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from simulator.basics.units import format_bytes, format_time
 from simulator.report.numbers.scaling import Axis, Crossing, ScalingPoint, crossings, finding, headline
 from simulator.report.plots import style
 from simulator.report.plots.plot import Comparison, ComparisonPlot
+from simulator.report.plots.time_by_setting import time_by_setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +25,12 @@ __all__ = ["Crossing", "ScalingPoint", "crossings", "figures", "finding", "headl
 
 _MOST_PANELS: Final = 6
 _MOST_TICKS: Final = 7
+# More lines than these in a panel cross so often that each gets a panel of its own.
+_MOST_LINES: Final = 6
+_MOST_APART: Final = 12
+# Letters on a line of a panel's title.
+_TITLE: Final = 42
+_ALONG: Final = {"world_size": "GPUs", "nbytes": "size of the array at one rank"}
 
 
 def figures(points: Sequence[ScalingPoint]) -> dict[str, Figure]:
@@ -32,12 +40,14 @@ def figures(points: Sequence[ScalingPoint]) -> dict[str, Figure]:
     -------
     dict of str to Figure
         "time_against_workers" where world sizes differ, "time_against_size" where sizes differ; where neither does,
-        the first alone.
+        "time_by_setting".
     """
     by_name: dict[str, Figure] = {}
     sizes = {point.nbytes for point in points}
     workers = {point.world_size for point in points}
-    if len(workers) > 1 or len(sizes) <= 1:
+    if len(workers) == 1 and len(sizes) == 1:
+        return {"time_by_setting": time_by_setting(points)}
+    if len(workers) > 1 or not points:
         by_name["time_against_workers"] = time_against_workers(points)
     if len(sizes) > 1:
         by_name["time_against_size"] = time_against_size(points)
@@ -63,11 +73,13 @@ def time_against_size(points: Sequence[ScalingPoint]) -> Figure:
 def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
     if not points:
         raise ValueError("got no points; a scaling figure needs at least one run")
+    names = list(dict.fromkeys(point.algorithm for point in points))
+    if len(names) > _MOST_LINES:
+        return _draw_apart(points, along, names)
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
     values = sorted({getattr(point, fixed_name) for point in points})
     shown = spread(values, _MOST_PANELS)
     crossed = crossings(points)
-    names = list(dict.fromkeys(point.algorithm for point in points))
     palette = style.colours(names)
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
@@ -85,7 +97,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
             _mark(axes, [c for c in crossed if c.along == along and c.fixed == value], len(_algorithms(here)) > 1)
             below = number + columns >= len(shown)
             if below:
-                axes.set_xlabel("workers" if along == "world_size" else "size of the array at one rank")
+                axes.set_xlabel(_ALONG[along])
                 axes.tick_params(axis="x", labelbottom=True)
             if number % columns == 0:
                 axes.set_ylabel("time of one operation")
@@ -93,6 +105,36 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
         note = f" ({len(shown)} of {len(values)} panels shown)" if len(shown) < len(values) else ""
         style.set_title(fig, headline(points) + note)
         _legend(fig, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in crossed))
+    return fig
+
+
+def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str]) -> Figure:
+    """A panel for each line, the others pale behind it, where so many in one panel could not be told apart."""
+    fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
+    fixed = max(getattr(point, fixed_name) for point in points)
+    here = [point for point in points if getattr(point, fixed_name) == fixed]
+    shown = [name for name in names if any(point.algorithm == name for point in here)][:_MOST_APART]
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    with style.applied():
+        fig = style.new_figure(4.0 * columns, 1.9 + 2.6 * rows)
+        grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for number, axes in enumerate(grid.flat):
+            if number >= len(shown):
+                axes.set_visible(False)
+                continue
+            others = [name for name in shown if name != shown[number]]
+            _panel(axes, here, along, others, dict.fromkeys(others, style.PALE))
+            _panel(axes, here, along, [shown[number]], {shown[number]: style.BLUE})
+            axes.set_title(textwrap.fill(shown[number], _TITLE), loc="left")
+            if number + columns >= len(shown):
+                axes.set_xlabel(_ALONG[along])
+                axes.tick_params(axis="x", labelbottom=True)
+            if number % columns == 0:
+                axes.set_ylabel("time of one operation")
+        _ticks(grid[0][0], sorted({getattr(point, along) for point in here}), along)
+        left_out = f", {len(shown)} of {len(names)} settings shown" if len(shown) < len(names) else ""
+        style.set_title(fig, f"{headline(points)} ({_fixed_text(fixed_name, fixed)}{left_out}; pale: the others)")
     return fig
 
 
@@ -114,7 +156,7 @@ def _algorithms(points: Sequence[ScalingPoint]) -> set[str]:
 
 
 def _fixed_text(name: Axis, value: int) -> str:
-    return format_bytes(value) if name == "nbytes" else f"{value} worker" + "s" * (value != 1)
+    return format_bytes(value) if name == "nbytes" else f"{value} GPU" + "s" * (value != 1)
 
 
 def _panel(

@@ -5,7 +5,7 @@ Rule: only what the timeline holds is drawn; work shorter than a pixel is merged
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -37,24 +37,41 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    rank: int
     stream: str
     bars: tuple[_Bar, ...]
 
 
-def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None) -> Figure:
-    """Draw the lanes of at most 32 rank and stream pairs.
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The lanes of one rank, which stand for all ranks that are alike.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The first one is drawn.
+    lanes : tuple of _Lane
+    """
+
+    ranks: tuple[int, ...]
+    lanes: tuple[_Lane, ...]
+
+
+def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None, slow: Collection[int] = ()) -> Figure:
+    """Draw the lanes of at most 32 rank and stream pairs; ranks that do the same at the same time share theirs.
 
     Parameters
     ----------
     timeline : Timeline
     groups : mapping of str to sequence of int, optional
         Ranks of each collective, by its name. Where they are given, each rank also gets a lane of what it sends.
+    slow : collection of int, optional
+        Ranks that are drawn in any case, and by themselves.
 
     Returns
     -------
     Figure
-        The ranks shown are the first, the one that ends last, and others evenly chosen; a note says what is left out.
+        The ranks shown are the first, the one that ends last, slow ones, and others evenly chosen; a note says what is
+        left out.
 
     Raises
     ------
@@ -64,21 +81,39 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
     if not timeline.spans:
         raise ValueError("the timeline holds no spans; nothing can be drawn")
     by_rank = {rank: list(spans) for rank, spans in groupby(sorted(timeline.spans, key=_order), lambda s: s.rank)}
-    shown, note = _chosen(by_rank, extra=groups is not None)
-    lanes = [lane for rank in shown for lane in _lanes(by_rank[rank], timeline.end)]
-    if groups is not None:
-        lanes = _with_transfers(lanes, timeline, shown, groups)
-    kinds = _kinds(lanes)
-    palette = style.colours(kinds)
+    alike = _alike_ranks(timeline, by_rank, groups, slow)
+    shown, note = _chosen(by_rank, alike, slow, extra=groups is not None)
+    sends = _sends(timeline, [ranks[0] for ranks in shown], groups)
+    blocks = [_Block(ranks, _lanes(by_rank[ranks[0]], sends.get(ranks[0]), timeline.end)) for ranks in shown]
+    lanes = [lane for block in blocks for lane in block.lanes]
+    palette = style.colours(_kinds(lanes))
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.3 * max(3, len(lanes)))
         axes = fig.subplots()
         _draw(axes, lanes, palette, timeline.end)
-        _label(axes, lanes, shown)
+        _label(axes, blocks, slow)
         style.time_axis(axes, timeline.end)
         style.set_title(fig, finding(timeline))
         _legend(fig, palette, note)
     return fig
+
+
+def _alike_ranks(
+    timeline: Timeline,
+    by_rank: Mapping[int, Sequence[Span]],
+    groups: Mapping[str, Sequence[int]] | None,
+    slow: Collection[int],
+) -> list[tuple[int, ...]]:
+    """Ranks in groups that look the same, pixel by pixel; a slow rank stands alone."""
+    pixel = timeline.end / _PIXELS or 1.0
+    sends = _sends(timeline, list(by_rank), groups)
+    alike: dict[Hashable, list[int]] = {}
+    for rank, spans in by_rank.items():
+        looks = [(span.stream, span.kind, round(span.start / pixel), round(span.end / pixel)) for span in spans]
+        sent = [(round(bar.start / pixel), round(bar.end / pixel)) for bar in sends.get(rank, ())]
+        alone = rank if rank in slow else None
+        alike.setdefault((alone, tuple(looks), tuple(sent)), []).append(rank)
+    return [tuple(ranks) for ranks in alike.values()]
 
 
 def finding(timeline: Timeline) -> str:
@@ -144,27 +179,32 @@ def _slowest(ends: Mapping[int, float]) -> int:
     return min(ends, key=lambda rank: (-ends[rank], rank))
 
 
-def _chosen(by_rank: dict[int, list[Span]], *, extra: bool) -> tuple[list[int], str]:
-    """Ranks whose lanes are shown, and what to say about the others."""
-    ranks = sorted(by_rank)
+def _chosen(
+    by_rank: Mapping[int, Sequence[Span]], alike: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: bool
+) -> tuple[list[tuple[int, ...]], str]:
+    """Groups of ranks whose lanes are shown, and what to say about the others."""
     most_streams = max(len({s.stream for s in spans}) for spans in by_rank.values()) + extra
     most = max(1, _MOST_LANES // most_streams)
-    if len(ranks) <= most:
-        return ranks, ""
+    if len(alike) <= most:
+        return list(alike), ""
     slowest = _slowest(_ends(span for spans in by_rank.values() for span in spans))
-    evenly = {ranks[i * len(ranks) // most] for i in range(most)}
-    if slowest not in evenly:
-        evenly = set(sorted(evenly)[: most - 1]) | {slowest}
-    choice = f"the first, the one that ends last (rank {slowest}), others evenly chosen"
-    return sorted(evenly), f"{len(evenly)} of {len(ranks)} ranks: {choice}"
+    wanted = [place for place, ranks in enumerate(alike) if slowest in ranks or ranks[0] in slow]
+    evenly = [place * len(alike) // most for place in range(most)]
+    # Where there is no room for all, those that nobody asked for give way, from the end on.
+    places = sorted(dict.fromkeys([*wanted, *evenly]).keys(), key=lambda place: (place not in wanted, place))[:most]
+    shown = [alike[place] for place in sorted(places)]
+    drawn = sum(map(len, shown))
+    choice = f"the one that ends last (rank {slowest}){', slow ones' if slow else ''}, others evenly chosen"
+    return shown, f"{drawn} of {len(by_rank)} ranks: {choice}"
 
 
-def _lanes(spans: Sequence[Span], end: float) -> list[_Lane]:
-    lanes: list[_Lane] = []
+def _lanes(spans: Sequence[Span], sent: Sequence[_Bar] | None, end: float) -> tuple[_Lane, ...]:
+    """One rank's streams, and what it sends where that is known."""
+    lanes = []
     for stream, group in groupby(spans, lambda s: s.stream):
         bars = [_Bar(s.start, s.end, s.kind, s.name) for s in group]
-        lanes.append(_Lane(spans[0].rank, stream, merge(bars, end / _PIXELS)))
-    return lanes
+        lanes.append(_Lane(stream, merge(bars, end / _PIXELS)))
+    return (*lanes, _Lane("sends", merge(sent, end / _PIXELS))) if sent is not None else tuple(lanes)
 
 
 def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
@@ -200,13 +240,15 @@ def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
     return _Bar(first, last, kind, "")
 
 
-def _with_transfers(
-    lanes: list[_Lane], timeline: Timeline, shown: Sequence[int], groups: Mapping[str, Sequence[int]]
-) -> list[_Lane]:
-    """Add, below each rank's streams, a lane of what it sends."""
+def _sends(
+    timeline: Timeline, ranks: Sequence[int], groups: Mapping[str, Sequence[int]] | None
+) -> dict[int, list[_Bar]]:
+    """What some ranks send, in order; nothing where groups are not known."""
     import numpy as np
 
-    sends: dict[int, list[_Bar]] = {rank: [] for rank in shown}
+    if groups is None:
+        return {}
+    sends: dict[int, list[_Bar]] = {rank: [] for rank in ranks}
     for log in timeline.logs:
         for participant, rank in enumerate(groups.get(log.collective, ())):
             if rank not in sends:
@@ -214,11 +256,7 @@ def _with_transfers(
             rows = np.flatnonzero(log.transfers.src == participant)
             times = zip(log.enter[rows].tolist(), log.end[rows].tolist(), strict=True)
             sends[rank] += [_Bar(start, end, "transfer", "") for start, end in times]
-    with_sends: list[_Lane] = []
-    for rank in shown:
-        with_sends += [lane for lane in lanes if lane.rank == rank]
-        with_sends.append(_Lane(rank, "sends", merge(sends[rank], timeline.end / _PIXELS)))
-    return with_sends
+    return {rank: sorted(bars, key=lambda bar: (bar.start, bar.end)) for rank, bars in sends.items()}
 
 
 def _kinds(lanes: Sequence[_Lane]) -> list[str]:
@@ -253,12 +291,29 @@ def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
                   color=style.text_on(colour), clip_on=True)  # fmt: skip
 
 
-def _label(axes: Axes, lanes: Sequence[_Lane], shown: Sequence[int]) -> None:
-    axes.set_yticks(range(len(lanes)), [f"rank {lane.rank}  {lane.stream}" for lane in lanes])
-    axes.set_ylim(len(lanes) - 0.4, -0.6)
-    for row in range(1, len(lanes)):
-        if lanes[row].rank != lanes[row - 1].rank:
-            axes.axhline(row - 0.5, color=style.GREY, linewidth=0.5)
+def _label(axes: Axes, blocks: Sequence[_Block], slow: Collection[int]) -> None:
+    names = [f"{_named(block.ranks, slow)}  {lane.stream}" for block in blocks for lane in block.lanes]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    row = 0
+    for block in blocks[:-1]:
+        row += len(block.lanes)
+        axes.axhline(row - 0.5, color=style.GREY, linewidth=0.5)
+
+
+def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
+    """A rank, or several that are alike with their number.
+
+    Examples
+    --------
+    >>> _named((3,), {3}), _named((0, 1, 2, 3), ()), _named((0, 2, 5), ())
+    ('rank 3 (slow)', 'ranks 0-3 (4 alike)', 'rank 0 (3 alike)')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}{' (slow)' if ranks[0] in slow else ''}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]}-{ranks[-1]} ({len(ranks)} alike)"
+    return f"rank {ranks[0]} ({len(ranks)} alike)"
 
 
 def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
@@ -270,7 +325,7 @@ def _legend(fig: Figure, palette: dict[str, str], note: str) -> None:
 
 
 def _of_point(close_up: CloseUp) -> Figure:
-    return figure(close_up.timeline, close_up.groups)
+    return figure(close_up.timeline, close_up.groups, close_up.slow)
 
 
 PLOT = CloseUpPlot("timeline", of=("collective", "training"), figure=_of_point)

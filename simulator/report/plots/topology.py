@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.report.plots import style
-from simulator.report.plots.layout import Place, places, selected
+from simulator.report.plots.blocks import Drawing
+from simulator.report.plots.layout import Layout, Place, layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
     from simulator.cluster.cluster import Cluster
 
-_MOST_VERTICES: Final = 200
-_NAMED_UP_TO: Final = 40
 _LABELLED_EDGES_UP_TO: Final = 24
 _MOST_CLASSES: Final = 8
 _WIDEST: Final = 18.0  # [inch]
+# Width and height that a vertex takes in each shape [inch].
+_UNITS: Final = {"grid": (0.42, 0.42), "levels": (0.62, 0.85)}
 # Shape and colour by kind, so that either alone tells them apart.
 _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
     "gpu": ("s", style.BLUE),
@@ -41,35 +42,69 @@ _Class = tuple[float, float, float, str]
 
 
 def figure(cluster: Cluster) -> Figure:
-    """Draw a cluster; of one with more than about 200 vertices the first nodes, and a note.
+    """Draw a cluster by its structure; what is alike is drawn a few times and counted, and a note says so.
 
     Parameters
     ----------
     cluster : Cluster
     """
+    arranged = layout(cluster)
+    at = arranged.drawing.at
+    kinds = {vertex: str(cluster.graph.nodes[vertex]["kind"]) for vertex in at}
+    edges = _drawn_edges(cluster, arranged)
+    with style.applied():
+        fig = style.new_figure(*_size(arranged))
+        axes = fig.subplots()
+        _boxes(axes, arranged.drawing)
+        classes = _edges(axes, cluster, arranged, edges)
+        _vertices(axes, cluster, kinds, arranged)
+        axes.set_axis_off()
+        _limits(axes, arranged)
+        style.set_title(fig, finding(cluster))
+        _legend(fig, Counter(kinds.values()), classes, arranged.note, cluster.gpus[0].name)
+    return fig
+
+
+def _drawn_edges(cluster: Cluster, arranged: Layout) -> list[tuple[str, str]]:
+    """Cables whose both ends are drawn, once each; of a torus those between neighbours on the page."""
     import networkx as nx
 
-    chosen, nodes = selected(cluster, _MOST_VERTICES)
-    part = cluster.graph.subgraph([vertex for vertex in cluster.graph if vertex in chosen])
-    graph: nx.Graph[str] = nx.Graph()
-    graph.add_nodes_from(part)
-    graph.add_edges_from(part.edges)
-    kinds = {vertex: str(part.nodes[vertex]["kind"]) for vertex in part}
-    at = places(graph, kinds, [vertex for vertex in cluster.ranks if vertex in chosen] + _unused(cluster, kinds))
-    with style.applied():
-        fig = style.new_figure(*_size(at))
-        axes = fig.subplots()
-        classes = _edges(axes, cluster, at, list(graph.edges))
-        _vertices(axes, cluster, kinds, at)
-        axes.set_axis_off()
-        axes.margins(0.06)
-        if not _tiered(at):
-            axes.set_aspect("equal")
-            axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
-        style.set_title(fig, finding(cluster))
-        note = _left_out(cluster, len(chosen), nodes)
-        _legend(fig, Counter(kinds.values()), classes, note, cluster.gpus[0].name)
-    return fig
+    at = arranged.drawing.at
+    edges = list(nx.Graph(cluster.graph.subgraph(at).edges).edges)
+    if arranged.shape != "grid":
+        return edges
+    return [(a, b) for a, b in edges if abs(at[a][0] - at[b][0]) + abs(at[a][1] - at[b][1]) <= 1.0]
+
+
+def _boxes(axes: Axes, drawing: Drawing) -> None:
+    from matplotlib.patches import Rectangle
+
+    for left, low, right, high, label in drawing.boxes:
+        axes.add_patch(Rectangle((left, low), right - left, high - low, facecolor="none", edgecolor=style.LIGHT))
+        if label:
+            axes.annotate(label, (left, high), xytext=(3, 2), textcoords="offset points", fontsize=9.0)
+    for place, text in drawing.counts:
+        axes.text(*place, text, ha="center", va="center", fontsize=9.0, fontweight="bold")
+
+
+def _limits(axes: Axes, arranged: Layout) -> None:
+    if arranged.shape == "round":
+        axes.set_aspect("equal")
+        axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2))
+        return
+    left, low, right, high = _extent(arranged)
+    axes.set(xlim=(left, right), ylim=(low, high))
+
+
+def _extent(arranged: Layout) -> tuple[float, float, float, float]:
+    """Left, low, right and high edge of what is drawn, in widths and heights of a vertex."""
+    drawing = arranged.drawing
+    xs = [x for x, _ in drawing.at.values()] + [x for (x, _), _ in drawing.counts]
+    ys = [y for _, y in drawing.at.values()]
+    for left, low, right, high, _ in drawing.boxes:
+        xs += [left, right]
+        ys += [low, high + 0.25]
+    return min(xs) - 0.8, min(ys) - 0.8, max(xs) + 0.8, max(ys) + 0.8
 
 
 def finding(cluster: Cluster) -> str:
@@ -93,31 +128,20 @@ def _counted(count: int, kind: str) -> str:
     return f"{count} {singular}" if count == 1 else f"{count} {_PLURAL.get(kind, kind)}s"
 
 
-def _unused(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:
-    """GPUs that no rank uses."""
-    ranks = set(cluster.ranks)
-    return [vertex for vertex, kind in kinds.items() if kind == "gpu" and vertex not in ranks]
+def _size(arranged: Layout) -> tuple[float, float]:
+    """Width and height of the figure [inch]."""
+    if arranged.shape == "round":
+        side = min(12.0, max(6.0, 1.2 * math.sqrt(len(arranged.drawing.at))))
+        return side, side + (1.0 if len(arranged.drawing.at) > 3 else -2.0)
+    left, low, right, high = _extent(arranged)
+    wide, tall = _UNITS[arranged.shape]
+    return min(_WIDEST, max(7.0, wide * (right - left))), 1.6 + tall * (high - low)
 
 
-def _size(at: Mapping[str, Place]) -> tuple[float, float]:
-    if _tiered(at):
-        tiers = Counter(y for _, y in at.values())
-        return min(_WIDEST, max(8.0, 0.45 * max(tiers.values()))), 2.4 + 1.25 * len(tiers)
-    side = min(12.0, max(6.0, 1.2 * math.sqrt(len(at))))
-    return side, side + (1.0 if len(at) > 3 else -2.0)
-
-
-def _tiered(at: Mapping[str, Place]) -> bool:
-    """Whether vertices stand in tiers, not round a table or in a cloud."""
-    return any(abs(x) > 1.0 or abs(y) > 1.0 for x, y in at.values())
-
-
-def _edges(
-    axes: Axes, cluster: Cluster, at: Mapping[str, Place], edges: Sequence[tuple[str, str]]
-) -> dict[_Class, str]:
+def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple[str, str]]) -> dict[_Class, str]:
     from matplotlib.collections import LineCollection
 
-    tiered = _tiered(at)
+    at = arranged.drawing.at
     classes = {edge: _class(cluster, *edge) for edge in edges}
     counts = Counter(classes.values())
     order = sorted(counts, key=lambda c: (-c[0], c[2], c[3]))
@@ -125,16 +149,33 @@ def _edges(
     palette = [style.GREY] if len(order) == 1 else [colour for colour in style.PALETTE if colour != style.YELLOW]
     looks = {c: palette[i % len(palette)] for i, c in enumerate(order)}
     for c in order:
-        lines = [_path_between(at[a], at[b], tiered) for a, b in edges if classes[a, b] == c]
+        lines = [_path_between(at[a], at[b], arranged.shape == "levels") for a, b in edges if classes[a, b] == c]
+        if arranged.shape == "grid":
+            lines += _stubs(cluster, at, c)
         axes.add_collection(LineCollection(lines, colors=looks[c], linewidths=_width(c, order), zorder=1))
-    if len(edges) <= _LABELLED_EDGES_UP_TO:
-        for number, ((a, b), c) in enumerate(classes.items()):
-            # Between tiers lines lie close: their labels stand by turns nearer to one end and to the other.
-            share = (0.38, 0.62)[number % 2] if tiered else 0.5
-            x, y = (p + share * (q - p) for p, q in zip(*sorted((at[a], at[b])), strict=True))
+    if arranged.shape == "round" and len(edges) <= _LABELLED_EDGES_UP_TO:
+        for (a, b), c in classes.items():
+            inner, outer = sorted((at[a], at[b]), key=lambda place: math.hypot(*place))
+            # Where cables meet in the middle their labels stand further out.
+            share = 0.72 if math.hypot(*inner) < 0.1 else 0.5
+            x, y = (p + share * (q - p) for p, q in zip(inner, outer, strict=True))
             axes.text(x, y, _rate(c), fontsize=8.0, ha="center", va="center", zorder=2,
                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
     return {c: looks[c] for c in order[:_MOST_CLASSES]}
+
+
+def _stubs(cluster: Cluster, at: Mapping[str, Place], wanted: _Class) -> list[list[Place]]:
+    """Beginnings of the cables of a torus that come back on the other side of a row or a column."""
+    stubs = []
+    for a, b in cluster.graph.edges:
+        (x0, y0), (x1, y1) = at[a], at[b]
+        # Between layers of a third dimension nothing lies in one row or column and one step apart.
+        in_line = (y0 == y1) != (x0 == x1)
+        far = abs(x0 - x1) + abs(y0 - y1)
+        if in_line and far > 1.0 and float(far).is_integer() and _class(cluster, a, b) == wanted:
+            step = (-0.45 if x0 < x1 else 0.45 if x0 > x1 else 0.0, -0.45 if y0 < y1 else 0.45 if y0 > y1 else 0.0)
+            stubs.append([(x0, y0), (x0 + step[0], y0 + step[1])])
+    return stubs
 
 
 def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
@@ -171,39 +212,32 @@ def _width(c: _Class, order: Sequence[_Class]) -> float:
     return 1.4 if low == high else 1.0 + 3.0 * math.log(c[0] / low) / math.log(high / low)
 
 
-def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], at: Mapping[str, Place]) -> None:
+def _vertices(axes: Axes, cluster: Cluster, kinds: Mapping[str, str], arranged: Layout) -> None:
+    at = arranged.drawing.at
     rank = {vertex: str(number) for number, vertex in enumerate(cluster.ranks)}
     for kind in dict.fromkeys(kinds.values()):
         marker, colour = _LOOKS.get(kind, ("h", style.PURPLE))
         members = [vertex for vertex in at if kinds[vertex] == kind]
         axes.scatter([at[v][0] for v in members], [at[v][1] for v in members], marker=marker, s=230, zorder=3,
-                     color=colour, edgecolors="#404040", linewidths=0.6)  # fmt: skip
-    # Every other name of a tier stands lower, so that long ones do not run into each other.
-    lower = {vertex: i % 2 for tier in _tiers(at) for i, vertex in enumerate(tier)} if _tiered(at) else {}
+                     color=colour, edgecolors=style.DARK, linewidths=0.6)  # fmt: skip
+    lower = _lower(at)
     for vertex, (x, y) in at.items():
         if vertex in rank:
             axes.text(x, y, rank[vertex], fontsize=8.0, color="white", ha="center", va="center", zorder=4,
                       fontweight="bold")  # fmt: skip
-        elif len(at) <= _NAMED_UP_TO:
-            axes.annotate(vertex, (x, y), xytext=(0, -10 - 11 * lower.get(vertex, 0)), textcoords="offset points",
-                          fontsize=8.0, ha="center", va="top", zorder=4,
-                          bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6})  # fmt: skip
+        elif kinds[vertex] != "gpu":
+            # In a box the node's name stands above already.
+            axes.annotate(vertex.rpartition("/")[2], (x, y), xytext=(0, -9 - 10 * (vertex in lower)),
+                          textcoords="offset points", fontsize=8.0, ha="center", va="top", zorder=4,
+                          bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.4})  # fmt: skip
 
 
-def _tiers(at: Mapping[str, Place]) -> list[list[str]]:
+def _lower(at: Mapping[str, Place]) -> set[str]:
+    """Every other vertex of a tier: their names stand lower, so that long ones do not run into each other."""
     tiers: dict[float, list[str]] = {}
     for vertex in sorted(at, key=lambda vertex: at[vertex][0]):
-        tiers.setdefault(at[vertex][1], []).append(vertex)
-    return list(tiers.values())
-
-
-def _left_out(cluster: Cluster, drawn: int, nodes: int) -> str:
-    total = len(cluster.graph)
-    if drawn == total:
-        return ""
-    if not nodes:
-        return f"{drawn} of {total} vertices are drawn: those nearest to rank 0"
-    return f"{drawn} of {total} vertices are drawn: the first {nodes} of {len(cluster.nodes)} nodes and what joins them"
+        tiers.setdefault(round(at[vertex][1], 6), []).append(vertex)
+    return {vertex for tier in tiers.values() for vertex in tier[1::2]}
 
 
 def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str], note: str, gpu: str) -> None:
@@ -222,7 +256,7 @@ def _legend(fig: Figure, counts: Mapping[str, int], classes: Mapping[_Class, str
                 color=colour,
                 markersize=9,
                 label=name,
-                markeredgecolor="#404040",
+                markeredgecolor=style.DARK,
                 markeredgewidth=0.6,
             )
         )

@@ -36,19 +36,31 @@ def figure(rows: Sequence[Throughput]) -> Figure:
         best = max((points[0] for points in lines.values()), key=lambda point: point.tokens_per_s / point.gpus)
         everywhere = sorted({row.gpus for row in rows})
         ideal = [best.tokens_per_s / best.gpus * gpus for gpus in everywhere]
-        speed.plot(everywhere, ideal, color="0.4", linestyle="--", label="ideal")
+        speed.plot(everywhere, ideal, color=style.GREY, linestyle="--", label="ideal")
         for axes in (speed, use):
             axes.set_xscale("log", base=2)
-            axes.set_xticks(everywhere, [str(gpus) for gpus in everywhere])
+            axes.set_xticks(everywhere, [f"{gpus:,}" for gpus in everywhere])
             axes.minorticks_off()
             axes.set_xlabel("GPUs")
-        speed.set_yscale("log")
+        _logarithmic(speed)
         speed.set_ylabel("tokens per second")
         use.set_ylabel("MFU (%)")
         use.set_ylim(0, 115 * max(row.mfu for row in rows))
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
         style.set_title(fig, finding(rows))
     return fig
+
+
+def _logarithmic(axes: Axes) -> None:
+    """A logarithmic axis with numbers that people read: 20,000 instead of 2 x 10^4."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0) if high / low < 200 else (1.0,)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.grid(visible=True, axis="y")
 
 
 def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: Mapping[str, str]) -> None:

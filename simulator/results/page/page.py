@@ -6,7 +6,7 @@ Rule: equal runs give equal bytes.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -33,15 +33,22 @@ def keeps_views(points: int) -> bool:
     return points <= MOST_VIEWS
 
 
-def report_page(folder: Path, compared: Comparison, answer: Answer) -> str:
+def point_folder(folder: Path, index: int, *, alone: bool = False) -> Path:
+    """Where the files of a run's point lie."""
+    return folder if alone else folder / "points" / f"{index:04d}"
+
+
+def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes], folder: Path | None = None) -> str:
     """Write the page of a run.
 
     Parameters
     ----------
-    folder : Path
-        The run's, with the views of its points and its traces.
     compared : Comparison
     answer : Answer
+    kept : mapping of int to bytes
+        Views of points, as `simulator.report.views.view.compressed` gives them.
+    folder : Path, optional
+        The run's, whose further files the page names.
 
     Returns
     -------
@@ -59,23 +66,23 @@ def report_page(folder: Path, compared: Comparison, answer: Answer) -> str:
             _facts("How to play it again", reproduction(scenario)),
             _file("The scenario, every default written out", to_yaml(scenario)),
         ],
-        page_data(folder, compared, answer, _views(folder, compared)),
+        page_data(folder, compared, answer, _views(kept)),
     )
 
 
-def _views(folder: Path, compared: Comparison) -> dict[int, str]:
-    """The views of the points that have one, each as small as all of them together have to be."""
-    single = len(compared.rows) == 1
-    paths = {
-        row.index: (folder if single else folder / "points" / f"{row.index:04d}") / views.NAME for row in compared.rows
-    }
-    there = {index: path.read_bytes() for index, path in paths.items() if path.is_file()}
-    each = _ALL_VIEWS // max(1, len(there))
-    if sum(map(len, there.values())) <= _ALL_VIEWS:
-        each = _ALL_VIEWS
+def kept_views(folder: Path, compared: Comparison) -> dict[int, bytes]:
+    """The views that a run's folder has, by point."""
+    alone = len(compared.rows) == 1
+    files = {row.index: point_folder(folder, row.index, alone=alone) / views.NAME for row in compared.rows}
+    return {index: file.read_bytes() for index, file in files.items() if file.is_file()}
+
+
+def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
+    """Views as text, each as small as all of them together have to be."""
+    each = _ALL_VIEWS if sum(map(len, kept.values())) <= _ALL_VIEWS else _ALL_VIEWS // len(kept)
     small = {
         index: data if len(data) <= each else views.within(views.decompressed(data), each)
-        for index, data in there.items()
+        for index, data in kept.items()
     }
     return {index: base64.b64encode(data).decode() for index, data in small.items() if data is not None}
 

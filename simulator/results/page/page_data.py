@@ -26,7 +26,7 @@ _PARTS: Final = {
 }  # fmt: skip
 
 
-def page_data(folder: Path, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:
+def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:
     """Everything that scripts read; plain data."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     drawn, of_point = machines(compared)
@@ -91,7 +91,7 @@ def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[di
     return marks
 
 
-def _point(folder: Path, compared: Comparison, row: Row, axes: list[str], machine: int | None) -> dict[str, Any]:
+def _point(folder: Path | None, compared: Comparison, row: Row, axes: list[str], machine: int | None) -> dict[str, Any]:
     settings = {**row.setting, **row.condition}
     places = []
     for key in axes:
@@ -184,8 +184,10 @@ def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, f
     return [(name, scale * seconds) for name, seconds in parts.items()]
 
 
-def _files(folder: Path, compared: Comparison, row: Row) -> list[tuple[str, str]]:
+def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[str, str]]:
     """Files beside the page that open elsewhere, as names and relative paths."""
+    if folder is None:
+        return []
     own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
     traces = sorted((folder / own / "trace").glob("rank*.json.gz"))[:1]
     return [("trace for ui.perfetto.dev", (own / "trace" / path.name).as_posix()) for path in traces]

@@ -1,0 +1,108 @@
+"""`simulator plot`: one kind of picture of a finished run, of a point that may be any of its points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from simulator.basics.document import Document, parse
+from simulator.basics.input_files import MOST_DATA, read_json
+from simulator.errors import ScenarioError, one_of
+from simulator.results import run_directory
+from simulator.scenario import error_messages
+from simulator.scenario.load import points
+from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
+from simulator.scenario.records import Scenario
+from simulator.scenario.shape import axis_keys
+from simulator.sweeps.outcome import PointOutcome, read_outcome
+
+
+def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
+    """Draw a kind of picture from what a run left; points that are looked at closely are played again."""
+    scenario = run_directory.load(folder)
+    outcomes, spoken = _report(folder / "report.json", len(points(scenario)))
+    wanted = _wanted(scenario, settings)
+    _check_kind(scenario, kind, alone=bool(wanted))
+    asked = replace(scenario, plots=(kind,), plotted_points=(wanted,) if wanted else None)
+    from simulator.report.plots import style
+    from simulator.results.pictures import figures
+    from simulator.results.plotted_points import plotted_points
+
+    chosen = plotted_points(asked, outcomes, spoken)
+    drawn = list(figures(asked, outcomes, chosen))
+    if not drawn:
+        raise ScenarioError(f"--kind {kind}: there is nothing to draw of {_said(settings)}; another kind may have more")
+    for name, figure in _named(drawn, out):
+        target = out.parent if out is not None else folder / "plots"
+        try:
+            typer.echo(f"picture: {style.save(figure, target, name, svg=svg)}")
+        except OSError as error:
+            raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
+
+
+def _said(settings: Sequence[str]) -> str:
+    return ", ".join(settings) or "this run"
+
+
+def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
+    """Figures by the name of their file, which `out` gives to a single one."""
+    if out is None:
+        return drawn
+    if out.suffix != ".png":
+        raise ScenarioError(f"--out: got {out}; must end with .png (--svg writes an SVG beside it)")
+    if len(drawn) > 1:
+        names = ", ".join(name for name, _ in drawn)
+        raise ScenarioError(f"--out: there are {len(drawn)} pictures ({names}); name one by --point, or leave it out")
+    return [(out.stem, drawn[0][1])]
+
+
+def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
+    from simulator.report.plots import catalog
+    from simulator.report.plots.plot import ComparisonPlot
+
+    played = "collective" if scenario.training is None else "training"
+    plots = {plot.name: plot for plot in catalog.of(played)}
+    if kind not in plots:
+        raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind)}")
+    if alone and isinstance(plots[kind], ComparisonPlot):
+        raise ScenarioError(f"--point: {kind} shows all points together; leave --point out, or name another kind")
+
+
+def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
+    """The settings of --point, which one point has at least."""
+    wanted: dict[str, Any] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ScenarioError(f"--point {text}: must be KEY=VALUE, such as --point cluster.world_size=8")
+        if key.strip() not in axis_keys():
+            raise ScenarioError(f"--point {text}: unknown key; {one_of(axis_keys(), key.strip())}")
+        wanted[key.strip()] = parse(value, f"--point {text}").data
+    try:
+        there = matching(points(scenario), wanted)
+    except InvalidSettingError as error:
+        (first, *_) = error_messages.faults(error.reasons, Document("", None), (), tuple(error.key.split(".")))
+        raise ScenarioError(f"--point {error.key}: {first.message}") from error
+    if not there:
+        raise ScenarioError(f"--point: {no_such_point(scenario, wanted)}")
+    return wanted
+
+
+def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None]:
+    """Outcomes of all points, and those that the answer speaks of where the report says so."""
+    try:
+        read = read_json(path, most=MOST_DATA)
+        outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]
+        spoken = read.get("answer", {}).get("points")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
+            raise
+        raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` made") from error
+    if len(outcomes) != count:
+        raise ScenarioError(f"{path}: has {len(outcomes)} points, but scenario.yaml beside it has {count}")
+    valid = isinstance(spoken, list) and all(isinstance(one, int) and 0 <= one < count for one in spoken)
+    return outcomes, spoken if valid else None

@@ -1,0 +1,67 @@
+"""How long does one collective take under each of several settings: a bar each, the fastest named.
+
+Rule: for sweeps in which neither ranks nor sizes vary; the bars share one axis from 0, so lengths are times.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from simulator.basics.units import format_time
+from simulator.report.numbers.scaling import ScalingPoint
+from simulator.report.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Letters on a line of a label.
+_LABEL: Final = 45
+# More bars than these cannot be compared.
+_MOST: Final = 40
+# Times that differ by less are called equal.
+_EQUAL: Final = 1e-9
+
+
+def finding(points: Sequence[ScalingPoint]) -> str:
+    """Say which setting is fastest, and how much longer the slowest takes.
+
+    Examples
+    --------
+    >>> finding([ScalingPoint("ring", 8, 1024, 2e-3), ScalingPoint("tree", 8, 1024, 1e-3)])
+    'tree is fastest: 1 ms; ring takes longest: 2 ms, 2.0x'
+    """
+    best, worst = min(points, key=lambda p: p.time), max(points, key=lambda p: p.time)
+    equal = [point.algorithm for point in points if point.time <= best.time * (1 + _EQUAL)]
+    if len(equal) == len(points):
+        return f"all {len(points)} settings take {format_time(best.time)}"
+    others = len(equal) - 1
+    first = f"{best.algorithm} and {others} more are fastest" if others else f"{best.algorithm} is fastest"
+    slow = f"{worst.algorithm} takes longest: {format_time(worst.time)}, {worst.time / best.time:.1f}x"
+    return f"{first}: {format_time(best.time)}; {slow}"
+
+
+def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
+    """Draw the bars, the fastest forty where there are more."""
+    ranked = sorted(range(len(points)), key=lambda place: (points[place].time, place))
+    shown = [points[place] for place in sorted(ranked[:_MOST])]
+    longest = max(point.time for point in shown)
+    with style.applied():
+        fig = style.new_figure(9.0, 1.6 + 0.38 * len(shown))
+        axes = fig.subplots()
+        axes.barh(range(len(shown)), [point.time for point in shown], height=0.7, color=style.BLUE, label="played")
+        for row, point in enumerate(shown):
+            axes.text(1.01, row, format_time(point.time), transform=axes.get_yaxis_transform(), va="center")
+        known = [(point.predicted, row) for row, point in enumerate(shown) if point.predicted is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), linestyle="none", marker="|", markersize=14, markeredgewidth=2,
+                      color=style.ORANGE, label="closed form")  # fmt: skip
+            fig.legend(loc="outside lower left", ncols=2)
+        axes.set_yticks(range(len(shown)), [textwrap.fill(point.algorithm, _LABEL) for point in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_xlim(0, 1.03 * longest)
+        style.time_axis(axes, longest)
+        left_out = f" (the fastest {len(shown)} of {len(points)})" if len(shown) < len(points) else ""
+        style.set_title(fig, finding(points) + left_out)
+    return fig

@@ -1,0 +1,63 @@
+"""`simulator plot`: which picture it leaves where, and that every fault is one line with exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import SMALL, Command, commands_in
+
+SWEPT = SMALL.replace(
+    "plots: []", "compare: {collective.algorithm: [ring, tree]}\nsweep: {cluster.world_size: [2, 4]}\nplots: []"
+)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    command = commands_in(tmp_path, monkeypatch, capsys)
+    Path("swept.yaml").write_text(SWEPT, encoding="utf-8")
+    assert command("run", "swept.yaml", "--out", "done").code == 0
+    return command
+
+
+def test_a_point_is_drawn_from_a_finished_run(cli: Command) -> None:
+    told = cli("plot", "done", "--kind", "timeline", "--point", "cluster.world_size=2",
+               "--point", "collective.algorithm=tree", "--svg")  # fmt: skip
+    assert (told.code, told.out.strip()) == (0, f"picture: {Path('done', 'plots', 'timeline_tree.png')}")
+    assert {path.name for path in Path("done/plots").iterdir()} == {"timeline_tree.png", "timeline_tree.svg"}
+    assert cli("plot", "done", "--kind", "scaling", "--out", "all.png").out.strip() == "picture: all.png"
+    assert Path("all.png").is_file()
+
+
+def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:
+    told = cli("plot", "done", "--kind", "timeline")
+    assert told.code == 0
+    assert told.out.count("picture: ") in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("--kind", "timelines"), "--kind: got 'timelines'; one of bandwidth_utilization, "),
+        (("--kind", "scaling", "--point", "cluster.world_size=2"), "--point: scaling shows all points together; "),
+        (("--kind", "timeline", "--point", "cluster.world_size=3"), "--point: got {cluster.world_size: 3}, which no"),
+        (("--kind", "timeline", "--point", "cluster.world_size=x"), "--point cluster.world_size: got 'x'; must be"),
+        (("--kind", "timeline", "--point", "cluster.worldsize=2"), "--point cluster.worldsize=2: unknown key; "),
+        (("--kind", "timeline", "--point", "2"), "--point 2: must be KEY=VALUE, such as "),
+        (("--kind", "scaling", "--out", "all.pdf"), "--out: got all.pdf; must end with .png "),
+        (("--kind", "timeline", "--point", "cluster.world_size=2", "--out", "a.png"), "--out: there are 2 pictures "),
+    ],
+)
+def test_a_fault_is_one_line(cli: Command, arguments: tuple[str, ...], fault: str) -> None:
+    told = cli("plot", "done", *arguments)
+    assert told.code == 2
+    assert told.err.startswith(fault)
+    assert told.err.count("\n") == 1
+    assert not Path("done/plots").exists()
+
+
+def test_what_is_no_run_is_refused(cli: Command) -> None:
+    told = cli("plot", "nowhere", "--kind", "timeline")
+    assert told.code == 2
+    assert told.err.startswith("nowhere: holds no finished run")
