@@ -9,7 +9,7 @@ JOBS ?= auto
 
 PYTHONS ?= python3.12 python3.13 python3.14
 
-.PHONY: demo test notebooks test-long lint bench coverage lowest smoke wheel measured docs clean
+.PHONY: demo test notebooks notebooks-write test-long lint bench coverage lowest smoke wheel measured docs clean
 
 demo: $(VENV)/run-installed
 	$(BIN)/simulator run ring_vs_parameter_server
@@ -18,9 +18,13 @@ demo: $(VENV)/run-installed
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 20
 
-# Every notebook; `make test` runs the four short ones.
+# Every notebook against the outputs that it is stored with; `make test` runs the four short ones.
 notebooks: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests/test_notebooks.py
+
+# Run notebooks and store them with their outputs; ONLY="01 07" names some.
+notebooks-write: $(VENV)/test-installed
+	$(BIN)/python -m tools.notebooks $(ONLY)
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .

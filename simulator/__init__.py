@@ -36,9 +36,9 @@ __all__ = [
 
 _HOMES = {
     "Run": ("simulator.api", "Run"),
-    "Scenario": ("simulator.scenario.records", "Scenario"),
     "Sweep": ("simulator.api", "Sweep"),
     "play": ("simulator.api", "play"),
+    "Scenario": ("simulator.scenario.records", "Scenario"),
     "build_cluster": ("simulator.cluster.build", "build"),
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),

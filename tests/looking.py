@@ -111,6 +111,7 @@ def empty_axes(figure: Figure) -> list[Axes]:
         axes
         for axes in figure.axes
         if axes.get_visible()
+        and axes.axison
         and not (axes.lines or axes.collections or axes.images or axes.texts or len(axes.patches))
         and axes.get_label() != "<colorbar>"
     ]

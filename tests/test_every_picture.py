@@ -6,18 +6,36 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from simulator.basics import registry
-from simulator.report.plots import catalog
+from simulator.cli.show import usual_ranks
+from simulator.cluster.build import build, facts
+from simulator.report.plots import catalog, style
+from simulator.report.plots.topology import figure as topology_figure
 from simulator.results.pictures import figures
+from simulator.results.plotted_points import plotted_points
+from simulator.scenario.description import describe
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 from tests.looking import empty_axes, foreign_colours, outside, overlapping, texts
 
-# Of every kind of picture one at least; the others take minutes.
-SHORT: Final = ("slow_link", "zero_stages", "pipeline_schedules", "megatron_3d")
+# Of every kind of picture one at least, but for losses, whose trainings take long; the others take minutes.
+SHORT: Final = ("two_boxes_hierarchical", "zero_stages", "interleaving")
+SHORT_TOPOLOGIES: Final = ("dgx_h100", "dragonfly", "fat_tree_1024", "star_100g", "torus_2d")
 # Played for half a minute or more, and drawn by nothing that others do not draw.
 LARGE: Final = ("llama3_405b", "deepseek_v3")
+
+
+def check(figure: Figure, where: str) -> None:
+    """Fail where a reader would stumble."""
+    words = texts(figure)
+    assert figure.get_suptitle().strip(), f"{where}: no title"
+    assert not overlapping(words), f"{where}: texts lie on each other"
+    assert not outside(figure, words), f"{where}: texts are cut off"
+    assert not foreign_colours(figure), f"{where}: colours of no kind"
+    assert not empty_axes(figure), f"{where}: empty axes"
 
 
 @pytest.mark.parametrize(
@@ -28,18 +46,47 @@ LARGE: Final = ("llama3_405b", "deepseek_v3")
         if name not in LARGE
     ],
 )
-def test_a_picture_can_be_read(name: str) -> None:
+def test_a_picture_can_be_read_and_names_its_point(name: str) -> None:
     shipped = load_scenario(name)
     kind = "collective" if shipped.training is None else "training"
     scenario = replace(shipped, plots=catalog.names_of(kind))
     outcomes = list(play_points(list(enumerate(points(scenario)))))
-    drawn = list(figures(scenario, outcomes))
+    drawn = dict(figures(scenario, outcomes))
     assert drawn
-    for file_name, figure in drawn:
-        where, words = f"{name}: {file_name}", texts(figure)
-        assert figure.get_suptitle().strip(), where
-        assert figure.artists, f"{where}: says no point"
-        assert not overlapping(words), f"{where}: texts lie on each other"
-        assert not outside(figure, words), f"{where}: texts are cut off"
-        assert not foreign_colours(figure), f"{where}: colours of no kind"
-        assert not empty_axes(figure), f"{where}: empty axes"
+    known = {describe(point.scenario).text for point in points(scenario)}
+    known.add(describe(scenario, without=[*scenario.compare, *scenario.sweep]).text)
+    for file_name, figure in drawn.items():
+        check(figure, f"{name}: {file_name}")
+        (said,) = (artist.get_text() for artist in figure.artists if isinstance(artist, Annotation))
+        assert " ".join(said.split()) in known
+    # The points that the answer speaks of are looked at.
+    for suffix in plotted_points(scenario, outcomes).names.values():
+        assert any(file_name == f"timeline{suffix}" for file_name in drawn)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in SHORT_TOPOLOGIES else pytest.param(name, marks=pytest.mark.long)
+        for name in registry.names("topology")
+    ],
+)
+def test_a_topology_can_be_read(name: str) -> None:
+    check(topology_figure(build(name, usual_ranks(facts(name)))), name)
+
+
+def test_texts_on_each_other_and_beyond_the_edge_are_seen() -> None:
+    figure = style.new_figure(4, 3)
+    axes = figure.add_subplot()
+    figure.text(0.5, 0.5, "one")
+    figure.text(0.51, 0.5, "another")
+    figure.text(0.99, 0.2, "far beyond the edge")
+    axes.plot([0, 1], [0, 1], color="#123456")
+    words = texts(figure)
+    assert overlapping(words) == [("one", "another")]
+    assert outside(figure, words) == ["far beyond the edge"]
+    assert foreign_colours(figure) == {"#123456"}
+    assert empty_axes(figure) == []
+    bare = style.new_figure(2, 2)
+    without = bare.add_subplot()
+    assert empty_axes(bare) == [without]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 import simulator
+from simulator import plots
 from simulator.scenario.shape import axis_keys
 from tools.site import gallery_pages, key_pages
 from tools.site.__main__ import QUICK
@@ -39,7 +41,8 @@ def test_the_site_is_built_and_nothing_of_it_is_loaded_from_afar(tmp_path: Path)
         for page in (ROOT / folder).glob(pattern):
             assert (html / folder / f"{page.stem}.html").is_file()
     python = (html / "reference" / "python.html").read_text()
-    assert [name for name in simulator.__all__ if name[0] != "_" and f'id="simulator.{name}"' not in python] == []
+    public = [name for name in simulator.__all__ if name != "__version__"] + [f"plots.{name}" for name in plots.__all__]
+    assert [name for name in public if f'id="simulator.{name}"' not in python] == []
     assert "<math" in (html / "notebooks" / "01_collectives_step_by_step.html").read_text()
 
 
@@ -76,6 +79,7 @@ def test_the_page_of_scenario_keys_tells_all_that_can_be_varied() -> None:
         assert not mapping or mapping in sections, key
     kind = "whole number, 1 to 1,000,000; or text, such as `8k`"
     assert f"| `world_size` | {kind} | required | Number of ranks, one a GPU; 1k is 1000. |" in page
+    assert "| `engine` | `auto`, `events`, `compiled` | `auto` | What plays it. |" in page
 
 
 def test_the_page_of_topology_keys_tells_every_builders_options() -> None:
@@ -88,7 +92,8 @@ def test_a_run_is_kept_until_its_scenario_changes(tmp_path: Path) -> None:
     scenario, store = tmp_path / "small.yaml", tmp_path / "store"
     scenario.write_text(SMALL)
     first = run_of(scenario, store)
-    assert first.answer.startswith("ring: ")
+    assert first.answer
+    assert first.pictures == []
     (first.folder / "mark").touch()
     assert (run_of(scenario, store).folder / "mark").is_file()
     scenario.write_text(SMALL.replace("4 KiB", "8 KiB"))
@@ -109,7 +114,9 @@ def test_a_page_of_the_gallery_has_question_answer_picture_file_and_report(tmp_p
     (folder / "plots").mkdir(parents=True)
     Image.new("RGB", (1000, 500)).save(folder / "plots" / "scaling.png")
     (folder / "report.html").write_text("the report")
-    run = GalleryRun(folder, "a table\nresults: run\npicture: run/plots/scaling.png\nThe ring wins by 2 * 3.\n")
+    answer = {"sentences": ["The ring wins by 2 * 3."], "why": "Its links are idle."}
+    (folder / "report.json").write_text(json.dumps({"answer": answer}))
+    run = GalleryRun(folder)
     source, html = tmp_path / "source", tmp_path / "html"
     (html / "gallery").mkdir(parents=True)
     entries = [gallery_pages.entry(scenario, run), gallery_pages.entry(ROOT / "scenarios" / "zero_stages.yaml", None)]
@@ -117,7 +124,7 @@ def test_a_page_of_the_gallery_has_question_answer_picture_file_and_report(tmp_p
     gallery_pages.write_reports(entries, html)
     page = (source / "gallery" / "small.md").read_text()
     assert "**How fast is a ring of four?**" in page
-    assert "> The ring wins by 2 \\* 3." in page
+    assert "> The ring wins by 2 \\* 3.\n>\n> Its links are idle.\n" in page
     assert SMALL in page
     assert 'href="small_report.html"' in page
     assert (html / "gallery" / "small_report.html").read_text() == "the report"

@@ -26,7 +26,7 @@ _READABLE: Final = 8
 # Beyond this many transfers a collective is not played again for a picture.
 _MOST_TRANSFERS: Final = 200_000
 # Beyond this many ranks collectives of a step that have closed forms are not played for a picture of links.
-_MOST_RANKS: Final = 1024
+_MOST_RANKS: Final = 4096
 
 
 def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | None:

@@ -13,6 +13,7 @@ from simulator.records.timeline import LinkUse, RouteLinks, Sent, Span, Timeline
 from simulator.records.transfers import write_out
 from simulator.report.numbers.link_use import link_traffic, link_uses
 from simulator.report.plots import bandwidth as plot_bandwidth
+from simulator.report.plots.plot import CloseUp
 
 Flow = tuple[float, float, float, int]  # bytes, enter, end, route
 
@@ -161,6 +162,23 @@ def test_where_closed_forms_keep_collectives_off_the_links_no_bottleneck_is_name
     assert plot_bandwidth.figure(some).get_suptitle() == (
         "closed forms stand for 1 of 2 collectives, so no bottleneck is named; links are used up to 90 % by the\nothers"
     )
+
+
+def test_of_too_many_transfers_the_bottleneck_alone_is_drawn_and_called_so() -> None:
+    # An engine that follows so many notes one link; it is not the only one that was used.
+    large = replace(uses(0.3), transfers=6_000_000)
+    assert plot_bandwidth.figure(large).get_suptitle().replace("\n", " ") == (
+        "g0->s is the bottleneck: 30 % of its bandwidth used over 1 s; of 6,000,000 transfers those over it are drawn"
+    )
+
+
+def test_where_closed_forms_leave_next_to_nothing_on_links_the_picture_says_why() -> None:
+    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
+    nearly = replace(uses(1e-6), spans=tuple(spans), sent=(Sent("one", 1, 1.0),), transfers=1)
+    drawn = plot_bandwidth.PLOT.figure(CloseUp(nearly, 1.0))
+    assert drawn is not None
+    assert drawn.axes == []
+    assert drawn.get_suptitle().startswith("closed forms stand for 1 of 2 collectives: links carry next to nothing")
 
 
 def test_heat_map_rows_are_shares_of_the_link_s_bandwidth() -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tools.site import key_pages
+from tools.site import key_pages, part_pages
 from tools.site.gallery_runs import ROOT
 
 _SITE: Final = ROOT / "docs" / "site"
@@ -22,10 +22,12 @@ _KEPT: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/images/*",
 
 def assemble(source: Path) -> None:
     """Copy and write all pages but the gallery's; what did not change keeps its time, so that Sphinx reads it once."""
-    front = (ROOT / "README.md").read_text(encoding="utf-8") + (_SITE / "contents.md").read_text(encoding="utf-8")
-    _write(source / "index.md", front)
+    # In the repository the gallery is the folder of scenarios; here it has pages.
+    front = (ROOT / "README.md").read_text(encoding="utf-8").replace("](scenarios)", "](gallery/index.md)")
+    _write(source / "index.md", front + (_SITE / "contents.md").read_text(encoding="utf-8"))
     _write(source / "reference" / "scenario_keys.md", key_pages.scenario_page())
     _write(source / "reference" / "topology_keys.md", key_pages.topology_page())
+    _write(source / "reference" / "parts.md", part_pages.part_page())
     for name, place in _OWN.items():
         _copy(_SITE / name, source / place)
     for pattern in _KEPT:

@@ -103,9 +103,9 @@ def _answered(one: Entry) -> list[str]:
     return parts
 
 
-def _quoted(answer: str) -> str:
-    """Words of a program as a quotation: a line each, and nothing in them is markup."""
-    lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in answer.splitlines()]
+def _quoted(sentences: Sequence[str]) -> str:
+    """Words of a program as a quotation: a paragraph each, and nothing in them is markup."""
+    lines = ["".join(f"\\{c}" if c in "\\`*_{}[]<>#|$~" else c for c in line) for line in sentences]
     return "\n>\n".join(f"> {line}" for line in lines)
 
 
@@ -117,7 +117,7 @@ def _index(entries: Sequence[Entry]) -> str:
     parts = ["# Gallery", words]
     for topic, title in _TOPICS.items():
         cards = [_card(one) for one in entries if one.topic == topic]
-        parts += [f"## {title}", "\n\n".join(["::::{grid} 1 2 2 3\n:gutter: 3", *cards, "::::"])]
+        parts += [f"## {title}", "\n\n".join(["::::{grid} 1 1 2 2\n:gutter: 3", *cards, "::::"])]
     names = "\n".join(one.name for one in entries)
     return "\n\n".join([*parts, f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{names}\n```"]) + "\n"
 

@@ -7,6 +7,7 @@ changed it is played again.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -18,8 +19,6 @@ from typing import Final
 from simulator.basics.edition import edition
 
 ROOT: Final = Path(__file__).parents[2]
-# With what the lines begin that `simulator run` prints between the table and the answer.
-_FILES: Final = ("results:", "picture:", "report:", "page:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +29,15 @@ class GalleryRun:
     ----------
     folder : Path
         The run's directory.
-    printed : str
-        What `simulator run` printed.
     """
 
     folder: Path
-    printed: str
 
     @property
-    def answer(self) -> str:
-        """The last lines that were printed: what the scenario found."""
-        lines = self.printed.rstrip().splitlines()
-        last = max((number for number, line in enumerate(lines) if line.startswith(_FILES)), default=len(lines) - 2)
-        return "\n".join(lines[last + 1 :])
+    def answer(self) -> list[str]:
+        """Sentences that answer the scenario's question, and why, where that is known."""
+        answer = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))["answer"]
+        return [sentence for sentence in (*answer["sentences"], answer["why"]) if sentence]
 
     @property
     def pictures(self) -> list[Path]:
@@ -63,18 +58,17 @@ def run_of(scenario: Path, store: Path) -> GalleryRun:
     if not (kept / "key").is_file() or (kept / "key").read_text() != key:
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
-        (kept / "printed.txt").write_text(_play(scenario, kept / "run"), encoding="utf-8")
+        _play(scenario, kept / "run")
         (kept / "key").write_text(key)
-    return GalleryRun(kept / "run", (kept / "printed.txt").read_text(encoding="utf-8"))
+    return GalleryRun(kept / "run")
 
 
-def _play(scenario: Path, out: Path) -> str:
+def _play(scenario: Path, out: Path) -> None:
     command = [sys.executable, "-m", "simulator", "run", str(scenario), "--out", str(out)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     if done.returncode:
         raise SystemExit(f"{scenario}: could not be played:\n{done.stderr}")
-    return done.stdout
 
 
 def _key(scenario: Path) -> str:

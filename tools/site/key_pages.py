@@ -89,12 +89,20 @@ def _section(section: Section, document: Schema, name: str) -> str:
     title = f"`{section.path}`" if section.path else f"The {name}"
     anchor = _anchor(name, section.path)
     required = section.schema.get("required", ())
+    before = f"{section.path}." if section.path else ""
     rows = [
-        _row(key, value, key in required, _anchor(name, f"{section.path}.{key}" if section.path else key))
+        _row(key, _told(value, document), key in required, _anchor(name, before + key))
         for key, value in section.schema.get("properties", {}).items()
     ]
     about = section.schema.get("description", "") if section.path else ""
     return "\n\n".join(filter(None, [f"({anchor})=\n## {title}", about, "\n".join([_HEAD, *rows])]))
+
+
+def _told(value: Schema, document: Schema) -> Schema:
+    """A key with the description of the mapping that it names, where it has none itself."""
+    names = list(_definitions(value)) if "description" not in value else []
+    said = document["$defs"][names[0]].get("description") if names else None
+    return {**value, "description": said} if said else value
 
 
 def _anchor(name: str, path: str) -> str:

@@ -35,6 +35,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         "measure": measure.name,
         "places": [_place(measure, condition, rows) for condition, rows in contests],
         "crossings": crossings,
+        **_counts(compared, measure, contests),
     }
     shown = next((rows for condition, rows in contests if condition == compared.shown_condition), contests[-1][1])
     told = _alone(compared, measure, shown) if len(contests) == 1 else _over_all(compared, measure, contests)
@@ -42,6 +43,25 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     sentences = [told + lost, *_lead_changes(compared, crossings)]
     spoken = (shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index)
     return Found("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
+
+
+def _counts(
+    compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
+) -> dict[str, Any]:
+    """How many conditions each setting wins, how many are tied, and how many points do not fit or failed."""
+    wins: dict[str, int] = {}
+    for _, rows in contests:
+        if not _tied(measure, rows):
+            name = compared.name(rows[0].setting)
+            wins[name] = wins.get(name, 0) + 1
+    return {
+        "wins": wins,
+        "conditions": len(contests),
+        "ties": sum(_tied(measure, rows) for _, rows in contests),
+        "points": len(compared.rows),
+        "do_not_fit": sum(row.report is not None and not row.fits for row in compared.rows),
+        "failed": sum(row.report is None for row in compared.rows),
+    }
 
 
 def _contest(compared: Comparison, condition: Settings) -> list[Row]:

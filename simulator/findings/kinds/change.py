@@ -42,6 +42,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         "baseline": dict(first.setting),
         "condition": dict(condition),
         "changes": [_numbers(first, row, told) for row in rows],
+        "conditions": len(compared.conditions),
         "over_all": [row for measure in told for row in _ranges(compared, measure)],
     }
     return Found("change", tuple(sentences), numbers, _spoken(rows, first, told[0]))

@@ -26,7 +26,9 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     times = _times(compared, rows, facts)
     if times:
         sentences.append(times)
-    return Found("learned", tuple(sentences), {"runs": facts}, tuple(row.index for row in rows))
+    apart = max((one["apart"] or 0.0 for one in facts if not one["shows"]), default=0.0)
+    numbers = {"runs": facts, "most_apart": apart}
+    return Found("learned", tuple(sentences), numbers, tuple(row.index for row in rows))
 
 
 def _facts(row: Row, first: Row) -> dict[str, Any]:

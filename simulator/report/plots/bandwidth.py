@@ -29,6 +29,8 @@ _MOST_ROWS: Final = 40
 _BINS: Final = 400
 # Of more transfers than these the use of links over time takes minutes to add up.
 _MOST_TRANSFERS: Final = 5_000_000
+# Of less than this share of bandwidth nothing could be seen.
+_VISIBLE: Final = 0.01
 # Links whose shares lie this close together (relative) are called equally used.
 _ALIKE: Final = 0.05
 
@@ -71,10 +73,14 @@ def figure(timeline: Timeline) -> Figure:
 def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
     """The finding; without a bottleneck where closed forms have kept some collectives off the links."""
     unplayed = on_links(timeline)
+    if not unplayed and timeline.transfers > _MOST_TRANSFERS:
+        most = max(uses, key=lambda use: used(use, timeline.end))
+        share = f"{_percent(used(most, timeline.end))} of its bandwidth used over {format_time(timeline.end)}"
+        return f"{most.name} is the bottleneck: {share}; of {timeline.transfers:,} transfers those over it are drawn"
     if not unplayed:
         return finding(uses, timeline.end)
-    most = max(used(use, timeline.end) for use in uses)
-    return f"{unplayed}, so no bottleneck is named; links are used up to {_percent(most)} by the others"
+    most_used = max(used(use, timeline.end) for use in uses)
+    return f"{unplayed}, so no bottleneck is named; links are used up to {_percent(most_used)} by the others"
 
 
 def on_links(timeline: Timeline) -> str:
@@ -172,19 +178,26 @@ def _rows(axes: Axes, shown: Sequence[AlikeLinks], total: int) -> None:
     bandwidth = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
     drawn = sum(len(row.links) for row in shown)
     left_out = f"; and {total - drawn} more" if total > drawn else ""
-    axes.set_title(f"{drawn} links of {bandwidth}, the most used first{left_out}", loc="left")
+    axes.set_title(
+        f"{drawn} {'link' if drawn == 1 else 'links'} of {bandwidth}, the most used first{left_out}", loc="left"
+    )
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:
     """None where nobody communicates."""
     timeline = close_up.timeline
-    if timeline.transfers:
-        return figure(timeline)
     unplayed = on_links(timeline)
-    return _nothing(f"{unplayed}: nothing is on a link, and no bottleneck can be named") if unplayed else None
+    if unplayed and _most_used(timeline) < _VISIBLE:
+        return _sentence(f"{unplayed}: links carry next to nothing, and no bottleneck can be named")
+    return figure(timeline) if timeline.transfers else None
 
 
-def _nothing(text: str) -> Figure:
+def _most_used(timeline: Timeline) -> float:
+    return max((used(use, timeline.end) for use in link_uses(timeline)), default=0.0)
+
+
+def _sentence(text: str) -> Figure:
+    """A picture that says why there is none."""
     with style.applied():
         fig = style.new_figure(9.0, 0.9)
         style.set_title(fig, text)

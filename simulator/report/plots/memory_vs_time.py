@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_bytes
 from simulator.report.plots import style
-from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis
+from simulator.report.plots.memory import bytes_axis
 from simulator.report.plots.plot import Comparison, ComparisonPlot
 from simulator.report.plots.side_labels import LINE, NamedPoint, name_points
 
@@ -22,6 +22,8 @@ Row = tuple[str, Mapping[str, Any]]
 # More names than these are not written; those of the front are.
 _MOST_NAMES: Final = 30
 _HEIGHT: Final = 3.4  # of the axes, at least [inch]
+# A capacity more than this many times the highest peak would press all points flat.
+_FARTHEST: Final = 2.0
 
 
 def front(rows: Sequence[Row]) -> list[int]:
@@ -56,8 +58,9 @@ def finding(rows: Sequence[Row]) -> str:
     held = format_bytes(least["peak_memory_bytes"])
     if len(best) == 1:
         return f"{low} is fastest and holds least: {held}, {_speed(best[0]):,.0f} tokens/s a GPU"
-    faster, more = _speed(best[-1]) / _speed(best[0]) - 1, fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
-    return f"{low} holds least, {held}; {high} is {faster:.1%} faster and holds {more:.3g} times as much"
+    times, more = _speed(best[-1]) / _speed(best[0]), fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
+    faster = f"{times - 1:.1%} faster" if times < 2 else f"{times:.3g} times as fast"
+    return f"{low} holds least, {held}; {high} is {faster} and holds {more:.3g} times as much"
 
 
 def figure(rows: Sequence[Row]) -> Figure:
@@ -103,7 +106,7 @@ def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
     """Draw the capacity where all GPUs have one and it is near; the highest value that the axis must show [B]."""
     capacities = {report["capacity_bytes"] for _, report in rows}
     nearest = min(capacities)
-    if len(capacities) > 1 or nearest > FARTHEST_LINE * highest:
+    if len(capacities) > 1 or nearest > _FARTHEST * highest:
         return highest
     axes.axhline(nearest, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)),
                  label=f"capacity {format_bytes(nearest)}")  # fmt: skip

@@ -144,7 +144,7 @@ def figure(close_up: CloseUp) -> Figure | None:
         axes.set_ylim(len(stages) - 0.4, -0.6)
         style.time_axis(axes, end)
         style.set_title(fig, _finding(idle, end))
-        _legend(fig)
+        _legend(fig, stages)
     return fig
 
 
@@ -184,11 +184,14 @@ def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
             yield one
 
 
-def _legend(fig: Figure) -> None:
+def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN]
-    note = "numbers: micro-batches; paler: a rank's second chunk of layers; below a row: sends and receives"
+    made = [one for own in stages for one in passes(own)]
+    there = {"send", "idle", *(one.kind for one in made)}
+    handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN if kind in there]
+    later = "paler: a rank's second chunk of layers; " if any(one.chunk > 0 for one in made) else ""
+    note = f"numbers: micro-batches; {later}below a row: sends and receives"
     fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
 
 

@@ -172,7 +172,7 @@ def _annotation(text: str, title: Text) -> Annotation:
 def _wrapped(figure: Figure, text: str, size: float) -> str:
     """On as many lines as the figure's width needs at a size [pt]."""
     columns = max(24, int(figure.get_figwidth() * 72 / (size * _LETTER)))
-    return textwrap.fill(text, columns)
+    return textwrap.fill(text, columns, break_on_hyphens=False)
 
 
 def time_axis(axes: Axes, end: float) -> None:

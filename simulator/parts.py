@@ -1,0 +1,78 @@
+"""Which parts of a played scenario can be used alone: schedules, models, kernels, arithmetic?
+
+Rule: names alone, each imported from its home when it is used; `simulator` plays whole scenarios with the same parts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+_HOMES: Final = {
+    # Collectives without a clock: what an algorithm sends, and whether it is right.
+    "OPERATIONS": "simulator.collectives.algorithm",
+    "Request": "simulator.collectives.algorithm",
+    "least_volume": "simulator.collectives.algorithm",
+    "algorithms": "simulator.collectives.catalog",
+    "verify": "simulator.collectives.verify",
+    "write_out": "simulator.records.transfers",
+    "chunk_sizes": "simulator.records.chunks",
+    "transfer_elements": "simulator.records.chunks",
+    # Their arrays: what ranks begin with, what they should end with, and the additions of a schedule.
+    "DTYPES": "simulator.basics.dtypes",
+    "buffers": "simulator.collectives.inputs",
+    "exact": "simulator.collectives.reduction",
+    "Payload": "simulator.engine.payload",
+    "carry": "simulator.engine.payload",
+    # Their times: points of a sweep, where two lines cross, and a ring of many unlike links.
+    "ScalingPoint": "simulator.report.numbers.scaling",
+    "crossings": "simulator.report.numbers.scaling",
+    "finding": "simulator.report.numbers.scaling",
+    "advance": "simulator.collectives.recurrence",
+    "by_rounds": "simulator.collectives.recurrence",
+    # Models: shapes, operations, parameters, and what is kept for the backward pass.
+    "Batch": "simulator.model.operation",
+    "active": "simulator.model.parameters",
+    "conventions": "simulator.model.conventions",
+    "head_operations": "simulator.model.head",
+    "layer_operations": "simulator.model.layer",
+    "load_model": "simulator.model.load",
+    "logits_memory": "simulator.model.head",
+    "modules": "simulator.model.parameters",
+    "saved_bytes": "simulator.model.operation",
+    "total": "simulator.model.parameters",
+    # Kernels: what they read and write, and how long they take.
+    "Attention": "simulator.model.kernel",
+    "attention_bytes": "simulator.step.kernels.attention_time",
+    "duration": "simulator.step.kernels.kernel_time",
+    "load_gpu": "simulator.cluster.gpu_file",
+    # Steps: who holds what at a moment, and the orders of pipelines.
+    "held_at": "simulator.report.numbers.holders",
+    "PassTimes": "simulator.step.pipelines.schedule",
+    "PipelineShape": "simulator.step.pipelines.schedule",
+    "pipelines": "simulator.step.pipelines.catalog",
+    # The arithmetic of real training.
+    "Gpt": "simulator.numerics.gpt",
+    "HbmCounter": "simulator.numerics.hbm_counter",
+    "arithmetic": "simulator.numerics.arithmetic",
+    "flash": "simulator.numerics.flash",
+    "flash_backward": "simulator.numerics.flash",
+    "fused": "simulator.numerics.softmax",
+    "online": "simulator.numerics.softmax",
+    "scored": "simulator.numerics.counted_attention",
+    "scored_backward": "simulator.numerics.counted_attention",
+    "task": "simulator.numerics.task",
+    "three_pass": "simulator.numerics.softmax",
+    "tiles": "simulator.numerics.flash",
+}
+# Names that are modules themselves, whose functions are `names`, `find` and the like.
+_MODULES: Final = ("algorithms", "conventions", "pipelines", "task")
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'simulator.parts' has no attribute {name!r}; it has {', '.join(__all__)}")
+    home = import_module(_HOMES[name])
+    return home if name in _MODULES else getattr(home, name)

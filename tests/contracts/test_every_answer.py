@@ -1,0 +1,125 @@
+"""Every shipped scenario answers its question: every number that is said stands in report.json, and nothing is cut.
+
+The long ones (real trainings, thousands of GPUs) are played under the marker `long`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.basics import registry
+from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
+from simulator.cli.results_output import print_results
+from simulator.findings.answer import Answer, answer
+from simulator.findings.comparison import Comparison
+from simulator.report.numbers.measures import factor_text, percent_text
+from simulator.report.tables.setting_text import label
+from simulator.results.drawn import Pictures
+from simulator.results.run_directory import report_text
+from simulator.results.small_table import small_tables
+from simulator.scenario.load import load_scenario, points
+from simulator.sweeps.sweep import play_points
+
+LONG = {
+    "deepseek_v3", "faults_in_training", "forgotten_overflow", "llama3_405b", "servers_that_do_not_wait",
+    "training_for_real",
+}  # fmt: skip
+every_scenario = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in registry.names("scenario")]
+)
+# What a scenario's own words may count without a number of the report behind it.
+WORDS = re.compile(r"H100|[A-Za-z]+\d[\w.]*|\d+(?=[A-Za-z_])")
+
+
+def leaves(data: Any) -> Iterator[float]:
+    """Every number in plain data."""
+    if isinstance(data, dict):
+        for value in data.values():
+            yield from leaves(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from leaves(value)
+    elif isinstance(data, int | float) and not isinstance(data, bool):
+        yield float(data)
+
+
+def texts(value: float) -> set[str]:
+    """How a number may stand in a sentence."""
+    size = abs(value)
+    told = {
+        percent_text(size), f"{100 * size:.1f} %", f"{size:,.0f}", f"{size:.2g}", f"{size:.3g}", f"{size:.4g}",
+        factor_text(size), factor_text(1 + value), format_time(size), format_memory(size), format_bytes(size),
+        format_bandwidth(size), f"{size:,}", f"{int(float(f'{size:.3g}')):,}", f"{size / 1000:,.3g}",
+        f"{100 * size:.0f}%",
+    }  # fmt: skip
+    if size:
+        told |= {f"{1 / size:,.0f}", percent_text(abs(1 / size - 1)), percent_text(abs(value - 1))}
+    for factor in (1, 2**10, 2**20, 2**30):
+        told.add(f"{float(f'{size / factor:.3g}'):g}")
+    return {number for text in told for number in re.findall(r"\d[\d,.]*(?:e[+-]?\d+)?", text)}
+
+
+def without_names(sentence: str, compared: Comparison) -> str:
+    """A sentence without the names of settings and places, in which numbers are the scenario's own."""
+    settings = [{**row.setting, **row.condition} for row in compared.rows]
+    names = {label(key, value) for one in settings for key, value in one.items()}
+    names |= {compared.name(setting) for setting in compared.settings}
+    names |= {f"{n} worker{'' if n == 1 else 's'}" for one in settings if (n := one.get("cluster.world_size"))}
+    for name in sorted(names, key=len, reverse=True):
+        sentence = sentence.replace(name, " ")
+    return WORDS.sub(" ", sentence)
+
+
+@every_scenario
+def test_it_answers_its_question(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences of points that there are, with numbers of the report, of which nothing is lost at any width."""
+    scenario = load_scenario(name)
+    compared = Comparison(scenario, list(play_points(list(enumerate(points(scenario))))))
+    told = answer(compared)
+    assert told.question.endswith("?")
+    assert told.sentences
+    assert all(sentence.endswith(".") and len(sentence) < 700 for sentence in told.sentences)
+    assert told.spoken
+    assert all(compared.rows[place].report is not None for place in told.spoken)
+    check_numbers(compared, told)
+    for columns in (80, 100, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        check_nothing_is_lost(compared, told, columns)
+
+
+def check_numbers(compared: Comparison, told: Answer) -> None:
+    """Every number that is said is one of the report's, rounded."""
+    written = json.loads(report_text(compared.outcomes, told))
+    spoken = [written["points"][place]["report"] for place in told.spoken]
+    known = set().union(*(texts(value) for value in leaves([written["answer"], spoken])))
+    for sentence in [*told.sentences, told.why]:
+        for number in re.findall(r"\d[\d,.]*(?:e[+-]?\d+)?", without_names(sentence, compared)):
+            assert number.rstrip(".,") in known, f"{number} of {sentence!r}"
+
+
+def check_nothing_is_lost(compared: Comparison, told: Answer, columns: int) -> None:
+    """Lines keep to the width, and every sentence and every cell is there."""
+    for full in (False, True):
+        out = io.StringIO()
+        with redirect_stdout(out):
+            print_results(compared, told, Path("runs/x"), Pictures((), ""), full=full)
+        assert max(map(len, out.getvalue().splitlines())) <= columns
+        assert "…" not in out.getvalue()
+        said = "".join(out.getvalue().split())
+        assert all("".join(sentence.split()) in said for sentence in [*told.sentences, told.why])
+        if not full:
+            cells = (cell for table in small_tables(compared, told) for _, row in table.rows for cell in row)
+            assert all(_there(cell, out.getvalue()) for cell in cells)
+
+
+def _there(cell: str, text: str) -> bool:
+    """Whether every word of a cell stands in the text: a folded cell's words stand below each other."""
+    return all(word in text for word in cell.split())

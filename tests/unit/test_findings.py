@@ -1,0 +1,296 @@
+"""What findings say is what points, formulas and brute force say: changes, winners, crossings, thresholds, fronts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import ScenarioError
+from simulator.findings import catalog
+from simulator.findings.answer import Answer, answer
+from simulator.findings.comparison import Comparison
+from simulator.findings.front import front
+from simulator.findings.search import WIDTH, sign_change
+from simulator.findings.why import parts_of_step, why
+from simulator.scenario.answer_shape import FINDINGS
+from simulator.scenario.load import load_scenario, points
+from simulator.sweeps.sweep import play_points
+
+# One switch, 100 Gb/s a port, 10 us from port to port.
+LATENCY, BANDWIDTH = 10e-6, 12.5e9
+RING_OR_NAIVE: dict[str, Any] = {
+    "name": "ring_or_naive",
+    "cluster": {"topology": "star_100g", "world_size": 8},
+    "collective": {"operation": "all_reduce", "size": "1 MiB"},
+    "compare": {"collective.algorithm": ["ring", "naive"]},
+    "sweep": {"collective.size": ["64 KiB", "1 MiB"]},
+    "plots": [],
+}
+SHARDED: dict[str, Any] = {
+    "name": "sharded",
+    "cluster": {"topology": "dgx_a100", "world_size": 8},
+    "training": {"model": "gpt2_medium", "seq_len": 512, "micro_batch_size": 2},
+    "compare": {"training.sharding": ["ddp", "zero1", "zero3"]},
+    "plots": [],
+}
+
+
+def compared(data: dict[str, Any]) -> Comparison:
+    scenario = load_scenario(data)
+    return Comparison(scenario, list(play_points(list(enumerate(points(scenario))))))
+
+
+def answered(data: dict[str, Any]) -> Answer:
+    return answer(compared(data))
+
+
+def reports(of: Comparison) -> list[Any]:
+    return [row.report for row in of.rows]
+
+
+def test_every_kind_that_a_scenario_may_ask_for_exists() -> None:
+    assert set(catalog.names()) == set(FINDINGS)
+
+
+@pytest.mark.parametrize("workers", [4, 8, 16, 64])
+def test_a_crossing_is_where_the_closed_forms_are_equal(workers: int) -> None:
+    """Ring: 2 (n-1) steps of latency and S / n; naive: twice latency and (n-1) S. Equal at 2 (n-2) latencies."""
+    n = workers
+    exact = (n - 2) * LATENCY * BANDWIDTH / ((n - 1) * (1 - 1 / n))
+    told = answered(RING_OR_NAIVE | {"cluster": {"topology": "star_100g", "world_size": n}})
+    (crossing,) = told.findings[0].numbers["crossings"]
+    assert (crossing["before"], crossing["after"]) == (
+        {"collective.algorithm": "naive"},
+        {"collective.algorithm": "ring"},
+    )
+    assert crossing["from"] <= exact <= crossing["to"] <= (1 + WIDTH) * crossing["from"]
+    assert crossing["at"] == pytest.approx(exact, rel=0.02)
+    assert told.further > 0
+
+
+def test_the_demo_crosses_at_120_kib_with_8_workers() -> None:
+    told = answered(RING_OR_NAIVE)
+    assert "ring overtakes naive at 120 KiB." in told.sentences
+
+
+def test_changes_are_those_of_the_reports() -> None:
+    of = compared(SHARDED | {"answer": [{"finding": "change", "of": ["memory", "time"]}]})
+    ddp, zero1, zero3 = reports(of)
+    changes = answer(of).findings[0].numbers["changes"]
+    for one, report in zip(changes, (ddp, zero1, zero3), strict=True):
+        assert one["memory_change"] == pytest.approx(report["peak_memory_bytes"] / ddp["peak_memory_bytes"] - 1)
+        assert one["time_change"] == pytest.approx(report["step_time_s"] / ddp["step_time_s"] - 1)
+
+
+def test_a_baseline_that_is_named_stands_first() -> None:
+    of = compared(SHARDED | {"baseline": {"training.sharding": "zero1"}, "answer": ["change"]})
+    assert of.settings[0] == {"training.sharding": "zero1"}
+    assert answer(of).sentences[0].startswith("Against zero1 (")
+
+
+def test_winners_are_the_least_of_those_that_fit() -> None:
+    of = compared(
+        SHARDED
+        | {"sweep": {"training.micro_batch_size": [1, 8]}, "cluster": {"topology": "star_100g", "world_size": 4}}
+    )
+    for place in answer(of).findings[0].numbers["places"]:
+        rows = [row for row in of.rows if row.condition == place["condition"] and row.fits]
+        least = min(rows, key=lambda row: row.report["step_time_s"])  # type: ignore[index]
+        assert place["winner"] == least.setting
+        for other in place["others"]:
+            (row,) = (row for row in rows if row.setting == other["setting"])
+            assert other["factor"] == pytest.approx(row.report["step_time_s"] / least.report["step_time_s"])  # type: ignore[index]
+
+
+def test_what_does_not_fit_wins_nothing() -> None:
+    large = SHARDED["training"] | {"model": "gpt2_xl", "seq_len": 1024, "micro_batch_size": 8}
+    of = compared(SHARDED | {"training": large, "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"}})
+    assert of.rows[0].fits is False
+    told = answered(SHARDED | {"training": large, "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"},
+                               "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
+    assert told.sentences[0].startswith("ddp: does not fit, lacks ")
+
+
+def test_a_threshold_is_where_the_margin_is_crossed() -> None:
+    asked = {"finding": "threshold", "along": "training.seq_len", "of": ["memory"], "margin": 0.05}
+    data = SHARDED | {
+        "compare": {"training.attention": ["flash", "standard"]},
+        "sweep": {"training.seq_len": [64, 1024]},
+        "answer": [asked],
+    }
+    of = compared(data)
+    (found,) = answer(of).findings
+    (told,) = found.numbers["places"]
+    (place,) = told["places"]
+    assert place["worse_from_here"] is True
+
+    def more(tokens: int) -> float:
+        held = [
+            of.known({"training.attention": way, "training.seq_len": tokens})["peak_memory_bytes"]  # type: ignore[index]
+            for way in ("flash", "standard")
+        ]
+        return held[1] / held[0]
+
+    assert more(place["from"]) <= 1.05 < more(place["to"])
+    assert place["to"] - place["from"] <= max(64, WIDTH * place["from"])
+
+
+def test_the_least_number_that_is_enough_is_exact() -> None:
+    """As many servers as it takes: one less is more than 5 % slower than all-reduce."""
+    asked = {"finding": "threshold", "along": "training.sharding.servers", "between": [1, 8]}
+    of = compared(
+        SHARDED
+        | {
+            "cluster": {"topology": "star_100g", "world_size": 8},
+            "compare": {"training.sharding": ["ddp", {"strategy": "parameter_server", "servers": 1}]},
+            "answer": [asked],
+        }
+    )
+    (told,) = answer(of).findings[0].numbers["places"]
+    (place,) = told["places"]
+    assert place["exact"]
+
+    def time(sharding: Any) -> float:
+        played = load_scenario(SHARDED | {"cluster": {"topology": "star_100g", "world_size": 8}, "compare": {
+            "training.sharding": [sharding, "zero1"]}})  # fmt: skip
+        (outcome,) = play_points([(0, points(played)[0])])
+        return float(outcome.report["step_time_s"])  # type: ignore[index]
+
+    least = int(place["at"])
+    enough, too_few = (time({"strategy": "parameter_server", "servers": n}) for n in (least, least - 1))
+    assert enough <= 1.05 * time("ddp") < too_few
+
+
+def test_parts_of_a_difference_add_up_to_it() -> None:
+    of = compared(SHARDED)
+    told = answer(of)
+    reason = why(of, told.spoken)
+    assert reason is not None
+    whole = of.rows[told.spoken[0]].report["step_time_s"] - of.rows[told.spoken[1]].report["step_time_s"]  # type: ignore[index]
+    assert sum(reason.numbers["parts"].values()) == pytest.approx(whole, rel=1e-9)
+    assert reason.numbers["whole"] == pytest.approx(whole, rel=1e-12)
+    for report in reports(of):
+        assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
+
+
+def test_the_front_is_what_brute_force_finds() -> None:
+    of = compared(
+        SHARDED
+        | {"sweep": {"training.micro_batch_size": [1, 4], "training.activation_checkpointing": ["none", "full"]}}
+    )
+    known = {
+        row.index: (1 / row.report["tokens_per_s"], row.report["peak_memory_bytes"])  # type: ignore[index]
+        for row in of.rows
+    }
+    wanted = {
+        index
+        for index, (time, held) in known.items()
+        if not any(t <= time and h <= held and (t, h) != (time, held) for t, h in known.values())
+    }
+    found = {one["point"] for one in front(of)}
+    assert {known[index] for index in found} == {known[index] for index in wanted}
+
+
+def test_a_budget_is_the_step_times_its_number() -> None:
+    budget = {"tokens": 1e9, "price": 2.5, "watts": 1000}
+    of = compared(SHARDED | {"budget": budget})
+    told = answer(of)
+    for one, report in zip(told.budget, reports(of), strict=True):
+        hours = 1e9 / report["tokens_per_s"] / 3600
+        assert one["days"] == pytest.approx(hours / 24)
+        assert one["gpu_hours"] == pytest.approx(8 * hours)
+        assert one["cost"] == pytest.approx(2.5 * 8 * hours)
+        assert one["energy_kwh"] == pytest.approx(8 * hours)
+    assert "for 1e+09 tokens, estimated: " in told.sentences[-1]
+
+
+def test_straggling_is_told_against_nobody_slow() -> None:
+    told = answered(
+        RING_OR_NAIVE
+        | {
+            "compare": {"collective.algorithm": ["ring", "tree"]},
+            "sweep": {"cluster.stragglers": [{}, {3: 0.5}]},
+            "answer": ["effect"],
+        }
+    )
+    assert told.sentences == ("rank 3 at half speed against no slow GPU: ring and tree the same time.",)
+
+
+def test_points_that_failed_are_told_and_win_nothing() -> None:
+    told = answered(RING_OR_NAIVE | {"sweep": {"cluster.link_factors": [{}, {"gpu9->switch0": 0.5}]}})
+    assert "(2 of 4 failed)" in told.sentences[0]
+
+
+def test_nothing_played_is_an_answer_too() -> None:
+    broken = RING_OR_NAIVE["cluster"] | {"link_factors": {"gpu9->switch0": 0.5}}
+    told = answered(RING_OR_NAIVE | {"cluster": broken})
+    assert told.sentences[0].startswith("No point could be played: link: got 'gpu9->switch0'")
+
+
+@given(
+    root=st.floats(1.0, 1e9), low=st.integers(1, 10**6), times=st.floats(1.1, 1e4), power=st.floats(0.2, 3.0),
+    step=st.sampled_from([1, 64]), rising=st.booleans(),
+)  # fmt: skip
+def test_a_sign_change_is_bracketed_to_two_per_cent_or_one_step(
+    root: float, low: int, times: float, power: float, step: int, rising: bool
+) -> None:
+    ends = low * step, (low + max(1, int(low * times))) * step
+    sign = 1 if rising else -1
+
+    def difference(x: int) -> float:
+        return sign * (x**power - root**power)
+
+    found = sign_change(difference, *ends, step)
+    if (difference(ends[0]) > 0) == (difference(ends[1]) > 0):
+        assert found is None
+        return
+    assert found is not None
+    assert (difference(found.low) > 0) != (difference(found.high) > 0)
+    assert found.high - found.low <= max(step, WIDTH * found.low + 1)
+    assert found.low % step == found.high % step == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"answer": ["chang"]}, "did you mean 'change'?"),
+        ({"answer": [{"finding": "change", "of": ["mfu"]}]}, "of a collective there are time, busbw, error"),
+        ({"answer": ["learned"]}, "answer.0: learned tells of real training; add training.numerics: true"),
+        (
+            {"answer": [{"finding": "threshold"}]},
+            "threshold needs the key along which it is looked for; add along: KEY",
+        ),
+        ({"answer": [{"finding": "threshold", "along": "collective.siz"}]}, "did you mean 'collective.size'?"),
+        (
+            {"answer": [{"finding": "threshold", "along": "cluster.world_size"}]},
+            "is not swept; add between: [FIRST, LAST]",
+        ),
+        ({"answer": [{"finding": "best", "along": "collective.size"}]}, "best goes along nothing; remove it"),
+        ({"compare": {}, "answer": ["best"]}, "best compares settings, but nothing stands in compare"),
+        ({"baseline": {"collective.size": "1 MiB"}}, "is not compared; a baseline is one of what stands in compare"),
+        ({"baseline": {"collective.algorithm": "tree"}}, "must be one of the values compared: 'ring', 'naive'"),
+        ({"budget": {"tokens": 1e12}}, "is of a training, and this plays a collective; remove it"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(change: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        load_scenario(RING_OR_NAIVE | change)
+    assert fault in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_budget_needs_one_length() -> None:
+    for budget in ({}, {"tokens": 1e9, "steps": 10}):
+        with pytest.raises(ScenarioError, match="needs either tokens or steps"):
+            load_scenario(SHARDED | {"budget": budget})
+
+
+def test_an_option_that_takes_an_axis_away_takes_what_is_told_of_it_along() -> None:
+    data = RING_OR_NAIVE | {"baseline": {"collective.algorithm": "ring"}, "answer": ["best", "value"]}
+    alone = load_scenario(data, {"collective.algorithm": "naive"})
+    assert (alone.baseline, [asked.finding for asked in alone.answer]) == ({}, ["value"])
+    kept = load_scenario(data, {"collective.size": "64 KiB"})
+    assert kept.answer == load_scenario(data).answer

@@ -1,0 +1,27 @@
+"""Which parts may be imported alone? A page of `simulator.parts`, with the first line that each says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import ModuleType
+from typing import Any
+
+from simulator import parts
+
+
+def part_page() -> str:
+    """A table of all names, as Markdown."""
+    rows = [f"| `{name}` | {_said(getattr(parts, name))} |" for name in parts.__all__]
+    intro = (
+        "# Parts of a run\n\nWhat `from simulator.parts import NAME` gives: schedules, models, kernels and arithmetic, "
+        "which the [notebooks](../notebooks/index.md) look at one by one."
+    )
+    return "\n\n".join([intro, "\n".join(["| name | what it is |", "|---|---|", *rows])]) + "\n"
+
+
+def _said(part: Any) -> str:
+    if not callable(part) and not isinstance(part, ModuleType):
+        return "Constants: " + ", ".join(f"`{name}`" for name in part) + "."
+    first = (inspect.getdoc(part) or "").partition("\n")[0].replace("|", "\\|")
+    return re.sub(r" \[\d+\]_", "", first)  # the number of a reference below
