@@ -381,7 +381,10 @@ def plot(
     ] = None,
     svg: Svg = False,
 ) -> None:
-    """Draw a kind of picture of a finished run; a point that is looked at closely is played again."""
+    """Draw one more picture of a finished run.
+
+    A point that is looked at closely is played again.
+    """
     from simulator.cli.plot import plot as drawn
 
     drawn(folder, kind, point or [], out, svg=svg)
