@@ -129,7 +129,7 @@ class Sweep:
         ScenarioError
             No such kind, no such point, or nothing to draw.
         """
-        return _plot(self.scenario, self.outcomes, kind, point, self.answer.spoken)
+        return _plot(self.scenario, self.outcomes, kind, point, self.answer)
 
     def to_html(self) -> str:
         """The page that `simulator run` leaves as report.html."""
@@ -192,7 +192,7 @@ def _plot(
     outcomes: Sequence[PointOutcome],
     kind: str,
     point: Mapping[str, Any] | None = None,
-    spoken: Sequence[int] | None = None,
+    answered: Answer | None = None,
 ) -> Figure:
     from simulator.report.plots import catalog
     from simulator.results.pictures import figures
@@ -202,7 +202,9 @@ def _plot(
     if kind not in there:
         raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind)}")
     asked = replace(scenario, plots=(kind,), plotted_points=None if point is None else (dict(point),))
-    drawn = next(figures(asked, outcomes, plotted_points(asked, outcomes, spoken)), None)
+    chosen = plotted_points(asked, outcomes, None if answered is None else answered.spoken)
+    findings = () if answered is None else answered.to_dict()["findings"]
+    drawn = next(figures(asked, outcomes, chosen, findings), None)
     if drawn is None:
         raise ScenarioError(f"plot: there is nothing to draw of {kind} here")
     return drawn[1]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from simulator.errors import ScenarioError
-from simulator.results.conclusion import conclusion, scaling_points
+from simulator.results.scaling_points import scaling_points
 from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import plotted_points
 from simulator.results.spoken_of import spoken_of
@@ -35,43 +35,6 @@ def outcomes(of: Scenario) -> list[PointOutcome]:
     return list(play_points(list(enumerate(points(of)))))
 
 
-def told(of: Scenario) -> list[str]:
-    return conclusion(of, outcomes(of)).splitlines()
-
-
-def test_a_single_point_says_what_held_it_up() -> None:
-    (line,) = told(scenario())
-    assert line.startswith("ring: gpu0->switch0 carries 1.5 S, ")
-    assert line.endswith("latencies and waiting hold the collective up, not bandwidth.")
-
-
-def test_compared_settings_say_which_is_faster_and_by_how_much() -> None:
-    # Latency alone: 2 (n - 1) = 6 steps against 2 log2(n) = 4.
-    (line,) = told(scenario({"size": "0 B"}, compare={"collective.algorithm": ["ring", "tree"]}))
-    assert line == "tree beats ring by 1.5x (4 workers, 0 B)."
-
-
-def test_what_is_swept_beside_sizes_is_a_condition_and_no_competitor() -> None:
-    slow = {"gpu0->switch0": 0.5}
-    lines = told(
-        scenario(
-            compare={"collective.algorithm": ["ring", "tree"]},
-            sweep={"cluster.link_factors": [{}, slow], "collective.size": ["64 KiB", "16 MiB"]},
-        )
-    )
-    assert [line.partition(": ")[0] for line in lines] == ["no slow link", "gpu0->switch0 at half speed"]
-    assert all("slow link" not in line.partition(": ")[2] for line in lines)
-    assert all(line.endswith(".") for line in lines)
-
-
-def test_two_that_tie_may_beat_a_third() -> None:
-    # Half of the memory bandwidth is enough for the additions, a thousandth is not.
-    (line,) = told(scenario(sweep={"cluster.stragglers": [{}, {3: 0.5}, {3: 0.001}]}))
-    assert line.startswith(
-        "no slow GPU and rank 3 at half speed take equal times; no slow GPU beats rank 3 at 0.1 % of its speed by"
-    )
-
-
 def test_nothing_that_was_set_is_called_none() -> None:
     fused = scenario(
         {"tensors": ["1 KiB"] * 4, "size": None},
@@ -89,10 +52,6 @@ def test_points_that_failed_or_took_no_time_are_left_out() -> None:
         {"size": "0 B"}, {"topology": still, "gpu": "a100_sxm_80gb"}, compare={"collective.algorithm": ["ring", "tree"]}
     )
     assert scaling_points(timeless, outcomes(timeless)) == ()
-    assert told(timeless) == ["nothing was run."]
-    broken = scenario(cluster={"link_factors": {"gpu9->switch0": 0.5}}, sweep={"seed": [0, 1]})
-    (line,) = told(broken)
-    assert line.startswith("no point could be played: link: got 'gpu9->switch0'")
 
 
 def test_a_group_on_ever_larger_clusters_has_its_place_by_the_cluster() -> None:

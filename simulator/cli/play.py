@@ -17,7 +17,7 @@ from simulator.cli.results_output import print_results
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
-from simulator.findings.answer import answer
+from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
 from simulator.results.drawn import Pictures
@@ -84,7 +84,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     if options.as_json:
         typer.echo(run_directory.report_text(ordered, answered), nl=False)
     else:
-        pictures = _pictures(folder, scenario, ordered, answered.spoken, svg=options.svg)
+        pictures = _pictures(folder, scenario, ordered, answered, svg=options.svg)
         print_results(compared, answered, folder, pictures, full=options.full_table)
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
@@ -202,11 +202,12 @@ def _heeding_interruption(when: str) -> Iterator[None]:
 
 
 def _pictures(
-    folder: Path, scenario: Scenario, outcomes: list[PointOutcome], spoken: Sequence[int], *, svg: bool
+    folder: Path, scenario: Scenario, outcomes: list[PointOutcome], answered: Answer, *, svg: bool
 ) -> Pictures:
     if not scenario.plots:
         return Pictures()
     from simulator.results.pictures import draw
 
     with _heeding_interruption(f"while drawing; the results are in {folder}"):
-        return draw(folder, scenario, outcomes, svg=svg, spoken=spoken)
+        findings = answered.to_dict()["findings"]
+        return draw(folder, scenario, outcomes, svg=svg, spoken=answered.spoken, findings=findings)

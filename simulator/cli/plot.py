@@ -24,7 +24,7 @@ from simulator.sweeps.outcome import PointOutcome, read_outcome
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
     """Draw a kind of picture from what a run left; points that are looked at closely are played again."""
     scenario = run_directory.load(folder)
-    outcomes, spoken = _report(folder / "report.json", len(points(scenario)))
+    outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     wanted = _wanted(scenario, settings)
     _check_kind(scenario, kind, alone=bool(wanted))
     asked = replace(scenario, plots=(kind,), plotted_points=(wanted,) if wanted else None)
@@ -33,7 +33,7 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
     from simulator.results.plotted_points import plotted_points
 
     chosen = plotted_points(asked, outcomes, spoken)
-    drawn = list(figures(asked, outcomes, chosen))
+    drawn = list(figures(asked, outcomes, chosen, findings))
     if not drawn:
         raise ScenarioError(f"--kind {kind}: there is nothing to draw of {_said(settings)}; another kind may have more")
     for name, figure in _named(drawn, out):
@@ -92,12 +92,13 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
     return wanted
 
 
-def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None]:
-    """Outcomes of all points, and those that the answer speaks of where the report says so."""
+def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
+    """Outcomes of all points, those that the answer speaks of where the report says so, and what it found."""
     try:
         read = read_json(path, most=MOST_DATA)
         outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]
-        spoken = read.get("answer", {}).get("points")
+        told = read.get("answer", {})
+        spoken, findings = told.get("points"), told.get("findings", [])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
             raise
@@ -105,4 +106,4 @@ def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | Non
     if len(outcomes) != count:
         raise ScenarioError(f"{path}: has {len(outcomes)} points, but scenario.yaml beside it has {count}")
     valid = isinstance(spoken, list) and all(isinstance(one, int) and 0 <= one < count for one in spoken)
-    return outcomes, spoken if valid else None
+    return outcomes, spoken if valid else None, findings if valid else []

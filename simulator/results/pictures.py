@@ -6,17 +6,18 @@ its title which point it shows, or what all points have in common, so that no pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.report.plots import catalog as plot_catalog
 from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, Plot, SchedulePlot, Throughput
 from simulator.report.tables.setting_text import labelled
 from simulator.results.close_ups import close_up, schedules
-from simulator.results.conclusion import scaling_points
 from simulator.results.drawn import Pictures
+from simulator.results.found_crossings import found_crossings
 from simulator.results.plotted_points import PlottedPoints, plotted_points
+from simulator.results.scaling_points import scaling_points
 from simulator.scenario.description import describe
 from simulator.scenario.load import points
 from simulator.scenario.records import Scenario
@@ -36,6 +37,7 @@ def draw(
     *,
     svg: bool = False,
     spoken: Sequence[int] | None = None,
+    findings: Sequence[Mapping[str, Any]] = (),
 ) -> Pictures:
     """Draw what the scenario asks for into folder/plots.
 
@@ -47,23 +49,28 @@ def draw(
     svg : bool
     spoken : sequence of int, optional
         The points that the answer speaks of, where it has been worked out.
+    findings : sequence of mapping
+        Of the answer, as plain data.
     """
     from simulator.report.plots import style
 
     chosen = plotted_points(scenario, outcomes, spoken)
-    drawn = figures(scenario, outcomes, chosen)
+    drawn = figures(scenario, outcomes, chosen, findings)
     files = tuple(style.save(figure, folder / "plots", name, svg=svg) for name, figure in drawn)
     close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario))
     return Pictures(files, chosen.left_out if close else "")
 
 
 def figures(
-    scenario: Scenario, outcomes: Sequence[PointOutcome], chosen: PlottedPoints | None = None
+    scenario: Scenario,
+    outcomes: Sequence[PointOutcome],
+    chosen: PlottedPoints | None = None,
+    findings: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[tuple[str, Figure]]:
     """The figures that a scenario asks for, each with the name of its file."""
     from simulator.report.plots import style
 
-    for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes)):
+    for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes), findings):
         if point:
             style.set_point(figure, point)
         yield name, figure
@@ -74,8 +81,13 @@ def _wanted(scenario: Scenario) -> list[Plot]:
     return [plot for plot in plot_catalog.of(kind) if plot.name in scenario.plots]
 
 
-def _pictures(scenario: Scenario, outcomes: Sequence[PointOutcome], chosen: PlottedPoints) -> Iterator[_Picture]:
-    wanted, compared = _wanted(scenario), _comparison(scenario, outcomes)
+def _pictures(
+    scenario: Scenario,
+    outcomes: Sequence[PointOutcome],
+    chosen: PlottedPoints,
+    findings: Sequence[Mapping[str, Any]],
+) -> Iterator[_Picture]:
+    wanted, compared = _wanted(scenario), _comparison(scenario, outcomes, findings)
     in_common = describe(scenario, without=[*scenario.compare, *scenario.sweep]).text
     for plot in wanted:
         if isinstance(plot, ComparisonPlot):
@@ -102,11 +114,14 @@ def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Sequence[Close
                 yield f"{plot.name}{suffix}", figure, describe(point).text
 
 
-def _comparison(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> Comparison:
+def _comparison(
+    scenario: Scenario, outcomes: Sequence[PointOutcome], findings: Sequence[Mapping[str, Any]]
+) -> Comparison:
     done = [(outcome.settings, outcome.report) for outcome in outcomes if outcome.report is not None]
     rows = [(labelled(settings) or scenario.name, report) for settings, report in done]
     if scenario.training is None:
-        return Comparison(rows, times=scaling_points(scenario, outcomes))
+        crossings = found_crossings(scenario, findings)
+        return Comparison(rows, times=scaling_points(scenario, outcomes), crossings=crossings)
     several = "cluster.world_size" in {*scenario.compare, *scenario.sweep}
     return Comparison(rows, throughputs=_throughputs(scenario, outcomes) if several else ())
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from simulator.findings.along import Axis, axis_of, changes
 from simulator.findings.comparison import Comparison, Row, Settings, key_of
 from simulator.findings.found import Finding, Found
+from simulator.findings.search import Bracket
 from simulator.findings.words import at_text, condition_text, joined, listed, place
 from simulator.report.numbers.measures import Measure, Report, factor_text, for_reports
 from simulator.scenario.records import Asked
@@ -176,17 +177,21 @@ def _crossings(
                 continue
             section = Axis(key, tuple(n for n in axis.numbers if _between(compared, key, low, n, high)))
             places = changes(compared, measure, (before, after), section, fixed)
-            ends = section.numbers[0], section.numbers[-1]
             bracket = next((one for one, worse in places if worse), None)
-            found.append(
-                {
-                    "along": key, "fixed": fixed, "before": dict(before), "after": dict(after),
-                    "at": None if bracket is None else bracket.at, "exact": bracket is not None and bracket.exact,
-                    "from": ends[0] if bracket is None else bracket.low,
-                    "to": ends[1] if bracket is None else bracket.high,
-                }
-            )  # fmt: skip
+            found.append({"along": key, "fixed": fixed, "before": dict(before), "after": dict(after)})
+            found[-1] |= _bracketed(compared, measure, after, section, fixed, bracket)
     return found
+
+
+def _bracketed(
+    compared: Comparison, measure: Measure, after: Settings, section: Axis, fixed: Settings, bracket: Bracket | None
+) -> dict[str, Any]:
+    """Where a lead changes, and what both take there; without the place where it could not be searched for."""
+    if bracket is None:
+        return {"at": None, "exact": False, "value": None, "from": section.numbers[0], "to": section.numbers[-1]}
+    report = compared.known({**after, **fixed, **section.settings(bracket.high)})
+    value = None if report is None else measure.value(report)
+    return {"at": bracket.at, "exact": bracket.exact, "value": value, "from": bracket.low, "to": bracket.high}
 
 
 def _between(compared: Comparison, key: str, low: Settings, number: int, high: Settings) -> bool:

@@ -81,15 +81,21 @@ class Crossing:
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
-        """Say where along its own axis, with as many digits as interpolation deserves."""
+        """Say where along its own axis, with three digits, which are exact to 2 % where it was searched for."""
         if self.along == "world_size":
             return f"{self.at:.2g} workers" if self.at >= 10 else f"{self.at:.1f} workers"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
-        return f"{float(f'{self.at / factor:.2g}'):g} {unit}"
+        return f"{float(f'{self.at / factor:.3g}'):g} {unit}"
 
 
-def crossings(points: Iterable[ScalingPoint]) -> tuple[Crossing, ...]:
+def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
     """Find where lines of two algorithms cross, at each fixed size and each fixed number of workers.
+
+    Parameters
+    ----------
+    points : iterable of ScalingPoint
+    known : sequence of Crossing
+        Places that were found by playing points in between; they stand for those that are interpolated here.
 
     Returns
     -------
@@ -112,6 +118,8 @@ def crossings(points: Iterable[ScalingPoint]) -> tuple[Crossing, ...]:
             names = list(dict.fromkeys(name for _, times in line for name in times))
             for first, second in combinations(names, 2):
                 crossed += _pair(line, first, second, along, fixed)
+    exact = {(c.before, c.after, c.along, c.fixed): c for c in known}
+    crossed = [exact.get((c.before, c.after, c.along, c.fixed), c) for c in crossed]
     return tuple(sorted(crossed, key=lambda c: (_AXES.index(c.along), c.fixed, c.at, c.before, c.after)))
 
 
@@ -173,12 +181,12 @@ def finding(points: Iterable[ScalingPoint]) -> str:
     return _sentence(list(points), short=False)
 
 
-def headline(points: Iterable[ScalingPoint]) -> str:
-    """Say the same in fewer words, for a title."""
-    return _sentence(list(points), short=True)
+def headline(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> str:
+    """Say the same in fewer words, for a title; `known` are crossings that were searched for, see `crossings`."""
+    return _sentence(list(points), short=True, known=known)
 
 
-def _sentence(points: list[ScalingPoint], *, short: bool) -> str:
+def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossing] = ()) -> str:
     table = by_place(points)
     if not table:
         return "nothing was run"
@@ -200,7 +208,7 @@ def _sentence(points: list[ScalingPoint], *, short: bool) -> str:
         others = [name for name in names if name not in unbeaten[1:]]
         tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
         return tied + _everywhere(unbeaten[0], others, contested, short=short)
-    return _shared_lead(names, contested, crossings(points), short=short)
+    return _shared_lead(names, contested, crossings(points, known), short=short)
 
 
 def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:

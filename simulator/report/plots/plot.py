@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.scaling import ScalingPoint
+from simulator.report.numbers.scaling import Crossing, ScalingPoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,12 +49,15 @@ class Comparison:
         Each report as plain data, as report.json has it.
     times : sequence of ScalingPoint
         Of collectives: time by algorithm, workers and size.
+    crossings : sequence of Crossing
+        Of collectives: where the lead changes, as it was searched for.
     throughputs : sequence of Throughput
         Of training steps on clusters of several sizes; empty where there is one size.
     """
 
     rows: Sequence[tuple[str, Mapping[str, Any]]]
     times: Sequence[ScalingPoint] = ()
+    crossings: Sequence[Crossing] = ()
     throughputs: Sequence[Throughput] = ()
 
 

@@ -33,8 +33,14 @@ _TITLE: Final = 42
 _ALONG: Final = {"world_size": "GPUs", "nbytes": "size of the array at one rank"}
 
 
-def figures(points: Sequence[ScalingPoint]) -> dict[str, Figure]:
+def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> dict[str, Figure]:
     """Draw the figures that a sweep has enough runs for, by name.
+
+    Parameters
+    ----------
+    points : sequence of ScalingPoint
+    known : sequence of Crossing
+        Crossings that were searched for by playing; others are interpolated.
 
     Returns
     -------
@@ -48,13 +54,13 @@ def figures(points: Sequence[ScalingPoint]) -> dict[str, Figure]:
     if len(workers) == 1 and len(sizes) == 1:
         return {"time_by_setting": time_by_setting(points)}
     if len(workers) > 1 or not points:
-        by_name["time_against_workers"] = time_against_workers(points)
+        by_name["time_against_workers"] = time_against_workers(points, known)
     if len(sizes) > 1:
-        by_name["time_against_size"] = time_against_size(points)
+        by_name["time_against_size"] = time_against_size(points, known)
     return by_name
 
 
-def time_against_workers(points: Sequence[ScalingPoint]) -> Figure:
+def time_against_workers(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
     """Draw time [s] against workers, a panel for each size (six of them where there are more).
 
     Raises
@@ -62,15 +68,15 @@ def time_against_workers(points: Sequence[ScalingPoint]) -> Figure:
     ValueError
         No points, the same setting twice, or a time that is not positive.
     """
-    return _draw(points, "world_size")
+    return _draw(points, "world_size", known)
 
 
-def time_against_size(points: Sequence[ScalingPoint]) -> Figure:
+def time_against_size(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
     """Draw time [s] against size [B], a panel for each number of workers; see `time_against_workers`."""
-    return _draw(points, "nbytes")
+    return _draw(points, "nbytes", known)
 
 
-def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
+def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]) -> Figure:
     if not points:
         raise ValueError("got no points; a scaling figure needs at least one run")
     names = list(dict.fromkeys(point.algorithm for point in points))
@@ -79,7 +85,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
     values = sorted({getattr(point, fixed_name) for point in points})
     shown = spread(values, _MOST_PANELS)
-    crossed = crossings(points)
+    crossed = crossings(points, known)
     palette = style.colours(names)
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
@@ -103,7 +109,7 @@ def _draw(points: Sequence[ScalingPoint], along: Axis) -> Figure:
                 axes.set_ylabel("time of one operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in points}), along)
         note = f" ({len(shown)} of {len(values)} panels shown)" if len(shown) < len(values) else ""
-        style.set_title(fig, headline(points) + note)
+        style.set_title(fig, headline(points, known) + note)
         _legend(fig, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in crossed))
     return fig
 
@@ -235,7 +241,7 @@ def _legend(
 
 
 def _of_collectives(compared: Comparison) -> dict[str, Figure]:
-    return figures(compared.times) if len(compared.times) > 1 else {}
+    return figures(compared.times, compared.crossings) if len(compared.times) > 1 else {}
 
 
 PLOT = ComparisonPlot("scaling", of=("collective",), figures=_of_collectives)
