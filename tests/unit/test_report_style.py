@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib import rcParams
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
@@ -88,3 +88,36 @@ def test_a_figure_is_saved_twice_with_equal_bytes(tmp_path: Path) -> None:
         ]
         assert both[0] == both[1], name
         assert plain == both[0][0], name
+
+
+# A scenario of a collective plays one of these, and no training step does.
+ALONE = {"reduce", "gather", "broadcast", "scatter"}
+
+
+@pytest.mark.parametrize("table", [style.OPERATIONS, style.MEMORY, style.DIMENSIONS])
+def test_what_may_stand_in_one_picture_has_colours_of_its_own(table: dict[str, str]) -> None:
+    together = [colour for name, colour in table.items() if name not in ALONE]
+    # A host that issues kernels and what is copied to the device are both pale grey: lanes tell them apart.
+    twice = {colour for colour in together if together.count(colour) > 1}
+    assert twice <= {style.LIGHT}
+
+
+def test_kernels_and_dimensions_in_one_breakdown_have_colours_of_their_own() -> None:
+    kernels = {style.OPERATIONS[name] for name in ("forward", "recompute", "optimizer", "idle")}
+    assert not kernels & set(style.DIMENSIONS.values())
+
+
+def test_an_operation_has_its_colour_in_any_company() -> None:
+    assert style.colours(["push", "own", "all_reduce"])["all_reduce"] == style.colours(["all_reduce"])["all_reduce"]
+    assert style.colours(["own", "forward"])["own"] != style.OPERATIONS["forward"]
+
+
+def test_the_point_stands_below_the_title_on_as_many_lines_as_it_needs() -> None:
+    figure = style.new_figure(4, 3)
+    with pytest.raises(ValueError, match="no title"):
+        style.set_point(figure, "point")
+    style.set_title(figure, "a finding")
+    style.set_point(figure, "word " * 30)
+    lines = [artist.get_text() for artist in figure.artists if isinstance(artist, Annotation)]
+    assert [" ".join(text.split()) for text in lines] == [("word " * 30).strip()]
+    assert figure.get_suptitle().startswith("a finding\n")

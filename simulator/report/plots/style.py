@@ -36,7 +36,9 @@ MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 # Darker and paler shades, for kinds that stand beside those above.
 RUST: Final = "#8C2D04"
+CORAL: Final = "#F2A07B"
 WINE: Final = "#6B2F55"
+PLUM: Final = "#A0527D"
 BROWN: Final = "#8A6100"
 FOREST: Final = "#00543D"
 MINT: Final = "#8FD3BE"
@@ -44,7 +46,8 @@ SLATE: Final = "#40566B"
 DARK: Final = "#4D4D4D"
 LIGHT: Final = "#ABABAB"
 
-# What is drawn has one colour in every figure. Sums are red, copies of what is already added up purple.
+# What is drawn has one colour in every figure. Sums are red, copies of what is already added up purple;
+# kinds that share a colour are never in one figure.
 OPERATIONS: Final = {
     "forward": BLUE,
     "backward": ORANGE,
@@ -56,13 +59,13 @@ OPERATIONS: Final = {
     "copies": SKY,
     "all_reduce": VERMILION,
     "reduce": VERMILION,
-    "push": VERMILION,
+    "push": CORAL,
     "reduce_scatter": RUST,
     "all_gather": PURPLE,
     "gather": PURPLE,
     "broadcast": PURPLE,
     "scatter": PURPLE,
-    "pull": PURPLE,
+    "pull": PLUM,
     "all_to_all": WINE,
     "ring_shift": SLATE,
     "send": BLACK,
