@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from simulator.errors import ScenarioError
-from simulator.results.scaling_points import scaling_points
 from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import plotted_points
+from simulator.results.scaling_points import scaling_points
 from simulator.results.spoken_of import spoken_of
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
