@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.words import condition_text, place
+from simulator.findings.words import at_text, condition_text, place
 from simulator.report.numbers.measures import SAME, Measure, factor_text, percent_text
 
 # Settings that stand side by side; more become rows.
@@ -53,7 +53,7 @@ def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]
     axes = [key for key in compared.scenario.sweep if len(compared.scenario.sweep[key]) > 1]
     best = any(found.kind == "best" for found in answer.findings)
     if several_settings and len(axes) == 2 and best:
-        return (_winners(compared, measures[0], axes[0], axes[1]),)
+        return (_winners(compared, answer, measures[0], axes[0], axes[1]),)
     if several_settings and several_conditions:
         return tuple(_side_by_side(compared, measure) for measure in measures[:2])
     return (_by_measure(compared, measures),)
@@ -80,8 +80,8 @@ def _axis_name(key: str) -> str:
     return key.rpartition(".")[2].replace("_", " ")
 
 
-def _winners(compared: Comparison, measure: Measure, down: str, across: str) -> SmallTable:
-    """Who wins at each place of two axes, and how far ahead of the next."""
+def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, across: str) -> SmallTable:
+    """Who wins at each place of two axes, how far ahead of the next, and where along a row the lead changes."""
     values_down, values_across = (compared.scenario.sweep[key] for key in (down, across))
     rows, points = [], []
     for value in values_down:
@@ -89,8 +89,23 @@ def _winners(compared: Comparison, measure: Measure, down: str, across: str) -> 
         rows.append((_heading(compared, down, value), tuple(text for text, _ in cells)))
         points.append(tuple(point for _, point in cells))
     columns = tuple(_heading(compared, across, value) for value in values_across)
+    changes = [_lead_changes(compared, answer, across, {down: value}) for value in values_down]
+    if any(changes):
+        columns = (*columns, "the lead changes")
+        rows = [(name, (*cells, change or "-")) for (name, cells), change in zip(rows, changes, strict=True)]
+        points = [(*own, None) for own in points]
     title = f"{measure.superlative}, and how far ahead of the next"
     return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
+
+
+def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Settings) -> str:
+    """Who overtakes where along an axis, everything else fixed."""
+    found = (one for finding in answer.findings for one in finding.numbers.get("crossings", ()))
+    return ", ".join(
+        f"{compared.name(one['after'])} from {at_text(along, one['at'], compared.kind, exact=one['exact'])} on"
+        for one in found
+        if one["along"] == along and one["fixed"] == fixed and one["at"] is not None
+    )
 
 
 def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tuple[str, int | None]:

@@ -222,9 +222,8 @@ class ScenarioShape(Shape):
             lambda: {"anyOf": [_adapted(list[PlotName]).json_schema(), PlotsShape.model_json_schema()]},
         ),
     ] = Field(
-        default=PlotsShape(),
-        description="Figures to draw, a list or a mapping; all that there are for the collective or the step if left "
-        "out.",
+        default=[],
+        description="Figures to draw as files, a list or a mapping; none if left out, for report.html shows them all.",
     )
     baseline: dict[AxisKey, Any] = Field(
         default={}, description="Key of `compare`: value that the others are compared with; the first if left out."
