@@ -65,6 +65,8 @@ def test_what_is_kept_is_not_played_again_and_the_report_is_the_same_to_the_byte
     monkeypatch.setattr("simulator.sweeps.outcome.simulate", must_not_play)
     assert cli("run", "both.yaml", "--out", "again", "--cache", "kept").code == 0
     left = contents(tmp_path / "again")
+    # What happened when is not kept, so that the page has no timelines, and says so.
+    assert b'"views":{}' in left.pop("report.html")
     assert set(left) == {"scenario.yaml", "report.json", "table.csv"}
     assert left == {name: contents(tmp_path / "plain")[name] for name in left}
 

@@ -38,7 +38,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "small.yaml", "--out", "here").code == 0
-    files = {"scenario.yaml", "report.json", "spans.csv", "transfers.csv"}
+    files = {"scenario.yaml", "report.json", "report.html", "spans.csv", "transfers.csv", "view.json.gz"}
     assert set(contents(tmp_path / "here")) == files
     run = json.loads((tmp_path / "here" / "run.json").read_text(encoding="utf-8"))
     assert (run["simulator"], run["seed"], run["base"]) == (simulator.__version__, 0, str(tmp_path))
@@ -51,11 +51,12 @@ def test_a_single_run_leaves_everything_in_one_directory(cli: Command, tmp_path:
 
 def test_each_point_of_several_has_a_directory_and_a_trace_if_asked(cli: Command, tmp_path: Path) -> None:
     assert cli("run", "both.yaml", "--out", "plain").code == 0
-    files = {f"points/000{i}/{name}" for i in (0, 1) for name in ("spans.csv", "transfers.csv")}
-    assert set(contents(tmp_path / "plain")) == {"scenario.yaml", "report.json", "table.csv"} | files
+    files = {f"points/000{i}/{name}" for i in (0, 1) for name in ("spans.csv", "transfers.csv", "view.json.gz")}
+    files |= {"scenario.yaml", "report.json", "report.html", "table.csv"}
+    assert set(contents(tmp_path / "plain")) == files
     assert cli("run", "both.yaml", "--out", "traced", "--trace").code == 0
     traces = {f"points/000{i}/trace/rank{rank}.json.gz" for i in (0, 1) for rank in range(4)}
-    assert set(contents(tmp_path / "traced")) == {"scenario.yaml", "report.json", "table.csv"} | files | traces
+    assert set(contents(tmp_path / "traced")) == files | traces
 
 
 def test_operations_of_chosen_ranks_are_kept(cli: Command, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
     scenario = load_scenario("both.yaml")
     folder = run_directory.create("both", tmp_path / "torn")
     run_directory.begin(folder, scenario)
-    keeper = ArtifactWriter(folder, single=False)
+    keeper = ArtifactWriter(folder, single=False, view=True)
     with open_journal(folder) as note:
         for outcome in play_points(list(enumerate(points(scenario)))[1:], 1, keeper):
             note(outcome)

@@ -62,9 +62,7 @@ def print_text(text: str, indent: str = "") -> None:
     """Print lines, each folded at spaces where it is too wide; what is folded goes on behind the indent."""
     wide = width()
     for line in text.split("\n"):
-        if wide is None or len(line) <= wide:
-            typer.echo(line)
-        else:
-            typer.echo(
-                textwrap.fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-            )
+        if wide is not None and len(line) > wide:
+            line = textwrap.fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        # Named, stdout keeps its own letters; else click writes UTF-8 where the locale asks for ASCII.
+        typer.echo(line, file=sys.stdout)

@@ -166,7 +166,7 @@ def _played(
     missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
     # The error of a single point is the error of the run; among many it is one of the results.
     alone = len(numbered) == 1
-    view = options.page and keeps_views(len(numbered)) and options.backend.cache is None
+    view = options.page and keeps_views(len(numbered))
     keeper = ArtifactWriter(folder, alone, options.transfers, options.trace, options.ranks, view)
     with (
         progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,

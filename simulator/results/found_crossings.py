@@ -30,7 +30,7 @@ def found_crossings(scenario: Scenario, findings: Sequence[Mapping[str, Any]]) -
         other = next(key for key in _ALONG if key != one["along"])
         fixed = amount(one["fixed"].get(other, own[other])) or 0
         before, after = (_line(scenario, one[end], one["fixed"]) for end in ("before", "after"))
-        found.append(Crossing(before, after, along, fixed, one["at"], one["value"], leads=True))
+        found.append(Crossing(before, after, along, fixed, one["at"], one["value"], leads=True, searched=True))
     return found
 
 

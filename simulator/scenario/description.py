@@ -57,7 +57,7 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
     --------
     >>> from simulator.scenario.load import load_scenario
     >>> describe(load_scenario("zero_stages"), ["training.sharding.strategy", "cluster.world_size"]).text
-    'gpt2_xl, micro-batch 4, 1,024 tokens, checkpointing full; a100_sxm_80gb, dgx_a100'
+    'gpt2_xl, micro-batch 4, 1,024 tokens, full checkpointing; a100_sxm_80gb, dgx_a100'
     """
     if scenario.training is not None:
         job = _of_step(scenario.training)

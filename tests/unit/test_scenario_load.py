@@ -10,7 +10,6 @@ import pytest
 
 from simulator.basics import document, yaml_dialect
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.records import BucketFusion, BufferFusion, Jitter, Servers
 
@@ -42,7 +41,7 @@ def told(data: dict[str, Any]) -> list[str]:
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     scenario = load_scenario(BASE)
-    assert (scenario.seed, scenario.engine, scenario.plots) == (0, "auto", plot_catalog.names_of("collective"))
+    assert (scenario.seed, scenario.engine, scenario.plots) == (0, "auto", ())
     assert (scenario.compare, scenario.sweep, scenario.training) == ({}, {}, None)
     assert scenario.cluster.gpu is None
     assert scenario.cluster.jitter == Jitter(0.0, 0.0)

@@ -140,7 +140,7 @@ def test_every_default_is_written_out() -> None:
             "root": 0,
         },
         "engine": "auto",
-        "plots": ["bandwidth_utilization", "scaling", "steps", "timeline"],
+        "plots": [],
     }
 
 

@@ -75,7 +75,7 @@ def test_a_model_and_a_sequence_length_are_enough() -> None:
     scenario = load_scenario(BASE)
     assert scenario.collective is None
     assert scenario.training == TrainingSpec("gpt2", 512)
-    assert scenario.plots == plot_catalog.names_of("training")
+    assert scenario.plots == ()
 
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:

@@ -49,7 +49,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Where one algorithm overtakes another, interpolated on logarithmic axes.
+    """Where one algorithm overtakes another.
 
     Attributes
     ----------
@@ -65,6 +65,8 @@ class Crossing:
         What both take there [s].
     leads : bool
         Whether the two are the fastest of all there, so that the winner itself changes.
+    searched : bool
+        Whether the place was searched for by playing, to 2 %; else it is interpolated on logarithmic axes.
     """
 
     before: str
@@ -74,6 +76,7 @@ class Crossing:
     at: float
     time: float
     leads: bool
+    searched: bool = False
 
     def text(self) -> str:
         """Say where: '38 KiB (64 workers)' or '12 workers (64 KiB)'."""
@@ -81,11 +84,12 @@ class Crossing:
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
-        """Say where along its own axis, with three digits, which are exact to 2 % where it was searched for."""
+        """Say where along its own axis, with as many digits as it deserves."""
         if self.along == "world_size":
             return f"{self.at:.2g} workers" if self.at >= 10 else f"{self.at:.1f} workers"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
-        return f"{float(f'{self.at / factor:.3g}'):g} {unit}"
+        digits = 3 if self.searched else 2
+        return f"{float(f'{self.at / factor:.{digits}g}'):g} {unit}"
 
 
 def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
