@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.basics.units import format_bytes, format_time
 from simulator.records.timeline import MemorySample, by_rank
+from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -143,27 +144,12 @@ def over_time(
 
 def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dict[str, list[float]], list[float]]:
     """Names from the bottom up, bytes of each at each time, times; the last step is drawn out to the end."""
-    kept = _thinned(samples, end)
+    kept = thinned(samples, end, _MOST_STEPS)
     kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
     by_sample = [dict(sample.by_category) for sample in kept]
     names = shown_categories(by_sample)
     shown = [with_rest(by_category, names) for by_category in by_sample]
     return names, {name: [h[name] for h in shown] for name in names}, [sample.time for sample in kept]
-
-
-def _thinned(samples: Sequence[MemorySample], end: float) -> list[MemorySample]:
-    """At most one sample a bin of time, the highest, where there are more than can be seen."""
-    if len(samples) <= _MOST_STEPS:
-        return list(samples)
-    width = (end - samples[0].time) / _MOST_STEPS or 1.0
-    highest: dict[int, MemorySample] = {}
-    for sample in samples:
-        place = int((sample.time - samples[0].time) / width)
-        if place not in highest or sample.nbytes > highest[place].nbytes:
-            highest[place] = sample
-    # What is held at the end is what the last sample has, not the highest of the last bin.
-    last = samples[-1]
-    return [*highest.values(), last] if list(highest.values())[-1] is not last else list(highest.values())
 
 
 def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:

@@ -1,14 +1,14 @@
-"""What does a page show of links: links of one kind that carry alike in one row, with how full they are over time?"""
+"""What does a page show of links: links that are alike in one row, with how full they are over time?"""
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Final
 
 import numpy as np
 
 from simulator.records.timeline import Timeline
+from simulator.report.numbers.alike_links import alike_links, directed_kind
 from simulator.report.numbers.link_use import link_traffic
 
 # Columns of time of a row.
@@ -34,25 +34,20 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
     if not timeline.links or timeline.end <= 0:
         return {"rows": []}
     courses = _courses(timeline)
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for use in timeline.links:
-        course = courses.get(use.name)
-        key = (_kind(use.name), use.bandwidth, float(f"{use.nbytes:.6g}"), tuple(course or ()))
-        groups.setdefault(key, []).append(use)
     rows = []
-    for (kind, bandwidth, _, course), uses in groups.items():
-        first = uses[0]
+    for alike in alike_links(timeline.links, timeline.end):
+        first = alike.links[0]
         row = {
-            "kind": kind,
-            "count": len(uses),
-            "names": [use.name for use in uses[:_MOST_NAMES]],
-            "bandwidth": bandwidth,
-            "bytes": first.nbytes,
-            "used": first.nbytes / bandwidth / timeline.end if math.isfinite(bandwidth) else None,
-            "busy": min(first.busy / timeline.end, 1.0),
+            "kind": directed_kind(first.name),
+            "count": len(alike.links),
+            "names": [use.name for use in alike.links[:_MOST_NAMES]],
+            "bandwidth": first.bandwidth,
+            "bytes": alike.nbytes,
+            "used": alike.used(timeline.end) if math.isfinite(first.bandwidth) else None,
+            "busy": min(alike.busy / timeline.end, 1.0),
         }
-        rows.append(row | ({"course": list(course)} if course else {}))
-    rows.sort(key=lambda row: (-(row["used"] or 0.0), row["kind"], row["names"][0]))
+        course = courses.get(first.name)
+        rows.append(row | ({"course": course} if course else {}))
     if len(rows) > _MOST_ROWS:
         notes.append(f"the {_MOST_ROWS} fullest of {len(rows)} unlike kinds of links are shown")
     return {"rows": rows[:_MOST_ROWS]}
@@ -67,15 +62,3 @@ def _courses(timeline: Timeline) -> dict[str, list[int]]:
     rows = zip(traffic.names, full, strict=True)
     # A link whose bandwidth the timeline does not name has no share of it.
     return {name: [round(float(v)) for v in row] for name, row in rows if np.isfinite(row).all()}
-
-
-def _kind(name: str) -> str:
-    """What a link joins, without numbers, in the direction of travel.
-
-    Examples
-    --------
-    >>> _kind("gpu3->nvswitch0")
-    'gpu -> nvswitch'
-    """
-    ends = [re.sub(r"\d+", "", end).strip("._- ") for end in name.split("->")]
-    return " -> ".join(ends)

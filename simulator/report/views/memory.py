@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any, Final
 
-from simulator.records.timeline import MemorySample, Timeline, by_rank
+from simulator.records.timeline import Timeline, by_rank
 from simulator.report.numbers.holders import held_at
+from simulator.report.numbers.memory_steps import thinned
+from simulator.report.plots.memory import shown_categories, with_rest
 
 # More steps than pixels cannot be seen.
 _MOST_STEPS: Final = 1500
@@ -26,9 +28,10 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
     if not samples or timeline.peak is None:
         return None
     rank = timeline.peak.rank if timeline.peak.rank in samples else min(samples)
-    kept = _thinned(samples[rank])
-    categories = list(dict.fromkeys(name for sample in kept for name, nbytes in sample.by_category if nbytes))
-    columns = [dict(sample.by_category) for sample in kept]
+    kept = thinned(samples[rank], timeline.end, _MOST_STEPS)
+    by_sample = [dict(sample.by_category) for sample in kept]
+    categories = shown_categories(by_sample)
+    columns = [with_rest(by_category, categories) for by_category in by_sample]
     times = [round(sample.time / unit) for sample in kept]
     totals = [sample.nbytes for sample in kept]
     return {
@@ -41,21 +44,6 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
         "holders": _holders(timeline, rank),
         "reserved": timeline.reserved.get(rank),
     }
-
-
-def _thinned(samples: tuple[MemorySample, ...]) -> list[MemorySample]:
-    """At most one sample a bin of time, the highest, and always the last."""
-    if len(samples) <= _MOST_STEPS:
-        return list(samples)
-    first, last = samples[0].time, samples[-1].time
-    width = (last - first) / _MOST_STEPS or 1.0
-    highest: dict[int, MemorySample] = {}
-    for sample in samples:
-        place = int((sample.time - first) / width)
-        if place not in highest or sample.nbytes > highest[place].nbytes:
-            highest[place] = sample
-    kept = list(highest.values())
-    return kept if kept[-1] is samples[-1] else [*kept, samples[-1]]
 
 
 def _holders(timeline: Timeline, rank: int) -> list[dict[str, Any]]:
