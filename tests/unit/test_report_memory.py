@@ -20,6 +20,7 @@ from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
 from simulator.report.numbers.holders import held_at
+from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import memory as plot_memory
 from simulator.report.plots import memory_peaks as plot_memory_peaks
 from simulator.report.plots import style
@@ -271,7 +272,7 @@ def test_what_stays_lies_at_the_bottom_and_steps_reach_the_end() -> None:
 def test_a_million_steps_are_thinned_without_losing_the_peak_or_the_end() -> None:
     samples = [sample(i * 1e-6, a=i % 7) for i in range(20_000)]
     samples[12_345] = sample(12_345e-6, a=1000)
-    kept = plot_memory._thinned(samples, samples[-1].time)
+    kept = thinned(samples, samples[-1].time, 2000)
     assert len(kept) <= 2002
     assert samples[12_345] in kept
     assert kept[-1] == samples[-1]

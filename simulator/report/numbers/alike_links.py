@@ -7,7 +7,7 @@ the same time, to two per cent.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,7 +73,7 @@ def alike_links(uses: Sequence[LinkUse], end: float) -> list[AlikeLinks]:
     open_groups: dict[tuple[str, float], list[list[LinkUse]]] = {}
     for use in sorted(uses, key=lambda use: (-use.nbytes, -use.busy, use.name)):
         of_kind = open_groups.setdefault((directed_kind(use.name), use.bandwidth), [])
-        group = next((own for own in of_kind if _are_alike(own[0], use)), None)
+        group = next((own for own in _near(of_kind, use) if _are_alike(own[0], use)), None)
         if group is None:
             group = []
             of_kind.append(group)
@@ -81,6 +81,14 @@ def alike_links(uses: Sequence[LinkUse], end: float) -> list[AlikeLinks]:
         group.append(use)
     rows = [AlikeLinks(tuple(group)) for group in groups]
     return sorted(rows, key=lambda row: (-row.used(end), -row.busy, row.name))
+
+
+def _near(groups: Sequence[list[LinkUse]], use: LinkUse) -> Iterator[list[LinkUse]]:
+    """The groups that carried about as much; links come by falling bytes, so that they are the last ones."""
+    for own in reversed(groups):
+        if own[0].nbytes * (1 - _ALIKE) > use.nbytes:
+            return
+        yield own
 
 
 def _are_alike(one: LinkUse, other: LinkUse) -> bool:
