@@ -109,12 +109,17 @@ def _small(table: SmallTable) -> str:
     heads = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = "".join(
         f"<tr><td>{escape(name)}</td>" + "".join(
-            f'<td data-point="{point}">{escape(cell)}</td>' if point is not None else f"<td>{escape(cell)}</td>"
+            f'<td data-point="{point}">{_cell(cell)}</td>' if point is not None else f"<td>{_cell(cell)}</td>"
             for cell, point in zip(cells, points, strict=True)
         ) + "</tr>"
         for (name, cells), points in zip(table.rows, table.points, strict=True)
     )  # fmt: skip
     return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    """A cell that may break before what stands in brackets, and nowhere else."""
+    return escape(text.replace(" ", "\u00a0").replace("\u00a0(", " ("))
 
 
 def _table(compared: Comparison) -> str:
