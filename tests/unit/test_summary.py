@@ -41,7 +41,7 @@ def test_a_rings_figures_are_those_of_the_formula() -> None:
     assert held.busy_fraction == pytest.approx(2 * (n - 1) * size / n / BANDWIDTH / time, rel=1e-9)
     assert (
         report.because
-        == "gpu0->switch0 carries 1.5 S and is busy 89% of the time: its bandwidth holds the collective up"
+        == "gpu0->switch0 carries 1.5 times the array and is busy 89 % of the time: its bandwidth holds the collective up"
     )
 
 
