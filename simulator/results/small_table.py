@@ -149,7 +149,7 @@ def _cell(measure: Measure, row: Row) -> str:
 def _bare(measure: Measure, value: float) -> str:
     """A value without the words that the table's title says."""
     text = measure.text(value)
-    words = (f" {measure.noun}", " of memory", " tokens/s", f" of {measure.noun}", " idle", " MFU", " reserved")
+    words = (f" of {measure.noun}", f" {measure.noun}", " of memory", " tokens/s", " idle", " MFU", " reserved")
     return next((text.removesuffix(word) for word in words if text.endswith(word)), text).removeprefix("an error of ")
 
 
