@@ -81,7 +81,7 @@ def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> Non
     large = server(64, 64 * MIB) / ring(64, 64 * MIB)
     small = ring(64, 64) / server(64, 64)
     assert told.startswith(
-        f"ring wins 2 of 4 settings by up to {large:.0f}x (64 workers, 64 MiB), "
+        f"ring wins 2 of 4 conditions by up to {large:.0f}x (64 workers, 64 MiB), "
         f"parameter_server 2 by up to {small:.0f}x (64 workers, 64 B)"
     )
     assert "; ring overtakes parameter_server at " in told

@@ -269,7 +269,7 @@ def _shared_lead(
         ratio, place = max(wins[name])
         by = "" if short else f" by up to {_factor(ratio)} ({place_text(place)})"
         won = len(wins[name])
-        parts.append(f"{name} {f'wins {won} of {len(table)} settings' if name == order[0] else won}{by}")
+        parts.append(f"{name} {f'wins {won} of {len(table)} conditions' if name == order[0] else won}{by}")
     wins_text = ", ".join([*parts, *([f"{ties} tied"] if ties else [])])
     return f"{wins_text}; {_changes([c for c in crossed if c.leads], 1 if short else 3)}"
 
