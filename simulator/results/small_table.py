@@ -171,9 +171,9 @@ def _bare(measure: Measure, value: float) -> str:
 
 
 def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable:
-    """A row for each point, a column for each measure, with its change from the first."""
+    """A row for each point, a column for each measure, with its change from the first where one thing differs."""
     rows = compared.rows
-    first = rows[0].report
+    first = rows[0].report if sum(len(values) > 1 for values in compared.scenario.sweep.values()) < 2 else None
     columns = tuple(measure.noun for measure in measures)
     told, points = [], []
     for row in rows:
