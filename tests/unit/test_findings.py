@@ -15,6 +15,7 @@ from simulator.findings.comparison import Comparison
 from simulator.findings.front import front
 from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.why import parts_of_step, why
+from simulator.results.small_table import small_tables
 from simulator.scenario.answer_shape import FINDINGS
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
@@ -294,3 +295,28 @@ def test_an_option_that_takes_an_axis_away_takes_what_is_told_of_it_along() -> N
     assert (alone.baseline, [asked.finding for asked in alone.answer]) == ({}, ["value"])
     kept = load_scenario(data, {"collective.size": "64 KiB"})
     assert kept.answer == load_scenario(data).answer
+
+
+def test_a_cost_that_only_another_condition_has_is_told() -> None:
+    """Who adds all parts at once sends the sums of each only once they are whole: wider sums cost no bytes there."""
+    told = answered(
+        RING_OR_NAIVE
+        | {
+            "collective": {"operation": "all_reduce", "size": "1 MiB", "dtype": "float16"},
+            "compare": {"collective.accumulate": ["payload", "float32"]},
+            "sweep": {"collective.algorithm": ["ring", "direct"]},
+            "answer": [{"finding": "change", "of": ["error", "time"]}],
+        }
+    )
+    (over,) = [sentence for sentence in told.sentences if "the same time" in sentence and sentence.startswith("Over")]
+    assert over.startswith("Over both conditions: sums in float32: the same time (direct) to ")
+    assert over.endswith("more time (ring).")
+
+
+def test_changes_stand_in_a_table_only_where_points_differ_in_one_thing() -> None:
+    one = RING_OR_NAIVE | {"compare": {}}
+    two = one | {"sweep": {**one["sweep"], "cluster.world_size": [4, 8]}}
+    for data, changed in ((one, True), (two, False)):
+        of = compared(data)
+        (table,) = small_tables(of, answer(of))
+        assert any("%" in cell for _, cells in table.rows for cell in cells) == changed

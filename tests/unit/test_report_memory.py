@@ -25,6 +25,7 @@ from simulator.report.plots import memory as plot_memory
 from simulator.report.plots import memory_peaks as plot_memory_peaks
 from simulator.report.plots import style
 from simulator.report.plots.memory_peaks import Peak
+from simulator.report.plots.plot import CloseUp
 from simulator.report.traces.memory_snapshot import reserved, snapshot, write
 
 MIB, GIB = 2**20, 2**30
@@ -390,3 +391,13 @@ def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
     assert [h.name for h in held_at(timeline, 4.0, 3)] == ["weights", "bucket", "scale"]
     with pytest.raises(ValueError, match="got rank 0; allocations are known of \\[3\\]"):
         held_at(timeline)
+
+
+def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capacity() -> None:
+    small, large = (MemorySample(rank, 0.0, (rank + 1) * GIB, (("activations", (rank + 1) * GIB),)) for rank in (0, 1))
+    played = Timeline("events", 1.0, (), memory=(small, large), reserved={0: GIB, 1: 3 * GIB}, peak=large)
+    drawn = plot_memory.PLOT.figure(CloseUp(played, 2.5 * GIB))
+    assert drawn is not None
+    title = " ".join(drawn.get_suptitle().split())
+    assert title.startswith("rank 1 peaks at 2 GiB")
+    assert title.endswith("3 GiB with the holes between allocations; that is 512 MiB more than its 2.5 GiB")
