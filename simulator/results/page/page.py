@@ -88,17 +88,14 @@ def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
 
 
 def _head(compared: Comparison, answer: Answer) -> str:
-    from simulator.scenario.description import describe
-
     scenario = compared.scenario
-    axes = [*scenario.compare, *scenario.sweep]
     count = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
     tables = "".join(_small(table) for table in small_tables(compared, answer))
     return (
         f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
-        f'<p class="setting">{escape(describe(scenario, axes).text)}{count}</p></header>'
+        f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'
         f'<div class="glance"><section>{sentences}{why}<div class="scroll">{tables}</div></section>'
         '<section class="hidden needsjs"><div id="overview"></div></section></div>'
     )
