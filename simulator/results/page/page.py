@@ -61,6 +61,7 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
         [
             _head(compared, answer),
             asset("panels.html"),
+            _budgets(compared, answer),
             _table(compared),
             _facts("How far to trust it", trust(compared, answer)),
             _facts("How to play it again", reproduction(scenario)),
@@ -112,6 +113,26 @@ def _small(table: SmallTable) -> str:
         for (name, cells), points in zip(table.rows, table.points, strict=True)
     )  # fmt: skip
     return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _budgets(compared: Comparison, answer: Answer) -> str:
+    """Days, GPU hours, cost and energy of each point that fits, where the scenario has a budget."""
+    if not answer.budget:
+        return ""
+    columns = (("days", "days", "{:,.3g}"), ("GPU hours", "gpu_hours", "{:,.0f}"), ("cost", "cost", "{:,.0f}"),
+               ("energy (kWh)", "energy_kwh", "{:,.0f}"))  # fmt: skip
+    known = [column for column in columns if answer.budget[0][column[1]] is not None]
+    heads = "".join(f"<th>{name}</th>" for name, _, _ in known)
+    rows = "".join(
+        f"<tr><td>{escape(compared.name(one['setting']))}</td>"
+        + "".join(f'<td data-v="{one[key]!r}">{text.format(one[key])}</td>' for _, key, text in known)
+        + "</tr>"
+        for one in answer.budget
+    )
+    caption = "Estimates: the step repeated, without failures, evaluation, checkpoints and starts."
+    table = f'<table class="sortable"><caption>{caption}</caption><thead><tr><th>setting</th>{heads}</tr></thead>'
+    body = f"{table}<tbody>{rows}</tbody></table>"
+    return f'<section class="panel"><h2>What a whole training takes</h2><div class="scroll tall">{body}</div></section>'
 
 
 def _table(compared: Comparison) -> str:
