@@ -13,8 +13,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import compiled, estimates, events, jobs, learning, payload, routing, scale, sharing, sweeping, training
+from benchmarks import (
+    compiled,
+    estimates,
+    events,
+    jobs,
+    learning,
+    pages,
+    payload,
+    routing,
+    scale,
+    sharing,
+    sweeping,
+    training,
+)
 from benchmarks.timing import best_of
+from tests.browser.chromium import CHROMIUM
 
 RECORDED = Path(__file__).with_name("recorded.json")
 # What a shared machine may add to a ratio of two times.
@@ -62,6 +76,7 @@ def lines() -> Iterator[Line]:
     yield from _jobs()
     yield from _cut()
     yield from _commands()
+    yield from _pages()
     play, least, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
     text = f"{text}; drawing {drawing:.2f} s, judging {judging:.2f} s, wrong {wrong}"
@@ -170,6 +185,16 @@ def _cut() -> Iterator[Line]:
         found = jobs.told(job)
         text = f"memory by stage, {name}, {job.ranks:,} GPUs: {found['seconds']:.2f} s (aim 0.5)"
         yield Line(f"{text}, {found['mib']:,.0f} MiB", found["seconds"] <= 0.5)
+
+
+def _pages() -> Iterator[Line]:
+    """A run with its page, and the page in a browser."""
+    seconds = pages.cold()
+    yield Line(f"`simulator run` of a small scenario, cold, with its page: {seconds:.2f} s (aim 2.2)", seconds <= 2.2)
+    if CHROMIUM is not None:
+        seconds, heap = pages.load()
+        text = f"a page of 100,000 spans in Chromium: {seconds:.2f} s (aim 3), heap {heap:.0f} MB (aim 250)"
+        yield Line(text, seconds <= 3 and heap <= 250)
 
 
 def _commands() -> Iterator[Line]:
