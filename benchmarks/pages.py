@@ -1,9 +1,7 @@
-"""What does report.html cost: a cold run with it, and its loading in Chromium with 100,000 spans?"""
+"""What does report.html cost to load, in Chromium with 100,000 spans?"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,26 +14,7 @@ from simulator.results.page.page import FILE, report_page
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 
-SCENARIO = """\
-# How fast is a small ring?
-name: small
-cluster: {topology: star_100g, world_size: 4}
-collective: {operation: all_reduce, algorithm: ring, size: 4 KiB}
-"""
 _SPANS, _RANKS = 10_000, 10
-
-
-def cold() -> float:
-    """Wall time of `simulator run` of a small scenario in a new process, its report written; the best of three [s]."""
-    times = []
-    with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "small.yaml").write_text(SCENARIO, encoding="utf-8")
-        for number in range(3):
-            began = time.perf_counter()
-            command = [sys.executable, "-m", "simulator", "run", "small.yaml", "--out", str(number)]
-            subprocess.run(command, cwd=scratch, check=True, capture_output=True)
-            times.append(time.perf_counter() - began)
-    return min(times)
 
 
 def load() -> tuple[float, float]:
