@@ -203,7 +203,7 @@ def _commands() -> Iterator[Line]:
     yield Line(f"200 training points of 16 to 256 GPUs in a sweep: {seconds:.1f} s (aim 16)", seconds <= 16)
     seconds = jobs.figures(jobs.PAYLOAD)["seconds"]
     yield Line(f"payload, 64 ranks x 16 MiB, from scenario to verdict: {seconds:.2f} s (aim 1.5)", seconds <= 1.5)
-    drawn = ("run", "small.yaml", "--set", "plots=[bandwidth_utilization, steps, timeline]")
+    drawn = ("run", "small.yaml", "--set", "plots=[breakdown, memory, timeline]")
     for name, arguments, aim in (
         ("run of a small scenario with its page", ("run", "small.yaml"), 1.2),
         ("the same with pictures too", drawn, 2.2),
