@@ -16,7 +16,7 @@ from simulator.report.plots import catalog, style
 from simulator.report.plots.topology import figure as topology_figure
 from simulator.results.pictures import figures
 from simulator.results.plotted_points import plotted_points
-from simulator.scenario.description import describe
+from simulator.scenario.description import describe, describe_point
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 from tests.looking import empty_axes, foreign_colours, outside, overlapping, texts
@@ -53,7 +53,8 @@ def test_a_picture_can_be_read_and_names_its_point(name: str) -> None:
     outcomes = list(play_points(list(enumerate(points(scenario)))))
     drawn = dict(figures(scenario, outcomes))
     assert drawn
-    known = {describe(point.scenario).text for point in points(scenario)}
+    known = {describe_point(scenario, point.settings) for point in points(scenario)}
+    assert len(known) == len(points(scenario)), "two points have one name"
     known.add(describe(scenario, without=[*scenario.compare, *scenario.sweep]).text)
     for file_name, figure in drawn.items():
         check(figure, f"{name}: {file_name}")

@@ -5,6 +5,7 @@ Rule: parts of a step add up to its time, so that parts of a difference add up t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ _TOLD: Final = 0.1
 _MOST_PARTS: Final = 3
 # Loads of links that differ by less explain nothing.
 _ALIKE: Final = 0.01
+# Parts of a step that time is spent in; of the others it is more or less.
+_IN: Final = {"kernels": "in kernels", "optimizer": "in the optimizer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,23 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
     if abs(whole) < 1e-9 * best["step_time_s"]:
         return None
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{format_time(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {n}" for n in told]
-    first, second = (compared.name(row.setting) for row in rows[:2])
-    if rows[0].setting == rows[1].setting:
-        first, second = (condition_text(row.condition, compared.kind) for row in rows[:2])
-    sign = "less" if whole < 0 else "more"
-    sentence = f"{first} takes {format_time(abs(whole))} {sign} than {second}: {', '.join(texts)}"
+    texts = [f"{format_time(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {_IN.get(n, n)}" for n in told]
+    change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
+    if abs(scale - 1) > _ALIKE:
+        change += " for as many tokens"
+    sentence = f"{_contrast(compared, rows, change)}: {', '.join(texts)}"
     return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+
+
+def _contrast(compared: Comparison, rows: list[Row], change: str) -> str:
+    """Which point takes how much more or less time than which other, and under which condition."""
+    first, second = (compared.name(row.setting) for row in rows[:2])
+    here, there = (condition_text(row.condition, compared.kind) for row in rows[:2])
+    if rows[0].setting == rows[1].setting:
+        of = f" ({first})" if len(compared.settings) > 1 else ""
+        return f"{change} with {here} than with {there}{of}"
+    place = f" ({here})" if here and here == there else ""
+    return f"{first} takes {change} than {second}{place}"
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
@@ -102,7 +115,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         times = link["bytes"] / size if size else 0.0
         alike = all(one.setting == row.setting for one in rows)
         name = condition_text(row.condition, "collective") if alike else compared.name(row.setting)
-        texts.append(f"{times:.3g} times the array with {name}" if name else f"{times:.3g} times the array")
+        texts.append((_times(times), f" with {name}" if name else "", link["link"]))
         loads.append({"point": row.index, "link": link["link"], "arrays": times})
     if not texts:
         return None
@@ -113,4 +126,12 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         because = str((rows[0].report or {})["because"])
         first = compared.name(rows[0].setting) if len(compared.settings) > 1 else ""
         return Why(f"{first}: {because}{place}" if first else f"{because}{place}", {"loads": loads})
-    return Why(f"the busiest link carries {listed(texts)}{place}", {"loads": loads})
+    # Loads of links of unlike kinds, with unlike bandwidths, are told with the link.
+    unlike = len({re.sub(r"\d+", "", link) for *_, link in texts}) > 1
+    carried = [f"{load}{name}{f' ({link})' if unlike else ''}" for load, name, link in texts]
+    return Why(f"the busiest link carries {listed(carried)}{place}", {"loads": loads})
+
+
+def _times(number: float) -> str:
+    text = f"{number:.3g}"
+    return "the array once" if text == "1" else f"{text} times the array"

@@ -49,14 +49,14 @@ def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | None:
     return CloseUp(run.timeline, capacity, groups, tuple(sorted(scenario.cluster.stragglers)))
 
 
-def schedules(scenario: Scenario, chosen: PlottedPoints) -> Iterator[tuple[str, Scenario, Schedule]]:
+def schedules(scenario: Scenario, chosen: PlottedPoints) -> Iterator[tuple[str, Point, Schedule]]:
     """For each chosen point the first schedule of a point like it, with the name of its picture."""
     all_points = points(scenario)
     for place, name in chosen.names.items():
         point = all_points[place] if chosen.named else _readable(scenario, all_points, all_points[place])
         planned = _planned(point.scenario)
         if planned is not None:
-            yield name, point.scenario, next(iter(planned.program.collectives().values())).schedule
+            yield name, point, next(iter(planned.program.collectives().values())).schedule
 
 
 def _planned(scenario: Scenario) -> Plan | None:

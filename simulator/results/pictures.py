@@ -18,7 +18,7 @@ from simulator.results.drawn import Pictures
 from simulator.results.found_crossings import found_crossings
 from simulator.results.plotted_points import PlottedPoints, plotted_points
 from simulator.results.scaling_points import scaling_points
-from simulator.scenario.description import describe
+from simulator.scenario.description import describe_point
 from simulator.scenario.load import points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.outcome import PointOutcome
@@ -88,7 +88,7 @@ def _pictures(
     findings: Sequence[Mapping[str, Any]],
 ) -> Iterator[_Picture]:
     wanted, compared = _wanted(scenario), _comparison(scenario, outcomes, findings)
-    in_common = describe(scenario, without=[*scenario.compare, *scenario.sweep]).text
+    in_common = describe_point(scenario, {})
     for plot in wanted:
         if isinstance(plot, ComparisonPlot):
             yield from ((name, figure, in_common) for name, figure in plot.figures(compared).items())
@@ -98,20 +98,20 @@ def _pictures(
         for plot in small:
             figure = plot.figure(schedule)
             if figure is not None:
-                yield f"{plot.name}{suffix}", figure, describe(point).text
+                yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
 def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Sequence[CloseUpPlot]) -> Iterator[_Picture]:
     all_points = points(scenario)
     for place, suffix in chosen.names.items() if wanted else ():
-        point = all_points[place].scenario
-        looked_at = close_up(point, links=any(plot.links for plot in wanted))
+        point = all_points[place]
+        looked_at = close_up(point.scenario, links=any(plot.links for plot in wanted))
         if looked_at is None:
             continue
         for plot in wanted:
             figure = plot.figure(looked_at)
             if figure is not None:
-                yield f"{plot.name}{suffix}", figure, describe(point).text
+                yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
 def _comparison(

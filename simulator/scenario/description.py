@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from simulator.cluster.build import facts
-from simulator.report.tables.setting_text import label, setting_text
+from simulator.report.tables.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
 from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec, TrainingSpec
 from simulator.step.spec import Sharding
@@ -68,6 +68,25 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
     machine = _of_machine(scenario, "cluster.gpu" in without, "cluster.world_size" in without)
     said, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
     return Description(", ".join(said), ", ".join(standing))
+
+
+def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
+    """Describe one point: its own settings, defaults among them, then what all points of the scenario have in common.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    settings : mapping of dotted key to value
+        Of the point; none for what is common to all.
+
+    Examples
+    --------
+    >>> from simulator.scenario.load import load_scenario
+    >>> describe_point(load_scenario("low_precision_sum"), {"collective.accumulate": "float32"})
+    'sums in float32; all_reduce, 1 MiB; 16 a100_sxm_80gb, star_100g'
+    """
+    own, common = labelled(settings), describe(scenario, [*scenario.compare, *scenario.sweep]).text
+    return f"{own}; {common}" if own and common else own or common
 
 
 def _left(key: str, without: Collection[str]) -> bool:

@@ -145,7 +145,7 @@ def middle_of_lane(one: Opened, lane: int) -> tuple[float, float]:
     """A place on a lane of the timeline, right of its labels."""
     one.page.locator("#timeline canvas").scroll_into_view_if_needed()
     box = one.page.locator("#timeline canvas").bounding_box()
-    return box["x"] + 168 + (box["width"] - 168) / 2, box["y"] + (lane + 0.5) * one.value("state.timeline.row")
+    return box["x"] + 200 + (box["width"] - 200) / 2, box["y"] + (lane + 0.5) * one.value("state.timeline.row")
 
 
 def test_spans_are_those_of_the_run(running: Any, folders: dict[str, Path]) -> None:

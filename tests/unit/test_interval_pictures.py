@@ -42,7 +42,7 @@ def test_runs_with_unequal_steps_are_drawn_by_token() -> None:
 
 def test_bars_say_speed_memory_and_what_does_not_fit() -> None:
     (axes,) = breakdown.figure([("one", report(0.5)), ("two", report(0.5) | {"fits": False})]).axes
-    beside = ["2 tokens/s, 40% MFU, 1 GB", "2 tokens/s, 40% MFU, 1 GB, does not fit"]
+    beside = ["2 tokens/s, 40 % MFU, 1 GB", "2 tokens/s, 40 % MFU, 1 GB, does not fit"]
     assert [text.get_text() for text in axes.texts] == beside
 
 

@@ -39,10 +39,8 @@ def test_a_rings_figures_are_those_of_the_formula() -> None:
     assert held is not None
     assert (held.link, held.bytes) == ("gpu0->switch0", 2 * (n - 1) / n * size)
     assert held.busy_fraction == pytest.approx(2 * (n - 1) * size / n / BANDWIDTH / time, rel=1e-9)
-    assert (
-        report.because
-        == "gpu0->switch0 carries 1.5 S and is busy 89% of the time: its bandwidth holds the collective up"
-    )
+    load = "gpu0->switch0 carries 1.5 times the array and is busy 89 % of the time"
+    assert report.because == f"{load}: its bandwidth holds the collective up"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,11 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     parts = []
     for key in order:
         ratio, where = max(wins[key], key=lambda one: one[0])
+        if len(wins[key]) == 1:
+            verb, ahead = (f" is {measure.superlative}", "ahead of the next by") if key == order[0] else ("", "by")
+            at = condition_text(where, compared.kind)
+            parts.append(f"{names[key]}{verb} at {at}, {ahead} {factor_text(ratio)}")
+            continue
         count = f"{len(wins[key])} of {total} conditions" if key == order[0] else str(len(wins[key]))
         verb = f"is {measure.superlative} in" if key == order[0] else "in"
         parts.append(

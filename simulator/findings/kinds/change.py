@@ -99,17 +99,22 @@ def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
 
 
 def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> str:
-    """Where a change differs over the conditions: from what to what; or only where it changes its sign."""
+    """Where a change differs over the conditions: from what to what; or only where it changes its sign, or is none."""
     texts = []
     for one in _ranges(compared, measure):
         apart = one["most"] - one["least"] > _ALIKE
-        if apart and (not flips or one["least"] < -SAME < SAME < one["most"]):
+        if apart and (not flips or _sign(one["least"]) != _sign(one["most"])):
             ends = [
                 f"{measure.change_text(1 + one[end], 1.0)} ({condition_text(one[f'{end}_at'], compared.kind)})"
                 for end in ("least", "most")
             ]
             texts.append((compared.name(one["setting"]), " to ".join(ends)))
-    return f"Over all {len(compared.conditions)} conditions {joined(texts, ' ')}" if texts else ""
+    several = "both" if len(compared.conditions) == 2 else f"all {len(compared.conditions)}"
+    return f"Over {several} conditions: {joined(texts)}" if texts else ""
+
+
+def _sign(change: float) -> int:
+    return (change > SAME) - (change < -SAME)
 
 
 FINDING = Finding("change", find)

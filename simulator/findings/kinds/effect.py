@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
-from simulator.findings.words import condition_text, joined, place
+from simulator.findings.words import condition_text, listed, place
 from simulator.report.numbers.measures import Measure, for_reports
 from simulator.scenario.records import Asked
 
@@ -97,15 +97,18 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
         if one["value"] != value:
             continue
         several = len({key_of(other["fixed"]) for other in changes}) > 1
-        parts = [compared.name(one["setting"])] if len(compared.settings) > 1 else []
-        parts += [condition_text(one["fixed"], compared.kind)] if several else []
+        parts = [f"with {compared.name(one['setting'])}"] if len(compared.settings) > 1 else []
+        parts += [f"at {condition_text(one['fixed'], compared.kind)}"] if several else []
         measure = compared.measure(one["measure"])
-        texts.setdefault(", ".join(parts), []).append(measure.change_text(one["after"], one["before"]))
-    told = [(name, ", ".join(own)) for name, own in texts.items()]
-    if not told:
+        texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]))
+    where: dict[str, list[str]] = {}
+    for name, own in texts.items():
+        where.setdefault(", ".join(own), []).append(name)
+    if not where:
         return ""
+    told = (f"{text} {listed(names)}".rstrip() for text, names in where.items())
     first, at = (place(key, one, compared.kind) for one in (compared.scenario.sweep[key][0], value))
-    return f"{at} against {first}: {told[0][1] if told[0][0] == '' else joined(told, ' ')}"
+    return f"{at} against {first}: {'; '.join(told)}"
 
 
 FINDING = Finding("effect", find)

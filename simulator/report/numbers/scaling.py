@@ -86,7 +86,7 @@ class Crossing:
     def place(self) -> str:
         """Say where along its own axis, with as many digits as it deserves."""
         if self.along == "world_size":
-            return f"{self.at:.2g} workers" if self.at >= 10 else f"{self.at:.1f} workers"
+            return f"{self.at:.2g} workers"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
         digits = 3 if self.searched else 2
         return f"{float(f'{self.at / factor:.{digits}g}'):g} {unit}"
@@ -224,6 +224,10 @@ def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
 
 
 def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, float]], *, short: bool) -> str:
+    leads = [min(t for other, t in times.items() if other != name) / times[name] for times in table.values()]
+    if short and len(names) > 2 and len(table) > 1 and not any(_equal(lead, 1.0) for lead in leads):
+        ahead = f"{_factor(min(leads))} to {_factor(max(leads))}"
+        return f"{name}: fastest everywhere, ahead of the next by {ahead}; the lead never changes"
     parts: list[str] = []
     for other in names:
         ratios = sorted((times[other] / times[name], place) for place, times in table.items() if other in times)

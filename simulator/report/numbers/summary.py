@@ -189,10 +189,12 @@ def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str
     if busiest is None:
         return "only latency: no link carries any bytes"
     full = used(next(use for use in timeline.links if use.name == busiest.link), timeline.end)
-    load = f"{busiest.link} carries {busiest.bytes / nbytes:.3g} S" if nbytes else busiest.link
+    load = f"{busiest.link} carries {busiest.bytes / nbytes:.3g} times the array" if nbytes else busiest.link
     if full >= HOLDS_UP:
-        return f"{load} and is busy {busiest.busy_fraction:.0%} of the time: its bandwidth holds the collective up"
-    return f"{load}, {full:.0%} of what it could: latencies and waiting hold the collective up, not bandwidth"
+        return (
+            f"{load} and is busy {100 * busiest.busy_fraction:.0f} % of the time: its bandwidth holds the collective up"
+        )
+    return f"{load}, {100 * full:.0f} % of what it could: latencies and waiting hold the collective up, not bandwidth"
 
 
 def _peak_buffer(op: Collective, log: TransferLog) -> int:

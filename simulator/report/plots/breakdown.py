@@ -1,6 +1,6 @@
 """Where does a step's time go: a bar a run, cut into kernels, recomputation, optimizer, exposed communication, idling?
 
-Rule: draws reports' numbers, computes none. "Bare" communication in the picture is what no kernel hides.
+Rule: draws reports' numbers, computes none. Exposed communication is what no kernel hides.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
     --------
     >>> parts({"compute_time_s": 5.0, "recompute_time_s": 1.0, "optimizer_time_s": 0.5, "bubble_time_s": 0.0,
     ...        "exposed_comm_time_by_kind": {"all_gather": 0.25}})
-    {'forward and backward': 3.5, 'recompute': 1.0, 'optimizer': 0.5, 'bare all_gather': 0.25, 'idle': 0.0}
+    {'forward and backward': 3.5, 'recompute': 1.0, 'optimizer': 0.5, 'exposed all_gather': 0.25, 'idle': 0.0}
     """
     recompute, optimizer = report["recompute_time_s"], report["optimizer_time_s"]
-    bare = {f"bare {kind}": seconds for kind, seconds in report[f"exposed_comm_time_by_{by}"].items()}
+    exposed = {f"exposed {kind}": seconds for kind, seconds in report[f"exposed_comm_time_by_{by}"].items()}
     passes = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
-    return passes | bare | {_IDLE: report["bubble_time_s"]}
+    return passes | exposed | {_IDLE: report["bubble_time_s"]}
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
@@ -100,7 +100,7 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
 def _beside(report: Mapping[str, Any]) -> str:
     fits = "" if report["fits"] else ", does not fit"
     memory = format_memory(report["peak_memory_bytes"])
-    return f"{report['tokens_per_s']:,.0f} tokens/s, {report['mfu']:.0%} MFU, {memory}{fits}"
+    return f"{report['tokens_per_s']:,.0f} tokens/s, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 
 def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
@@ -131,13 +131,13 @@ def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
             widest[name] = max(widest.get(name, 0.0), seconds)
     visible = [name for name in widest if widest[name] > _THINNEST * longest]
     kernels = [name for name in visible if name in (_PASSES, "recompute", "optimizer")]
-    bare = sorted((name for name in visible if name.startswith("bare ")), key=lambda name: -widest[name])
-    return [*kernels, *bare, *(name for name in visible if name == _IDLE)]
+    exposed = sorted((name for name in visible if name.startswith("exposed ")), key=lambda name: -widest[name])
+    return [*kernels, *exposed, *(name for name in visible if name == _IDLE)]
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
     """Colours by part: a kind of communication has the colour that it has in timelines."""
-    kinds = {name: name.removeprefix("bare ").replace(_PASSES, "forward") for name in names}
+    kinds = {name: name.removeprefix("exposed ").replace(_PASSES, "forward") for name in names}
     by_kind = style.colours(kinds.values())
     return {name: by_kind[kind] for name, kind in kinds.items()}
 
@@ -146,10 +146,14 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Say which run is fastest of those that fit into memory, and what its communication costs it."""
     fitting = [row for row in rows if row[1].get("fits", True)] or rows
     label, best = max(fitting, key=lambda row: row[1]["tokens_per_s"])
-    bare = best["exposed_comm_time_s"] / best["step_time_s"]
+    exposed = best["exposed_comm_time_s"] / best["step_time_s"]
     among = "" if len(fitting) == len(rows) else " of those that fit"
-    name = f"{label}: " if len(rows) == 1 else f"{label} is fastest{among}: "
-    return f"{name}{best['tokens_per_s']:,.0f} tokens/s, {bare:.0%} of its step communication that nothing hides"
+    # Of steps that do unequal work none is the fastest: they are told by their rate.
+    unequal = set(_shares([report for _, report in rows])) != {1.0}
+    most = f"{label} has the highest rate{among}: " if unequal else f"{label} is fastest{among}: "
+    name = f"{label}: " if len(rows) == 1 else most
+    hidden = f"{style.percent(exposed)} of its step is exposed communication"
+    return f"{name}{best['tokens_per_s']:,.0f} tokens/s; {hidden}"
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:

@@ -76,12 +76,12 @@ def finding(means: Carried) -> str:
     Examples
     --------
     >>> finding({"gpu - nvswitch": {"tp": 3 * 2**30, "dp": 2**30}, "leaf - nic": {"tp": 0, "dp": 2**20}})
-    'gpu - nvswitch links carry most, 4 GiB each, 75% of it for tp; leaf - nic links 1 MiB, all of it for dp'
+    'gpu - nvswitch links carry most, 4 GiB each, 75 % of it for tp; leaf - nic links 1 MiB, all of it for dp'
     """
     parts = []
     for number, (kind, own) in enumerate(list(means.items())[:2]):
         whole, (most, nbytes) = sum(own.values()), max(own.items(), key=lambda item: item[1])
-        share = "all" if nbytes == whole else f"{nbytes / whole:.0%}"
+        share = "all" if nbytes == whole else style.percent(nbytes / whole)
         carry = "carry most, " if number == 0 else ""
         parts.append(
             f"{kind} links {carry}{format_bytes(whole)}{' each' if number == 0 else ''}, {share} of it for {most}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from simulator.basics.units import format_time
 from simulator.report.plots import style
 from simulator.report.plots.plot import Comparison, ComparisonPlot
 
@@ -141,7 +142,7 @@ def finding(rows: Sequence[Row]) -> str:
 def _sound(runs: Sequence[Learned]) -> list[str]:
     first, best = min(runs, key=lambda run: run[1]["ended_s"][-1])
     soon = best["ended_s"][-1]
-    steps = f"{len(best['losses'])} steps after {soon:.3g} s"
+    steps = f"{len(best['losses'])} steps after {format_time(soon)}"
     if len(runs) == 1:
         return [f"{first} has done {steps}: loss {best['losses'][-1]:.4g}"]
     last = [learning["losses"][-1] for _, learning in runs]
@@ -157,7 +158,7 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
     if ahead == low or not when:
         return [f"{low} ends at a loss of {min(last):.3g}, {high} at {max(last):.3g}", *when]
     return [
-        f"{ahead} is ahead at first ({min(midway):.3g} after {half:.3g} s)",
+        f"{ahead} is ahead at first ({min(midway):.3g} after {format_time(half)})",
         f"{low} ends lowest, at {min(last):.3g}",
     ]
 

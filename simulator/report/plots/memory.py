@@ -29,6 +29,8 @@ _MOST_STEPS: Final = 2000
 _MOST_EDGES: Final = 300
 # A capacity more than this many times the peak is not drawn: its line would press everything else flat.
 FARTHEST_LINE: Final = 4.0
+# An allocator that takes more than this many times the peak loses memory in holes, which the picture then shows.
+_HOLES: Final = 1.05
 # A category that is less than this share of the peak has no bytes in the legend.
 _NOTHING: Final = 1e-3
 
@@ -63,7 +65,7 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
     sentence = f"rank {peak.rank} peaks at {format_memory(peak.nbytes)} at {format_time(peak.time)}"
     if peak.nbytes:
         name, most = max(peak.by_category, key=lambda item: item[1])
-        sentence += f", {most / peak.nbytes:.0%}".replace("%", " %") + f" of it {name}"
+        sentence += f", {style.percent(most / peak.nbytes)} of it {name}"
     return sentence + distance(peak.nbytes, capacity)
 
 
@@ -133,12 +135,14 @@ def over_time(
         _mark_peak(axes, peak)
         handles, labels = axes.get_legend_handles_labels()
         peak_bytes = with_rest(dict(peak.by_category), names)
+        if reserved:
+            peak_bytes["reserved"] = max(nbytes for _, nbytes in reserved)
         entries = [
             f"{name}  {format_memory(peak_bytes[name])}" if peak_bytes.get(name, 0) > _NOTHING * peak.nbytes else name
             for name in labels
         ]
         axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
-                    title="with bytes: at the peak", alignment="left")  # fmt: skip
+                    title="bytes at the peak", alignment="left")  # fmt: skip
         style.set_title(fig, title or finding(samples, capacity))
     return fig
 
@@ -248,9 +252,17 @@ def _mark_peak(axes: Axes, peak: MemorySample) -> None:
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0})  # fmt: skip
 
 
-def _of_point(close_up: CloseUp) -> Figure:
-    samples = by_rank(close_up.timeline.memory).get(0, ())
-    return over_time(samples, close_up.capacity, end=close_up.timeline.end)
+def _of_point(close_up: CloseUp) -> Figure | None:
+    """Of the rank that holds most: where a model is cut over stages that is not always the first."""
+    peak, end, capacity = close_up.timeline.peak, close_up.timeline.end, close_up.capacity
+    if peak is None:
+        return None
+    samples = by_rank(close_up.timeline.memory)[peak.rank]
+    taken = close_up.timeline.reserved.get(peak.rank, 0)
+    if taken <= _HOLES * peak.nbytes:
+        return over_time(samples, capacity, end=end)
+    with_holes = f"; {format_memory(taken)} with the holes between allocations{distance(taken, capacity)}"
+    return over_time(samples, capacity, end=end, reserved=[(0.0, taken)], title=finding(samples) + with_holes)
 
 
 PLOT = CloseUpPlot("memory", of=("training",), figure=_of_point)

@@ -34,7 +34,7 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
     order = sorted(range(len(peaks)), key=lambda stage: (-peaks[stage].nbytes, stage))
     most, least = peaks[order[0]], peaks[order[-1]]
     name, largest = max(most.by_category, key=lambda item: item[1])
-    of_it = f"{largest / most.nbytes:.0%}".replace("%", " %")
+    of_it = style.percent(largest / most.nbytes)
     return (
         f"stage {order[0]} holds most: {format_memory(most.nbytes)}, {of_it} of it {name}; stage {order[-1]} least: "
         f"{format_memory(least.nbytes)}{distance(most.nbytes, capacity)}"

@@ -64,7 +64,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     --------
     >>> gb = 10**9
     >>> finding([Peak("ddp", (("optimizer", 12 * gb),)), Peak("zero3", (("optimizer", 3 * gb),))], 8 * gb)
-    "ddp peaks at 12 GB, 4.0 times zero3's 3 GB; ddp does not fit into 8 GB"
+    'ddp peaks at 12 GB, 4.0 times the 3 GB of zero3; ddp does not fit into 8 GB'
     """
     if not peaks:
         raise ValueError("no runs to compare; give the peak of at least one")
@@ -73,9 +73,9 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     if low.nbytes == high.nbytes:
         who = f"all {len(peaks)} runs peak" if len(peaks) > 1 else f"{low.label} peaks"
         return f"{who} at {format_memory(low.nbytes)}{distance(low.nbytes, capacity)}"
-    times = f"{high.nbytes / low.nbytes:.1f} times {low.label}'s" if low.nbytes else f"against {low.label}'s"
+    times = f"{high.nbytes / low.nbytes:.1f} times" if low.nbytes else "against"
     return (
-        f"{high.label} peaks at {format_memory(high.nbytes)}, {times} {format_memory(low.nbytes)}"
+        f"{high.label} peaks at {format_memory(high.nbytes)}, {times} the {format_memory(low.nbytes)} of {low.label}"
         f"{_who_fits(peaks, capacity)}"
     )
 

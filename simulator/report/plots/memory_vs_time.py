@@ -59,7 +59,7 @@ def finding(rows: Sequence[Row]) -> str:
     if len(best) == 1:
         return f"{low} is fastest and holds least: {held}, {_speed(best[0]):,.0f} tokens/s a GPU"
     times, more = _speed(best[-1]) / _speed(best[0]), fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
-    faster = f"{times - 1:.1%} faster" if times < 2 else f"{times:.3g} times as fast"
+    faster = f"{100 * (times - 1):.1f} % faster" if times < 2 else f"{times:.3g} times as fast"
     return f"{low} holds least, {held}; {high} is {faster} and holds {more:.3g} times as much"
 
 

@@ -149,11 +149,11 @@ def figure(close_up: CloseUp) -> Figure | None:
 
 
 def _finding(idle: Sequence[float], end: float) -> str:
-    most = max(range(len(idle)), key=idle.__getitem__)
+    least, most = (pick(range(len(idle)), key=idle.__getitem__) for pick in (min, max))
     mean = sum(idle) / len(idle)
     return (
-        f"{len(idle)} stages are idle for {mean:.0%} of {format_time(end)} in the mean, stage {most} the longest: "
-        f"{idle[most]:.0%}"
+        f"{len(idle)} stages are idle for {style.percent(mean)} of {format_time(end)} in the mean: stage {least} for "
+        f"{style.percent(idle[least])}, stage {most} for {style.percent(idle[most])}"
     )
 
 
@@ -190,7 +190,7 @@ def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
     made = [one for own in stages for one in passes(own)]
     there = {"send", "idle", *(one.kind for one in made)}
     handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN if kind in there]
-    later = "paler: a rank's second chunk of layers; " if any(one.chunk > 0 for one in made) else ""
+    later = "paler: a rank's later chunks of layers; " if any(one.chunk > 0 for one in made) else ""
     note = f"numbers: micro-batches; {later}below a row: sends and receives"
     fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
 

@@ -99,6 +99,8 @@ TITLE_SIZE: Final = 12.0
 _POINT_SIZE: Final = 9.5
 # Width of a letter of bold text, the widest there is, over its size.
 _LETTER: Final = 0.63
+_NUMBER_AND_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|[nmu]?s)\b|%)")
+_NO_BREAK: Final = "\u00a0"
 _DPI: Final = 150
 _SETTINGS: Final[dict[str, Any]] = {
     "font.family": "sans-serif",
@@ -175,7 +177,20 @@ def _annotation(text: str, title: Text) -> Annotation:
 def _wrapped(figure: Figure, text: str, size: float) -> str:
     """On as many lines as the figure's width needs at a size [pt]."""
     columns = max(24, int(figure.get_figwidth() * 72 / (size * _LETTER)))
-    return textwrap.fill(text, columns, break_on_hyphens=False)
+    # A number and its unit stay on one line.
+    together = _NUMBER_AND_UNIT.sub(_NO_BREAK, text)
+    return textwrap.fill(together, columns, break_on_hyphens=False).replace(_NO_BREAK, " ")
+
+
+def percent(share: float) -> str:
+    """A share in per cent, as all pictures write it.
+
+    Examples
+    --------
+    >>> percent(0.379)
+    '38 %'
+    """
+    return f"{100 * share:.0f} %"
 
 
 def time_axis(axes: Axes, end: float) -> None:

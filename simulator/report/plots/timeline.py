@@ -142,7 +142,7 @@ def finding(timeline: Timeline) -> str:
     shares = (
         compute / total, (busy - computed) / total, 1.0 - with_host / total, (computed - compute) / total, waits / total
     )  # fmt: skip
-    percents = [f"{abs(share):.0%}".replace("%", " %") for share in shares]
+    percents = [style.percent(abs(share)) for share in shares]
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
     if compute == 0.0:

@@ -80,7 +80,7 @@ def finding(rows: Sequence[Throughput]) -> str:
     Examples
     --------
     >>> finding([Throughput("zero3", 8, 800.0, 0.5), Throughput("zero3", 64, 5760.0, 0.45)])
-    'zero3: a GPU keeps 90% of its speed from 8 to 64 GPUs'
+    'zero3: of 64 GPUs each has 90 % of the speed that it has of 8'
     """
     kept: list[tuple[float, str, int, int]] = []
     for line in dict.fromkeys(row.line for row in rows):
@@ -90,7 +90,7 @@ def finding(rows: Sequence[Throughput]) -> str:
         kept.append((share, line, first.gpus, last.gpus))
     share, line, few, many = max(kept)
     best = "" if len(kept) == 1 else "best "
-    return f"{best}{line}: a GPU keeps {share:.0%} of its speed from {few} to {many} GPUs"
+    return f"{best}{line}: of {many} GPUs each has {style.percent(share)} of the speed that it has of {few}"
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:

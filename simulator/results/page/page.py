@@ -107,7 +107,7 @@ def _small(table: SmallTable) -> str:
     heads = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = "".join(
         f"<tr><td>{escape(name)}</td>" + "".join(
-            f'<td data-point="{point}">{escape(cell)}</td>' if point is not None else f"<td>{escape(cell)}</td>"
+            f'<td data-point="{point}">{_cell(cell)}</td>' if point is not None else f"<td>{_cell(cell)}</td>"
             for cell, point in zip(cells, points, strict=True)
         ) + "</tr>"
         for (name, cells), points in zip(table.rows, table.points, strict=True)
@@ -133,6 +133,11 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
     table = f'<table class="sortable"><caption>{caption}</caption><thead><tr><th>setting</th>{heads}</tr></thead>'
     body = f"{table}<tbody>{rows}</tbody></table>"
     return f'<section class="panel"><h2>What a whole training takes</h2><div class="scroll tall">{body}</div></section>'
+
+
+def _cell(text: str) -> str:
+    """A cell that may break before what stands in brackets, and nowhere else."""
+    return escape(text.replace(" ", "\u00a0").replace("\u00a0(", " ("))
 
 
 def _table(compared: Comparison) -> str:

@@ -14,7 +14,7 @@ from simulator.report.plots import style
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step
-from simulator.scenario.description import describe
+from simulator.scenario.description import describe_point
 
 # Groups of a dimension that are told, and ranks of a job beyond which none is.
 _MOST_GROUPS: Final = 6
@@ -29,7 +29,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
     """Everything that scripts read; plain data."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     drawn, of_point = machines(compared)
-    overview = _overview(compared, axes)
+    overview = _overview(compared, answer, axes)
     return {
         "name": compared.scenario.name,
         "axes": [_axis(compared, key) for key in axes],
@@ -59,14 +59,16 @@ def _axis(compared: Comparison, key: str) -> dict[str, Any]:
     }
 
 
-def _overview(compared: Comparison, axes: list[str]) -> dict[str, Any]:
-    """The numeric axis with most values, and what is drawn along it."""
+def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str, Any]:
+    """The numeric axis that the answer speaks of, else that with most values; and what is drawn along it."""
     numeric = sorted(
         (key for key in compared.numeric_axes if min(compared.numbers(key)) > 0),
         key=lambda key: (-len(compared.numbers(key)), axes.index(key)),
     )
     # Sizes before workers: most questions are about where along sizes the lead changes.
-    first = "collective.size" if "collective.size" in numeric else (numeric[0] if numeric else None)
+    told = (found.numbers.get("along") for found in answer.findings[:1])
+    wanted = (*told, "collective.size", *numeric)
+    first = next((key for key in wanted if key in numeric), None)
     axis = axes.index(first) if first else None
     if compared.kind == "training":
         return {"axis": axis, "key": "tokens_per_s", "unit": "number", "name": "tokens/s"}
@@ -100,7 +102,7 @@ def _point(folder: Path | None, compared: Comparison, row: Row, axes: list[str],
     point: dict[str, Any] = {
         "at": places,
         "label": compared.name(settings),
-        "title": describe(row.point).text,
+        "title": describe_point(compared.scenario, {**row.setting, **row.condition}),
         "fits": row.fits,
         "figures": {},
         "topology": machine,

@@ -42,7 +42,10 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
   const py = (v) => height - pad.bottom - along(v, y0, y1, y.log) * (height - pad.top - pad.bottom);
   for (const v of x.ticks || numberTicks(x0, x1, x.log)) {
     svg.append(shape("line", { class: "grid", x1: px(v), x2: px(v), y1: pad.top, y2: height - pad.bottom }));
-    svg.append(shape("text", { class: "soft", x: px(v), y: height - pad.bottom + 16, "text-anchor": "middle" }, x.write(v)));
+    // The last label ends with the picture, where its middle would be cut.
+    const text = x.write(v);
+    const last = px(v) + 4 * text.length > width;
+    svg.append(shape("text", { class: "soft", x: last ? width : px(v), y: height - pad.bottom + 16, "text-anchor": last ? "end" : "middle" }, text));
   }
   for (const v of numberTicks(y0, y1, y.log)) {
     svg.append(shape("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(v), y2: py(v) }));
