@@ -216,7 +216,7 @@ def test_straggling_is_told_against_nobody_slow() -> None:
             "answer": ["effect"],
         }
     )
-    assert told.sentences == ("rank 3 at half speed against no slow GPU: ring and tree the same time.",)
+    assert told.sentences == ("rank 3 at half speed against no slow GPU: the same time with ring and with tree.",)
 
 
 def test_points_that_failed_are_told_and_win_nothing() -> None:
