@@ -17,6 +17,10 @@ from simulator.report.numbers.measures import SAME, Measure, factor_text, percen
 # Settings that stand side by side; more become rows.
 _MOST_COLUMNS: Final = 6
 _MOST_MEASURES: Final = 4
+# What findings of a kind speak of where a scenario asks for no measure.
+_SPOKEN_OF: Final = {"learned": ("loss",), "fit": ("memory", "reserved")}
+# Letters of all columns' names beyond which settings become rows, so that no table is cut.
+_MOST_LETTERS: Final = 72
 _USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", "mfu", "memory")}
 
 
@@ -62,7 +66,9 @@ def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]
 def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
     """Those that the scenario asks of, then the usual ones."""
     asked = [name for one in compared.scenario.answer for name in one.of]
-    names = list(dict.fromkeys([*asked, *_USUAL[compared.kind]]))
+    kinds = {found.kind for found in answer.findings}
+    spoken = [name for kind, names in _SPOKEN_OF.items() if kind in kinds for name in names]
+    names = list(dict.fromkeys([*asked, *(spoken if not asked else ()), *_USUAL[compared.kind]]))
     wanted = [compared.measure(name) for name in names]
     reports = [row.report for row in compared.rows if row.report is not None]
     known = [m for m in wanted if any(m.value(report) is not None for report in reports)]
@@ -131,7 +137,8 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
     grid = [[_cell(measure, compared.row(setting, condition)) for setting in settings] for condition in conditions]
     points = [[compared.row(setting, condition).index for setting in settings] for condition in conditions]
     headings, columns = places, names
-    if len(settings) > _MOST_COLUMNS and len(conditions) < len(settings):
+    wide = len(settings) > _MOST_COLUMNS and len(conditions) < len(settings)
+    if wide or sum(map(len, names)) > _MOST_LETTERS > sum(map(len, places)):
         grid, points = [list(c) for c in zip(*grid, strict=True)], [list(c) for c in zip(*points, strict=True)]
         headings, columns = names, places
     rows = tuple((heading, tuple(cells)) for heading, cells in zip(headings, grid, strict=True))

@@ -24,6 +24,8 @@ from simulator.scenario.resolve import to_yaml
 FILE: Final = "report.html"
 # What all views together may take, as bytes before they are written as text [B]; the page itself takes some 80 kB.
 _ALL_VIEWS: Final = 2_000_000
+# Names of rows up to so many letters stand on one line.
+_SHORT_NAME: Final = 30
 # More points than this have no views of their own: nobody pages through them, and the run's folder would be large.
 MOST_VIEWS: Final = 400
 
@@ -106,7 +108,7 @@ def _small(table: SmallTable) -> str:
     title = f"<caption>{escape(table.title)}</caption>" if table.title else ""
     heads = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = "".join(
-        f"<tr><td>{escape(name)}</td>" + "".join(
+        f"<tr><td>{_cell(name) if len(name) <= _SHORT_NAME else escape(name)}</td>" + "".join(
             f'<td data-point="{point}">{_cell(cell)}</td>' if point is not None else f"<td>{_cell(cell)}</td>"
             for cell, point in zip(cells, points, strict=True)
         ) + "</tr>"

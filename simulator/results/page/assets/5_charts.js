@@ -27,7 +27,7 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
   const all = series.flatMap((one) => one.points).filter((p) => p.y !== null && p.y !== undefined);
   if (!all.length) { place.replaceChildren(); return; }
   const width = Math.max(300, place.clientWidth || 600);
-  const pad = { left: 70, right: 16, top: 10, bottom: 42 };
+  const pad = { left: 70, right: 16, top: y.name ? 24 : 10, bottom: 42 };
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": title });
   const range = (values, log, zero) => {
     let [low, high] = [Math.min(...values), Math.max(...values)];

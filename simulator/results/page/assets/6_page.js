@@ -119,18 +119,21 @@ function breakdown() {
   const rows = [];
   data.points.forEach((point, index) => {
     if (!point.parts || !point.at.every((value, i) => data.axes[i].compared || !data.axes.some((a) => a.compared) || value === own[i])) return;
-    rows.push({ label: point.label, index, total: point.parts.reduce((sum, [, v]) => sum + v, 0), parts: point.parts, note: beside ? (point.fits ? "" : "does not fit") : point.note, bad: !point.fits });
+    rows.push({ label: point.label, index, total: point.parts.reduce((sum, [, v]) => sum + v, 0), parts: point.parts, note: beside && !point.losses ? (point.fits ? "" : "does not fit") : point.note, bad: !point.fits });
   });
   if (!rows.length) { at("breakdownpanel").classList.add("hidden"); return; }
-  at("breakdownpanel").classList.toggle("hidden", beside);
-  bars(at(beside ? "overview" : "breakdown"), { rows, colours: data.colours, title: data.parts, unit: "s", picked: state.point, onPick: pick });
+  // Of what is learned the losses stand there.
+  const learned = data.points.some((point) => point.losses);
+  at("breakdownpanel").classList.toggle("hidden", beside && !learned);
+  bars(at(beside && !learned ? "overview" : "breakdown"), { rows, colours: data.colours, title: data.parts, unit: "s", picked: state.point, onPick: pick });
 }
 
 function losses() {
   const runs = data.points.map((point, index) => ({ point, index })).filter(({ point }) => point.losses);
-  at("losspanel").classList.toggle("hidden", !runs.length);
+  const beside = data.overview.axis === null;
+  at("losspanel").classList.toggle("hidden", !runs.length || beside);
   if (!runs.length) return;
-  xyChart(at("loss"), {
+  xyChart(at(beside ? "overview" : "loss"), {
     series: runs.map(({ point, index }, i) => ({ name: point.label, colour: data.palette[i % data.palette.length],
       points: point.losses.map((y, x) => ({ x, y, index, text: `${point.label}\nstep ${x}: loss ${y}` })) })),
     x: { name: "step, the first is 0", write: (v) => String(v) }, y: { name: "loss (nats a token)", write: (v) => String(Number(v.toPrecision(4))) },
