@@ -13,8 +13,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import compiled, estimates, events, jobs, learning, payload, routing, scale, sharing, sweeping, training
+from benchmarks import (
+    compiled,
+    estimates,
+    events,
+    jobs,
+    learning,
+    pages,
+    payload,
+    routing,
+    scale,
+    sharing,
+    sweeping,
+    training,
+)
 from benchmarks.timing import best_of
+from tests.browser.chromium import CHROMIUM
 
 RECORDED = Path(__file__).with_name("recorded.json")
 # What a shared machine may add to a ratio of two times.
@@ -62,6 +76,7 @@ def lines() -> Iterator[Line]:
     yield from _jobs()
     yield from _cut()
     yield from _commands()
+    yield from _pages()
     play, least, drawing, judging, wrong = payload.engine(64, 16 * _MIB)
     text = f"payload, 64 ranks x 16 MiB: {play:.3f} s, numpy alone {least:.3f} s, ratio {play / least:.2f} (aim 1.3)"
     text = f"{text}; drawing {drawing:.2f} s, judging {judging:.2f} s, wrong {wrong}"
@@ -172,6 +187,14 @@ def _cut() -> Iterator[Line]:
         yield Line(f"{text}, {found['mib']:,.0f} MiB", found["seconds"] <= 0.5)
 
 
+def _pages() -> Iterator[Line]:
+    """A page in a browser, where there is one."""
+    if CHROMIUM is not None:
+        seconds, heap = pages.load()
+        text = f"a page of 100,000 spans in Chromium: {seconds:.2f} s (aim 3), heap {heap:.0f} MB (aim 250)"
+        yield Line(text, seconds <= 3 and heap <= 250)
+
+
 def _commands() -> Iterator[Line]:
     """What somebody waits for who types a command, or asks what cannot be."""
     seconds = jobs.figures(jobs.DOES_NOT_FIT, "short")["seconds"]
@@ -180,10 +203,10 @@ def _commands() -> Iterator[Line]:
     yield Line(f"200 training points of 16 to 256 GPUs in a sweep: {seconds:.1f} s (aim 16)", seconds <= 16)
     seconds = jobs.figures(jobs.PAYLOAD)["seconds"]
     yield Line(f"payload, 64 ranks x 16 MiB, from scenario to verdict: {seconds:.2f} s (aim 1.5)", seconds <= 1.5)
-    plain = ("run", "small.yaml", "--set", "plots=[]")
+    drawn = ("run", "small.yaml", "--set", "plots=[breakdown, memory, timeline]")
     for name, arguments, aim in (
-        ("run of a small scenario with its pictures", ("run", "small.yaml"), 2),
-        ("the same without", plain, 0.6),
+        ("run of a small scenario with its page", ("run", "small.yaml"), 1.2),
+        ("the same with pictures too", drawn, 2.2),
         ("--help", ("--help",), 0.1),
     ):
         seconds = jobs.command(*arguments)

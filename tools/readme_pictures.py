@@ -2,7 +2,8 @@
 
     python -m tools.readme_pictures
 
-They are those of `simulator run`: of a shipped scenario, and of a training step small enough for every rank to be seen.
+They are what `simulator run` leaves: the first screen of a shipped scenario's page, seen in Chromium, and the timeline
+of a training step small enough for every rank to be seen.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ cluster: {topology: leaf_spine_100g, world_size: 4}
 training: {model: gpt2_medium, seq_len: 1024, micro_batch_size: 4, sharding: zero3}
 plots: [timeline]
 """
+_IMAGES: Final = ROOT / "docs" / "images"
 # Few colours: the pictures are stored with the code.
 _COLOURS: Final = 64
 
@@ -32,14 +34,26 @@ def main() -> None:
         step = Path(folder) / "training_step.yaml"
         step.write_text(_STEP, encoding="utf-8")
         ring = ROOT / "scenarios" / "ring_vs_parameter_server.yaml"
-        for scenario, plot in ((ring, "time_against_workers"), (step, "timeline")):
-            drawn = {path.stem: path for path in run_of(scenario, Path(folder) / "runs").pictures}
-            _store(drawn[plot], ROOT / "docs" / "images" / f"{scenario.stem}.png")
+        runs = Path(folder) / "runs"
+        page = run_of(ring, runs).folder / "report.html"
+        _store(_first_screen(page, Path(folder) / "screen.png"), _IMAGES / "report.png", colours=256)
+        drawn = {path.stem: path for path in run_of(step, runs).pictures}
+        _store(drawn["timeline"], _IMAGES / "training_step.png")
 
 
-def _store(picture: Path, target: Path) -> None:
+def _first_screen(page: Path, target: Path) -> Path:
+    """The page in a window of 1,400 x 900."""
+    from tests.browser.chromium import browser, opened
+
+    with browser() as running, opened(running, page) as one:
+        one.drawn()
+        one.page.screenshot(path=str(target))
+    return target
+
+
+def _store(picture: Path, target: Path, colours: int = _COLOURS) -> None:
     with Image.open(picture) as image:
-        image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+        image.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(target, optimize=True)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1000:.0f} kB")
 
 

@@ -15,7 +15,6 @@ from simulator.report.tables.table import points_tables
 from simulator.results.drawn import Pictures
 from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
-from simulator.scenario.description import describe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,9 +30,8 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
     console, scenario = plain_console(), compared.scenario
     width = console.width
     print_text(scenario.question or scenario.name, "  ")
-    axes = [*scenario.compare, *scenario.sweep]
     points = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
-    print_text(f"  {describe(scenario, axes).text}{points}", "    ")
+    print_text(f"  {compared.setting_text}{points}", "    ")
     typer.echo()
     print_text(answer.text, "  ")
     typer.echo()

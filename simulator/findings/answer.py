@@ -75,7 +75,7 @@ def answer(compared: Comparison) -> Answer:
     """Answer a scenario's question; points between its own may be played, to find out where a lead changes."""
     scenario, outcomes = compared.scenario, compared.outcomes
     if not any(row.report is not None for row in compared.rows):
-        error = f"No point could be played: {outcomes[0].error}" if outcomes else "No point was played."
+        error = f"No point could be played: {outcomes[0].error}." if outcomes else "No point was played."
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
     asked = scenario.answer or _usual(compared)
     found = tuple(one for entry in asked if (one := catalog.find(entry.finding).find(compared, entry)) is not None)

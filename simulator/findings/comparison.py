@@ -17,6 +17,7 @@ from simulator.playing.scenario_cluster import Clusters
 from simulator.report.numbers.measures import Measure, Report, find
 from simulator.report.tables.setting_text import labelled
 from simulator.run import simulate
+from simulator.scenario.description import describe
 from simulator.scenario.load import point_of, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import bytes_text
@@ -135,8 +136,29 @@ class Comparison:
         return find(name, self.kind)
 
     def name(self, setting: Settings) -> str:
-        """A setting in words."""
-        return labelled(setting) or self.scenario.name
+        """A setting in words, without what all compared ones have in common."""
+        own = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
+        return labelled(own) or self.scenario.name
+
+    @cached_property
+    def in_common(self) -> dict[str, dict[str, Any]]:
+        """By compared key the entries that all its values have, where each has others too: {pp: 8} of two schedules."""
+        common = {}
+        for key, values in self.scenario.compare.items():
+            if len(values) > 1 and all(isinstance(value, Mapping) for value in values):
+                first, *others = values
+                shared = {k: v for k, v in first.items() if all(k in one and one[k] == v for one in others)}
+                if all(len(value) > len(shared) for value in values):
+                    common[key] = shared
+        return common
+
+    @cached_property
+    def setting_text(self) -> str:
+        """What all points have in common: job, machine, and what compared settings share."""
+        axes = [*self.scenario.compare, *self.scenario.sweep]
+        shared = labelled({key: value for key, value in self.in_common.items() if value})
+        told = describe(self.scenario, axes)
+        return f"{told.job}, {shared}; {told.machine}" if shared else told.text
 
     @cached_property
     def shown_condition(self) -> Settings:
@@ -198,6 +220,10 @@ class Comparison:
             return None
         numbers = tuple(value for value in values if value is not None)
         return numbers if len(numbers) > 1 and list(numbers) == sorted(set(numbers)) else None
+
+
+def _without(value: Any, shared: Mapping[str, Any]) -> Any:
+    return {k: v for k, v in value.items() if k not in shared} if shared else value
 
 
 def amount(value: Any) -> int | None:

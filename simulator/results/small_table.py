@@ -149,25 +149,8 @@ def _cell(measure: Measure, row: Row) -> str:
     if row.report is None:
         return "failed"
     value = measure.value(row.report)
-    text = "-" if value is None else _bare(measure, value)
+    text = "-" if value is None else measure.number(value)
     return text if row.fits else f"{text} (does not fit)"
-
-
-def _bare(measure: Measure, value: float) -> str:
-    """A value without the words that the table's title says."""
-    text = measure.text(value)
-    words = (
-        f" of {measure.noun}",
-        f" {measure.noun}",
-        " of memory",
-        " on the stage that holds least",
-        " tokens/s",
-        " idle",
-        " MFU",
-        " reserved",
-    )
-    bare = next((text.removesuffix(word) for word in words if text.endswith(word)), text)
-    return bare.removeprefix("an error of ").removeprefix("a loss of ")
 
 
 def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable:
@@ -192,7 +175,7 @@ def _changed(measure: Measure, row: Row, first: Mapping[str, Any] | None) -> str
         return "-"
     before = None if first is None else measure.value(first)
     if not before or abs(value / before - 1) <= SAME:
-        return _bare(measure, value)
+        return measure.number(value)
     change = value / before - 1
     sign = "+" if change > 0 else "-"
-    return f"{_bare(measure, value)} ({sign}{percent_text(abs(change))})"
+    return f"{measure.number(value)} ({sign}{percent_text(abs(change))})"

@@ -6,13 +6,16 @@ Rule: as in the other rules; these look at the scenario as a whole, not at its p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
 
 from simulator.errors import one_of
 from simulator.report.numbers import measures
 from simulator.scenario.answer_shape import AGAINST, ALONG, BudgetShape, FindingShape
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import KINDS, ScenarioShape, axis_keys
+from simulator.scenario.shape import KINDS, ScenarioShape, adapter, axis_keys
 
 
 def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
@@ -68,8 +71,21 @@ def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Co
         yield Conflict((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
     elif asked.along not in shape.sweep and asked.between is None:
         yield Conflict((*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep"))
+    if asked.between is not None and asked.along in axis_keys():
+        for number, value in enumerate(asked.between):
+            if not _can_have(asked.along, value):
+                message = f"got {shown(value)}, which {asked.along} cannot have"
+                yield Conflict((*at, "between", number), message, ("answer",))
     if asked.between is not None and len(asked.between) != 2:
         yield Conflict((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
+
+
+def _can_have(key: str, value: Any) -> bool:
+    try:
+        adapter(key).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _budget(shape: ScenarioShape, budget: BudgetShape) -> Iterator[Conflict]:

@@ -15,7 +15,7 @@ _MOST_LOOKS = 500
 # Its own background traffic is no part of the page.
 _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-quic",
+    "--no-first-run", "--disable-quic", "--enable-precise-memory-info",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from benchmarks.pages import many_spans
 from simulator.basics.units import format_time
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
@@ -340,20 +341,8 @@ def test_a_hundred_thousand_spans_are_carried(running: Any, tmp_path: Path) -> N
     outcomes = list(play_points(list(enumerate(points(scenario)))))
     compared = Comparison(scenario, outcomes)
     ranks, each = 10, 10_000
-    lane = {
-        "stream": "compute", "alike": 1, "start": [0] + [1000] * (each - 1), "duration": [700] * each,
-        "name": [i % 500 for i in range(each)], "kind": [i % 3 for i in range(each)],
-    }  # fmt: skip
-    played = {
-        "unit_s": 1e-9, "end": each * 1000, "notes": [], "memory": None, "pipeline": None, "links": {"rows": []},
-        "lanes": {
-            "names": [f"layer {i}" for i in range(500)], "kinds": ["forward", "backward", "all_gather"],
-            "lanes": [lane | {"rank": rank} for rank in range(ranks)], "last_rank": 0, "slow": [],
-        },
-    }  # fmt: skip
-    (tmp_path / FILE).write_text(
-        report_page(compared, answer(compared), {0: views.compressed(played)}), encoding="utf-8"
-    )
+    page = report_page(compared, answer(compared), {0: views.compressed(many_spans(ranks, each))})
+    (tmp_path / FILE).write_text(page, encoding="utf-8")
     with opened(running, tmp_path / FILE) as one:
         one.drawn()
         assert one.value("state.timeline.lanes.reduce((n, l) => n + l.start.length, 0)") == ranks * each

@@ -133,8 +133,9 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     order = sorted(wins, key=lambda key: -len(wins[key]))
     if len(order) == 1 and not ties and total > 1:
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
-        near, far = (f"{factor_text(one[0])} ({condition_text(one[1], compared.kind)})" for one in (least, most))
-        return f"{names[order[0]]} is {measure.superlative} everywhere, ahead of the next by {near} to {far}"
+        ends = [(factor_text(ratio), condition_text(where, compared.kind)) for ratio, where in (least, most)]
+        told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
+        return f"{names[order[0]]} is {measure.superlative} everywhere, ahead of the next by {told}"
     parts = []
     for key in order:
         ratio, where = max(wins[key], key=lambda one: one[0])

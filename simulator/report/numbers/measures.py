@@ -30,10 +30,12 @@ class Measure:
         "collective", "training".
     value : function (report) -> float or None
         In SI units; None where the report has none.
-    text : function (float) -> str
-        The value as people read it.
+    number : function (float) -> str
+        The value as people read it, for a table that says what it is.
     noun : str
         "time", "peak memory": what "12 % less" is said of.
+    phrase : str
+        How a sentence says the number: "{} of memory".
     best : {"least", "most"}
     superlative : str
         What the best one is: "fastest".
@@ -42,10 +44,15 @@ class Measure:
     name: str
     of: tuple[str, ...]
     value: Callable[[Report], float | None]
-    text: Callable[[float], str]
+    number: Callable[[float], str]
     noun: str
+    phrase: str = "{}"
     best: Literal["least", "most"] = "least"
     superlative: str = "lowest"
+
+    def text(self, value: float) -> str:
+        """The value in a sentence."""
+        return self.phrase.format(self.number(value))
 
     def better(self, one: float, other: float) -> bool:
         """Whether one value is better than another."""
@@ -99,44 +106,36 @@ def _last_loss(report: Report) -> float | None:
     return losses[-1] if losses else None
 
 
-def _percent(words: str) -> Callable[[float], str]:
-    return lambda value: f"{100 * value:.1f} % {words}"
-
-
-def _memory(words: str) -> Callable[[float], str]:
-    return lambda value: f"{format_memory(value)} {words}"
-
-
-def _time(words: str) -> Callable[[float], str]:
-    return lambda value: f"{format_time(value)} {words}"
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
 
 
 _STEP: Final = ("training",)
 _COLLECTIVE: Final = ("collective",)
 MEASURES: Final = (
     Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest"),
-    Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "most", "highest"),
-    Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "an error of {:.2g}".format, "error",
+    Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "{}", "most", "highest"),
+    Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "{:.2g}".format, "error", "an error of {}",
             superlative="most exact"),
     Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest"),
-    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f} tokens/s",
-            "time a token", superlative="fastest"),
-    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f} tokens/s".format, "tokens/s", "most", "fastest"),
-    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f} tokens/s a GPU".format,
-            "tokens/s a GPU", "most", "fastest"),
-    Measure("mfu", _STEP, itemgetter("mfu"), _percent("MFU"), "MFU", "most", "best used"),
-    Measure("memory", _STEP, itemgetter("peak_memory_bytes"), _memory("of memory"), "peak memory",
+    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", "time a token",
+            "{} tokens/s", superlative="fastest"),
+    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest"),
+    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s a GPU",
+            "{} tokens/s a GPU", "most", "fastest"),
+    Measure("mfu", _STEP, itemgetter("mfu"), _percent, "MFU", "{} MFU", "most", "best used"),
+    Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
             superlative="smallest"),
-    Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None),
-            _memory("on the stage that holds least"), "memory of the stage that holds least"),
-    Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), _memory("reserved"), "reserved memory",
+    Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None), format_memory,
+            "memory of the least stage", "{} on the stage that holds least"),
+    Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory", "{} reserved",
             superlative="smallest"),
-    Measure("bubble", _STEP, _share("bubble_time_s"), _percent("idle"), "idle time", superlative="least idle"),
-    Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), _time("of exposed communication"),
-            "exposed communication"),
-    Measure("communication", _STEP, itemgetter("comm_time_s"), _time("of communication"), "communication"),
-    Measure("recompute", _STEP, itemgetter("recompute_time_s"), _time("of recomputation"), "recomputation"),
-    Measure("loss", _STEP, _last_loss, "a loss of {:.4g}".format, "loss", superlative="lowest in loss"),
+    Measure("bubble", _STEP, _share("bubble_time_s"), _percent, "idle time", "{} idle", superlative="least idle"),
+    Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
+            "{} of exposed communication"),
+    Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),
+    Measure("recompute", _STEP, itemgetter("recompute_time_s"), format_time, "recomputation", "{} of recomputation"),
+    Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}", superlative="lowest in loss"),
 )  # fmt: skip
 
 

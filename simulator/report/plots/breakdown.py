@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.basics.units import format_bytes
+from simulator.basics.units import format_memory
 from simulator.report.plots import style
 from simulator.report.plots.plot import Comparison, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
@@ -99,7 +99,7 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def _beside(report: Mapping[str, Any]) -> str:
     fits = "" if report["fits"] else ", does not fit"
-    memory = format_bytes(report["peak_memory_bytes"])
+    memory = format_memory(report["peak_memory_bytes"])
     return f"{report['tokens_per_s']:,.0f} tokens/s, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 

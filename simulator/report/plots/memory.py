@@ -5,11 +5,12 @@ Rule: memory changes in steps, so areas are steps and nothing is smoothed; the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Final, Literal
 
-from simulator.basics.units import format_bytes, format_time
+from simulator.basics.units import format_memory, format_time
 from simulator.records.timeline import MemorySample, by_rank
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
@@ -55,13 +56,13 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
 
     Examples
     --------
-    >>> gib = 2**30
-    >>> sample = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
-    >>> finding([sample], 8 * gib)
-    'rank 0 peaks at 6 GiB at 500 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free'
+    >>> gb = 10**9
+    >>> sample = MemorySample(0, 0.5, 6 * gb, (("activations", 4 * gb), ("parameters", 2 * gb)))
+    >>> finding([sample], 8 * gb)
+    'rank 0 peaks at 6 GB at 500 ms, 67 % of it activations; 2 GB of 8 GB (25 %) stays free'
     """
     peak = peak_of(samples)
-    sentence = f"rank {peak.rank} peaks at {format_bytes(peak.nbytes)} at {format_time(peak.time)}"
+    sentence = f"rank {peak.rank} peaks at {format_memory(peak.nbytes)} at {format_time(peak.time)}"
     if peak.nbytes:
         name, most = max(peak.by_category, key=lambda item: item[1])
         sentence += f", {style.percent(most / peak.nbytes)} of it {name}"
@@ -73,10 +74,10 @@ def distance(nbytes: float, capacity: float) -> str:
     if not isfinite(capacity):
         return ""
     if nbytes > capacity:
-        return f"; that is {format_bytes(nbytes - capacity)} more than its {format_bytes(capacity)}"
+        return f"; that is {format_memory(nbytes - capacity)} more than its {format_memory(capacity)}"
     left = capacity - nbytes
     share = f"{100 * left / capacity:.2g}" if left < 0.99 * capacity else "more than 99"
-    return f"; {format_bytes(left)} of {format_bytes(capacity)} ({share} %) stays free"
+    return f"; {format_memory(left)} of {format_memory(capacity)} ({share} %) stays free"
 
 
 def over_time(
@@ -137,7 +138,7 @@ def over_time(
         if reserved:
             peak_bytes["reserved"] = max(nbytes for _, nbytes in reserved)
         entries = [
-            f"{name}  {format_bytes(peak_bytes[name])}" if peak_bytes.get(name, 0) > _NOTHING * peak.nbytes else name
+            f"{name}  {format_memory(peak_bytes[name])}" if peak_bytes.get(name, 0) > _NOTHING * peak.nbytes else name
             for name in labels
         ]
         axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
@@ -194,19 +195,19 @@ def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -
     if not isfinite(capacity):
         return highest
     if capacity > FARTHEST_LINE * highest:
-        axes.text(place, 0.985, f"capacity {format_bytes(capacity)}, far above", transform=axes.transAxes, ha=side,
+        axes.text(place, 0.985, f"capacity {format_memory(capacity)}, far above", transform=axes.transAxes, ha=side,
                   va="top", color=style.GREY, fontsize=8.5,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
         return highest
     axes.axhline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
-    axes.annotate(f"capacity {format_bytes(capacity)}", (place, capacity), xycoords=("axes fraction", "data"),
+    axes.annotate(f"capacity {format_memory(capacity)}", (place, capacity), xycoords=("axes fraction", "data"),
                   xytext=(0, 3), textcoords="offset points", ha=side, va="bottom", fontsize=8.5,
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0})  # fmt: skip
     return max(highest, capacity)
 
 
 def bytes_axis(axis: Axis, highest: float, label: str) -> None:
-    """Label an axis of bytes in the binary unit that fits the highest value [B]."""
+    """Label an axis of bytes in the unit that fits the highest value [B]."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     unit, factor = byte_unit(highest)
@@ -216,30 +217,28 @@ def bytes_axis(axis: Axis, highest: float, label: str) -> None:
     axis.grid(visible=True)
 
 
-def byte_unit(nbytes: float) -> tuple[str, int]:
-    """The binary unit that fits, and its bytes.
+def byte_unit(nbytes: float) -> tuple[str, float]:
+    """The decimal unit that fits, and its bytes, as data sheets count memory.
 
     Examples
     --------
-    >>> byte_unit(3 * 2**30)
-    ('GiB', 1073741824)
+    >>> byte_unit(3e9)
+    ('GB', 1000000000.0)
     """
-    units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-    return next(((unit, factor) for unit, factor in units if nbytes >= factor), ("B", 1))
+    units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    return next(((unit, factor) for unit, factor in units if nbytes >= factor), ("B", 1.0))
 
 
 def tick_step(highest: float) -> float:
-    """Distance of ticks: the power of two that gives at most eight.
+    """Distance of ticks: 1, 2 or 5 times a power of ten, the least that gives at most eight.
 
     Examples
     --------
     >>> tick_step(80.0), tick_step(3.0)
-    (16.0, 0.5)
+    (10.0, 0.5)
     """
-    step = 2.0**-10
-    while highest / step > 8:
-        step *= 2
-    return step
+    power = 10.0 ** math.floor(math.log10(highest / 8)) if highest > 0 else 1.0
+    return next(step * power for step in (1, 2, 5, 10) if highest / (step * power) <= 8 + 1e-9)
 
 
 def _mark_peak(axes: Axes, peak: MemorySample) -> None:
@@ -248,7 +247,7 @@ def _mark_peak(axes: Axes, peak: MemorySample) -> None:
     side: Literal["left", "center", "right"] = "left" if place < 0.1 else "right" if place > 0.9 else "center"
     axes.plot([peak.time], [peak.nbytes], marker="v", markersize=7, color=style.BLACK, markeredgecolor="white",
               linestyle="none", clip_on=False)  # fmt: skip
-    axes.annotate(f"peak {format_bytes(peak.nbytes)}", (peak.time, peak.nbytes), xytext=(0, 7), fontsize=8.5,
+    axes.annotate(f"peak {format_memory(peak.nbytes)}", (peak.time, peak.nbytes), xytext=(0, 7), fontsize=8.5,
                   textcoords="offset points", ha=side, va="bottom", fontweight="bold",
                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0})  # fmt: skip
 
@@ -262,7 +261,7 @@ def _of_point(close_up: CloseUp) -> Figure | None:
     taken = close_up.timeline.reserved.get(peak.rank, 0)
     if taken <= _HOLES * peak.nbytes:
         return over_time(samples, capacity, end=end)
-    with_holes = f"; {format_bytes(taken)} with the holes between allocations{distance(taken, capacity)}"
+    with_holes = f"; {format_memory(taken)} with the holes between allocations{distance(taken, capacity)}"
     return over_time(samples, capacity, end=end, reserved=[(0.0, taken)], title=finding(samples) + with_holes)
 
 

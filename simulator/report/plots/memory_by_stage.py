@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
-from simulator.basics.units import format_bytes
+from simulator.basics.units import format_memory
 from simulator.records.timeline import MemorySample, by_rank
 from simulator.report.plots import style
 from simulator.report.plots.memory import FARTHEST_LINE, bytes_axis, distance, peak_of, shown_categories, with_rest
@@ -27,17 +27,17 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
 
     Examples
     --------
-    >>> samples = [MemorySample(0, 0.0, 3 * 2**30, (("activations", 3 * 2**30),)), MemorySample(1, 0.0, 2**30, ())]
+    >>> samples = [MemorySample(0, 0.0, 3 * 10**9, (("activations", 3 * 10**9),)), MemorySample(1, 0.0, 10**9, ())]
     >>> finding(samples, float("inf"))
-    'stage 0 holds most: 3 GiB, 100 % of it activations; stage 1 least: 1 GiB'
+    'stage 0 holds most: 3 GB, 100 % of it activations; stage 1 least: 1 GB'
     """
     order = sorted(range(len(peaks)), key=lambda stage: (-peaks[stage].nbytes, stage))
     most, least = peaks[order[0]], peaks[order[-1]]
     name, largest = max(most.by_category, key=lambda item: item[1])
     of_it = style.percent(largest / most.nbytes)
     return (
-        f"stage {order[0]} holds most: {format_bytes(most.nbytes)}, {of_it} of it {name}; stage {order[-1]} least: "
-        f"{format_bytes(least.nbytes)}{distance(most.nbytes, capacity)}"
+        f"stage {order[0]} holds most: {format_memory(most.nbytes)}, {of_it} of it {name}; stage {order[-1]} least: "
+        f"{format_memory(least.nbytes)}{distance(most.nbytes, capacity)}"
     )
 
 
@@ -56,7 +56,7 @@ def figure(close_up: CloseUp) -> Figure | None:
         stacked_bars(axes, [with_rest(one, names) for one in held], names, style.colours(names))
         if isfinite(close_up.capacity) and close_up.capacity <= FARTHEST_LINE * highest:
             line = axes.axvline(close_up.capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
-            line.set_label(f"capacity {format_bytes(close_up.capacity)}")
+            line.set_label(f"capacity {format_memory(close_up.capacity)}")
             highest = max(highest, close_up.capacity)
         axes.set_yticks(range(len(peaks)), [f"stage {stage} (rank {rank})" for stage, rank in enumerate(ranks)])
         axes.set_xlim(0, highest * 1.04)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
-from simulator.basics.units import format_bytes
+from simulator.basics.units import format_memory
 from simulator.report.plots import style
 from simulator.report.plots.memory import (
     FARTHEST_LINE,
@@ -62,9 +62,9 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
     Examples
     --------
-    >>> gib = 2**30
-    >>> finding([Peak("ddp", (("optimizer", 12 * gib),)), Peak("zero3", (("optimizer", 3 * gib),))], 8 * gib)
-    'ddp peaks at 12 GiB, 4.0 times the 3 GiB of zero3; ddp does not fit into 8 GiB'
+    >>> gb = 10**9
+    >>> finding([Peak("ddp", (("optimizer", 12 * gb),)), Peak("zero3", (("optimizer", 3 * gb),))], 8 * gb)
+    'ddp peaks at 12 GB, 4.0 times the 3 GB of zero3; ddp does not fit into 8 GB'
     """
     if not peaks:
         raise ValueError("no runs to compare; give the peak of at least one")
@@ -72,10 +72,10 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     high = max(peaks, key=lambda peak: peak.nbytes)
     if low.nbytes == high.nbytes:
         who = f"all {len(peaks)} runs peak" if len(peaks) > 1 else f"{low.label} peaks"
-        return f"{who} at {format_bytes(low.nbytes)}{distance(low.nbytes, capacity)}"
+        return f"{who} at {format_memory(low.nbytes)}{distance(low.nbytes, capacity)}"
     times = f"{high.nbytes / low.nbytes:.1f} times" if low.nbytes else "against"
     return (
-        f"{high.label} peaks at {format_bytes(high.nbytes)}, {times} the {format_bytes(low.nbytes)} of {low.label}"
+        f"{high.label} peaks at {format_memory(high.nbytes)}, {times} the {format_memory(low.nbytes)} of {low.label}"
         f"{_who_fits(peaks, capacity)}"
     )
 
@@ -85,11 +85,11 @@ def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
         return ""
     over = [peak.label for peak in peaks if peak.nbytes > capacity]
     if not over:
-        return f"; all fit into {format_bytes(capacity)}"
+        return f"; all fit into {format_memory(capacity)}"
     if len(over) == len(peaks):
-        return f"; none fits into {format_bytes(capacity)}"
+        return f"; none fits into {format_memory(capacity)}"
     who = f"{', '.join(over[:-1])} and {over[-1]} do" if len(over) > 1 else f"{over[0]} does"
-    return f"; {who} not fit into {format_bytes(capacity)}"
+    return f"; {who} not fit into {format_memory(capacity)}"
 
 
 def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
@@ -125,7 +125,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
         stacked_bars(axes, bars, names, style.colours(names), longest=highest, number=lambda n: f"{n / factor:.3g}")
         for place, peak in enumerate(peaks):
             over = peak.nbytes > capacity
-            axes.annotate(format_bytes(peak.nbytes) + (", over" if over else ""), (peak.nbytes, place),
+            axes.annotate(format_memory(peak.nbytes) + (", over" if over else ""), (peak.nbytes, place),
                           xytext=(4, 0), textcoords="offset points", ha="left", va="center", fontweight="bold",
                           fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
         axes.set_yticks(range(len(peaks)), [peak.label for peak in peaks])
@@ -139,7 +139,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
 
 def _capacity_line(axes: Axes, capacity: float) -> None:
     axes.axvline(capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
-    axes.annotate(f"capacity {format_bytes(capacity)}", (capacity, 1.0), xycoords=("data", "axes fraction"),
+    axes.annotate(f"capacity {format_memory(capacity)}", (capacity, 1.0), xycoords=("data", "axes fraction"),
                   xytext=(-4, -2), textcoords="offset points", ha="right", va="top", fontsize=8.5)  # fmt: skip
 
 

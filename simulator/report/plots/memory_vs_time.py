@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.basics.units import format_bytes
+from simulator.basics.units import format_memory
 from simulator.report.plots import style
 from simulator.report.plots.memory import bytes_axis
 from simulator.report.plots.plot import Comparison, ComparisonPlot
@@ -55,7 +55,7 @@ def finding(rows: Sequence[Row]) -> str:
     if not best:
         return "no run fits into memory"
     (low, least), (high, fastest) = best[0], best[-1]
-    held = format_bytes(least["peak_memory_bytes"])
+    held = format_memory(least["peak_memory_bytes"])
     if len(best) == 1:
         return f"{low} is fastest and holds least: {held}, {_speed(best[0]):,.0f} tokens/s a GPU"
     times, more = _speed(best[-1]) / _speed(best[0]), fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
@@ -109,7 +109,7 @@ def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
     if len(capacities) > 1 or nearest > _FARTHEST * highest:
         return highest
     axes.axhline(nearest, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)),
-                 label=f"capacity {format_bytes(nearest)}")  # fmt: skip
+                 label=f"capacity {format_memory(nearest)}")  # fmt: skip
     return max(highest, float(nearest))
 
 

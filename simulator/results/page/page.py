@@ -63,6 +63,7 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
         [
             _head(compared, answer),
             asset("panels.html"),
+            _budgets(compared, answer),
             _table(compared),
             _facts("How far to trust it", trust(compared, answer)),
             _facts("How to play it again", reproduction(scenario)),
@@ -90,17 +91,14 @@ def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
 
 
 def _head(compared: Comparison, answer: Answer) -> str:
-    from simulator.scenario.description import describe
-
     scenario = compared.scenario
-    axes = [*scenario.compare, *scenario.sweep]
     count = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
     tables = "".join(_small(table) for table in small_tables(compared, answer))
     return (
         f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
-        f'<p class="setting">{escape(describe(scenario, axes).text)}{count}</p></header>'
+        f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'
         f'<div class="glance"><section>{sentences}{why}<div class="scroll">{tables}</div></section>'
         '<section class="hidden needsjs"><div id="overview"></div></section></div>'
     )
@@ -117,6 +115,26 @@ def _small(table: SmallTable) -> str:
         for (name, cells), points in zip(table.rows, table.points, strict=True)
     )  # fmt: skip
     return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _budgets(compared: Comparison, answer: Answer) -> str:
+    """Days, GPU hours, cost and energy of each point that fits, where the scenario has a budget."""
+    if not answer.budget:
+        return ""
+    columns = (("days", "days", "{:,.3g}"), ("GPU hours", "gpu_hours", "{:,.0f}"), ("cost", "cost", "{:,.0f}"),
+               ("energy (kWh)", "energy_kwh", "{:,.0f}"))  # fmt: skip
+    known = [column for column in columns if answer.budget[0][column[1]] is not None]
+    heads = "".join(f"<th>{name}</th>" for name, _, _ in known)
+    rows = "".join(
+        f"<tr><td>{escape(compared.name(one['setting']))}</td>"
+        + "".join(f'<td data-v="{one[key]!r}">{text.format(one[key])}</td>' for _, key, text in known)
+        + "</tr>"
+        for one in answer.budget
+    )
+    caption = "Estimates: the step repeated, without failures, evaluation, checkpoints and starts."
+    table = f'<table class="sortable"><caption>{caption}</caption><thead><tr><th>setting</th>{heads}</tr></thead>'
+    body = f"{table}<tbody>{rows}</tbody></table>"
+    return f'<section class="panel"><h2>What a whole training takes</h2><div class="scroll tall">{body}</div></section>'
 
 
 def _cell(text: str) -> str:

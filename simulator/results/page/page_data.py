@@ -11,7 +11,6 @@ from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
 from simulator.findings.words import at_text, place
 from simulator.report.plots import style
-from simulator.report.tables.setting_text import labelled
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step
@@ -102,7 +101,7 @@ def _point(folder: Path | None, compared: Comparison, row: Row, axes: list[str],
     report = row.report
     point: dict[str, Any] = {
         "at": places,
-        "label": labelled(settings) or compared.scenario.name,
+        "label": compared.name(settings),
         "title": describe_point(compared.scenario, {**row.setting, **row.condition}),
         "fits": row.fits,
         "figures": {},

@@ -60,9 +60,9 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
         ("collectives", f"{played:,} were played transfer by transfer, {closed:,} by exact closed forms"),
         ("constants", fitted if frameworks != ["bare"] else "no fitted constants (framework: bare)"),
     ]
-    ends = next((report["intervals"] for report in rows if report["intervals"]), None)
-    if ends:
-        around = (ends["step_time_s_80_high"] / ends["step_time_s_80_low"]) ** 0.5 - 1
+    known = [report["intervals"] for report in rows if report["intervals"]]
+    if known:
+        around = max((ends["step_time_s_80_high"] / ends["step_time_s_80_low"]) ** 0.5 - 1 for ends in known)
         carried = any(report["carried_over"] for report in rows)
         text = f"80 % of measured runs like these lie within ±{100 * around:.0f} % of the predicted step time"
         text += "; no run of this framework or chip was measured, so errors of others stand for it" if carried else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Final, NamedTuple
 
-from simulator.basics.units import format_bandwidth, format_memory, format_time
+from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row
 from simulator.report.tables.setting_text import label
 
@@ -52,7 +52,7 @@ COLLECTIVE: Final = (
     Figure("time", "time_s", "s", lambda r: r["time_s"], format_time),
     Figure("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
     Figure("bus bandwidth", "busbw", "B/s", lambda r: r["busbw"], format_bandwidth),
-    Figure("on the wire", "wire_bytes", "B", lambda r: r["wire_bytes"], format_memory),
+    Figure("on the wire", "wire_bytes", "size", lambda r: r["wire_bytes"], format_bytes),
     Figure("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
     Figure("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )

@@ -105,7 +105,7 @@ class Links {
   text(row) {
     const used = row.used === null ? "" : `\n${write(row.used, "share")} of what it could carry`;
     const now = row.course && this.view.cursor !== null ? `\nnow ${row.course[this.bin(row, this.view.cursor)]} %` : "";
-    return `${row.count > 1 ? `each of ${row.count}: ` : ""}${row.names[0]}\n${write(row.bytes, "B")} at ${write(row.bandwidth, "B/s")}${used}\nbusy ${write(row.busy, "share")} of the time${now}`;
+    return `${row.count > 1 ? `each of ${row.count}: ` : ""}${row.names[0]}\n${write(row.bytes, "size")} at ${write(row.bandwidth, "B/s")}${used}\nbusy ${write(row.busy, "share")} of the time${now}`;
   }
   bin(row, time) { return Math.min(row.course.length - 1, Math.max(0, Math.floor((time / this.end) * row.course.length))); }
   draw() {

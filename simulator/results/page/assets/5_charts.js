@@ -16,6 +16,7 @@ function numberTicks(low, high, log) {
   const first = Math.floor(Math.log10(low));
   for (let d = first; d <= Math.log10(high); d++) for (const n of [1, 2, 5]) ticks.push(n * 10 ** d);
   const inside = ticks.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+  if (inside.length < 3) return evenTicks(low, high, 5);
   if (inside.length <= 7) return inside;
   const decades = inside.filter((v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9);
   return decades.filter((_, i) => i % Math.ceil(decades.length / 7) === 0);

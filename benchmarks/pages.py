@@ -1,0 +1,55 @@
+"""What does report.html cost to load, in Chromium with 100,000 spans?"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from simulator.findings.answer import answer
+from simulator.findings.comparison import Comparison
+from simulator.report.views.view import compressed
+from simulator.results.page.page import FILE, report_page
+from simulator.scenario.load import load_scenario, points
+from simulator.sweeps.sweep import play_points
+
+_SPANS, _RANKS = 10_000, 10
+
+
+def load() -> tuple[float, float]:
+    """Seconds until a page of 100,000 spans is drawn in Chromium, the best of three, and its heap then [MB]."""
+    from tests.browser.chromium import browser, opened
+
+    with tempfile.TemporaryDirectory() as scratch, browser() as running:
+        page = Path(scratch) / FILE
+        page.write_text(_page(), encoding="utf-8")
+        found = []
+        for _ in range(3):
+            began = time.perf_counter()
+            with opened(running, page) as one:
+                one.drawn()
+                found.append((time.perf_counter() - began, one.value("performance.memory.usedJSHeapSize") / 1e6))
+    return min(found)
+
+
+def _page() -> str:
+    scenario = load_scenario({"name": "spans", "cluster": {"topology": "star_100g", "world_size": 4},
+                              "collective": {"operation": "all_reduce", "size": "4 KiB"}})  # fmt: skip
+    compared = Comparison(scenario, list(play_points(list(enumerate(points(scenario))))))
+    return report_page(compared, answer(compared), {0: compressed(many_spans(_RANKS, _SPANS))})
+
+
+def many_spans(ranks: int, each: int) -> dict[str, Any]:
+    """A view of so many ranks with so many spans each."""
+    lane = {
+        "stream": "compute", "alike": 1, "start": [0] + [1000] * (each - 1), "duration": [700] * each,
+        "name": [i % 500 for i in range(each)], "kind": [i % 3 for i in range(each)],
+    }  # fmt: skip
+    return {
+        "unit_s": 1e-9, "end": each * 1000, "notes": [], "memory": None, "pipeline": None, "links": {"rows": []},
+        "lanes": {
+            "names": [f"layer {i}" for i in range(500)], "kinds": ["forward", "backward", "all_gather"],
+            "lanes": [lane | {"rank": rank} for rank in range(ranks)], "last_rank": 0, "slow": [],
+        },
+    }  # fmt: skip
