@@ -137,7 +137,7 @@ class Sweep:
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Scenario | str | Mapping[str, Any],
     *,
     tamper: Tamper | None = None,
     limit_memory: bool = True,
@@ -145,7 +145,8 @@ def simulate(
     clusters: Clusters | None = None,
 ) -> Run:
     """Play one scenario, which is a single point; see `simulator.run.simulate`, whose Run this one shows."""
-    run = core.simulate(scenario, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
+    loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    run = core.simulate(loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
     return Run(**{field.name: getattr(run, field.name) for field in fields(run)})
 
 

@@ -46,6 +46,9 @@ def _write_page(
 ) -> None:
     from simulator.results.page.diff_page import diff_page
 
+    if not set(points[0]) & set(points[1]):
+        raise ScenarioError(f"--html: {runs[0]} and {runs[1]} have no point in common, so that nothing can be compared")
+
     places = [{key: number for number, key in enumerate(own)} for own in points]
     pairs = [
         {"settings": points[0][key]["settings"], "places": (places[0][key], places[1][key])}

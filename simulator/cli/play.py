@@ -77,7 +77,9 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         with _cleaning_up(folder, numbered, options):
             ordered = _played(scenario, folder, numbered, note, options)
         compared = Comparison(scenario, ordered)
-        with _heeding_interruption(f"while the answer was worked out; go on with --resume --out {folder}"):
+        with _heeding_interruption(
+            f"while the answer was worked out; go on with `simulator sweep ... --resume --out {folder}`"
+        ):
             answered = answer(compared)
         wall_time = time.perf_counter() - began
         run_directory.finish(folder, compared, answered, wall_time, parquet=options.parquet, page=options.page)

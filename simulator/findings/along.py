@@ -9,11 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from simulator.findings.comparison import Comparison, Settings, written
-from simulator.findings.search import Bracket, sign_change
+from simulator.findings.search import WIDTH, Bracket, sign_change
 from simulator.report.numbers.measures import Measure
 
 # Places of sizes and sequences are multiples of this where the scenario's own values are.
 _GRAIN = 64
+_FINEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,13 @@ class Axis:
     @property
     def step(self) -> int:
         """What values between its own are multiples of."""
-        grained = self.key.endswith((".size", "seq_len", "bucket_size"))
-        return math.gcd(*self.numbers, _GRAIN) if grained else 1
+        if not self.key.endswith((".size", "seq_len", "bucket_size")):
+            return 1
+        step = math.gcd(*self.numbers, _GRAIN)
+        # Finer where that would be more than 2 % of the least, but not finer than sequences are cut.
+        while step > _FINEST and step > WIDTH * self.numbers[0]:
+            step //= 2
+        return step
 
     def settings(self, number: int) -> dict[str, Any]:
         """The axis set to a number, as a scenario writes it."""

@@ -78,11 +78,14 @@ def answer(compared: Comparison) -> Answer:
         error = f"No point could be played: {outcomes[0].error}." if outcomes else "No point was played."
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
     asked = scenario.answer or _usual(compared)
-    found = tuple(one for entry in asked if (one := catalog.find(entry.finding).find(compared, entry)) is not None)
+    tried = [(entry, catalog.find(entry.finding).find(compared, entry)) for entry in asked]
+    found = tuple(one for _, one in tried if one is not None)
+    untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
     spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
     reason = why(compared, spoken) or Why("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
+    sentences = list(dict.fromkeys([*sentences, *untold]))
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
     return Answer(
         question=scenario.question,
@@ -95,6 +98,13 @@ def answer(compared: Comparison) -> Answer:
         further=compared.played_further,
         reasons=reason.numbers,
     )
+
+
+def _untold(asked: Asked) -> str:
+    """That something was asked for, and the points that were played do not tell."""
+    along = f" along {asked.along}" if asked.along else ""
+    of = f" of {', '.join(asked.of)}" if asked.of else ""
+    return f"Not told: {asked.finding}{of}{along}, for the points that could be played do not tell it."
 
 
 def _usual(compared: Comparison) -> tuple[Asked, ...]:

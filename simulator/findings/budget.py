@@ -45,9 +45,30 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
     budget, one = compared.scenario.budget, next((row for row in rows if row["point"] == point), None)
     if budget is None or one is None:
         return ""
-    length = f"{budget.tokens:.3g} tokens" if budget.tokens is not None else f"{budget.steps:,.0f} steps"
-    parts = [f"{one['days']:.3g} days", f"{one['gpu_hours']:,.0f} GPU hours"]
-    parts += [f"{one['cost']:,.0f} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
-    parts += [f"{one['energy_kwh'] / 1000:,.3g} MWh"] if one["energy_kwh"] is not None else []
     row = compared.rows[point]
+    length = f"{budget.tokens:.3g} tokens" if budget.tokens is not None else _steps(budget, row)
+    parts = [f"{amount_text(one['days'])} days", f"{amount_text(one['gpu_hours'])} GPU hours"]
+    parts += [f"{amount_text(one['cost'])} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
+    parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
     return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {', '.join(parts)}"
+
+
+def _steps(budget: Budget, row: Row) -> str:
+    """Steps, and how many tokens each has, which settings may differ in."""
+    report = row.report or {}
+    return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"
+
+
+def _energy(kwh: float) -> str:
+    return f"{amount_text(kwh / 1000)} MWh" if kwh >= 1000 else f"{amount_text(kwh)} kWh"
+
+
+def amount_text(value: float) -> str:
+    """Three digits of what is less than a hundred, whole numbers above.
+
+    Examples
+    --------
+    >>> amount_text(1.344), amount_text(27270.4)
+    ('1.34', '27,270')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{float(f'{value:.3g}'):g}"

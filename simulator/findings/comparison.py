@@ -207,19 +207,19 @@ class Comparison:
 
     @cached_property
     def numeric_axes(self) -> tuple[str, ...]:
-        """Swept keys whose values are whole numbers or sizes, rising."""
+        """Swept keys whose values are whole numbers or sizes, in whatever order they are written."""
         return tuple(key for key in self.scenario.sweep if self._numbers(key) is not None)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """The values of a numeric axis [count, or B]."""
+        """The values of a numeric axis, rising [count, or B]."""
         return self._numbers(key) or ()
 
     def _numbers(self, key: str) -> tuple[int, ...] | None:
         values = tuple(amount(value) for value in self.scenario.sweep[key])
         if any(value is None for value in values):
             return None
-        numbers = tuple(value for value in values if value is not None)
-        return numbers if len(numbers) > 1 and list(numbers) == sorted(set(numbers)) else None
+        numbers = tuple(sorted({value for value in values if value is not None}))
+        return numbers if len(numbers) > 1 else None
 
 
 def _without(value: Any, shared: Mapping[str, Any]) -> Any:

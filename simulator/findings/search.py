@@ -39,9 +39,14 @@ class Bracket:
         return self.high - self.low <= self.step
 
     @property
-    def at(self) -> float:
-        """The place: the first value with the other sign, or the middle where it is known to 2 % only."""
-        return float(self.high) if self.exact and self.step == 1 else math.sqrt(self.low * self.high)
+    def at(self) -> float | None:
+        """The place: the first value with the other sign, or the middle of ends that lie within 2 %.
+
+        None where the search had to end before, so that nothing but the two ends is known.
+        """
+        if self.exact:
+            return float(self.high)
+        return math.sqrt(self.low * self.high) if self.high <= (1 + WIDTH) * self.low else None
 
 
 def sign_change(difference: Callable[[int], float | None], low: int, high: int, step: int = 1) -> Bracket | None:

@@ -122,7 +122,8 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
     where = condition_text(rows[0].condition, compared.kind)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
     most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
-    if most <= (1 + _ALIKE) * least:
+    # Where the fastest carries more, or all alike, loads are not the reason.
+    if most <= (1 + _ALIKE) * least or loads[0]["arrays"] > (1 + _ALIKE) * least:
         because = str((rows[0].report or {})["because"])
         first = compared.name(rows[0].setting) if len(compared.settings) > 1 else ""
         return Why(f"{first}: {because}{place}" if first else f"{because}{place}", {"loads": loads})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from simulator.findings.comparison import amount
 from simulator.report.tables.setting_text import label
 
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -52,7 +51,20 @@ def at_text(key: str, value: float, kind: str, *, exact: bool) -> str:
     >>> at_text("training.micro_batch_size", 3, "training", exact=True)
     'micro-batch 3'
     """
-    if key.endswith(".size") or (isinstance(amount(value), int) is False and key.endswith("bucket_size")):
+    if key.endswith((".size", "bucket_size")):
         unit, factor = next(((u, f) for u, f in _SIZES if value >= f), ("B", 1))
         return f"{float(f'{value / factor:.3g}'):g} {unit}"
     return place(key, round(value) if exact else int(float(f"{value:.3g}")), kind)
+
+
+def bracket_text(key: str, one: Mapping[str, Any], kind: str) -> str:
+    """Where a search ended, as findings keep it: `at`, or nothing but the ends `from` and `to`."""
+    if one["at"] is not None:
+        return at_text(key, one["at"], kind, exact=one["exact"])
+    low, high = (at_text(key, one[end], kind, exact=True) for end in ("from", "to"))
+    return f"some place between {low} and {high}"
+
+
+def bracketed(bracket: Any) -> dict[str, Any]:
+    """A bracket as findings keep it."""
+    return {"at": bracket.at, "from": bracket.low, "to": bracket.high, "exact": bracket.exact}

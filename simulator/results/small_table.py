@@ -101,7 +101,7 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
         rows = [(name, (*cells, change or "-")) for (name, cells), change in zip(rows, changes, strict=True)]
         points = [(*own, None) for own in points]
     title = f"{measure.superlative}, and how far ahead of the next"
-    return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
+    return SmallTable(f"{measure.noun}: {title}", _axis_name(down), columns, tuple(rows), tuple(points))
 
 
 def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Settings) -> str:
@@ -116,7 +116,7 @@ def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Setti
 
 def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tuple[str, int | None]:
     ordered = {key: condition[key] for key in compared.scenario.sweep}
-    rows = [row for row in compared.under(ordered) if row.fits]
+    rows = [row for row in compared.under(ordered) if row.fits and measure.value(row.report or {}) is not None]
     if not rows:
         return "none fits", None
     sign = 1 if measure.best == "least" else -1
@@ -125,8 +125,11 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
     if len(rows) == 1:
         return f"{name} alone", rows[0].index
     one, two = (measure.value(row.report or {}) or 0.0 for row in rows[:2])
-    ratio = (two / one if measure.best == "least" else one / two) if one and two else float("inf")
-    return (f"{name} {factor_text(ratio)}" if ratio - 1 > SAME else f"{name} tied", rows[0].index)
+    if one == two or (one and two and abs(one / two - 1) <= SAME):
+        return f"{name} tied", rows[0].index
+    if not one or not two:
+        return name, rows[0].index
+    return f"{name} {factor_text(two / one if measure.best == 'least' else one / two)}", rows[0].index
 
 
 def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
@@ -161,7 +164,9 @@ def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable
     told, points = [], []
     for row in rows:
         name = compared.name({**row.setting, **row.condition})
-        cells = tuple(_changed(measure, row, first if row is not rows[0] else None) for measure in measures)
+        own = compared.row(compared.settings[0], row.condition) if len(compared.settings) > 1 else rows[0]
+        before = own.report if first is not None and row is not own else None
+        cells = tuple(_changed(measure, row, before) for measure in measures)
         told.append((name if row.fits or row.report is None else f"{name} (does not fit)", cells))
         points.append((row.index,) * len(measures))
     return SmallTable("", "", columns, tuple(told), tuple(points))

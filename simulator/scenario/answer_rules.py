@@ -76,6 +76,10 @@ def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Co
             if not _can_have(asked.along, value):
                 message = f"got {shown(value)}, which {asked.along} cannot have"
                 yield Conflict((*at, "between", number), message, ("answer",))
+    if asked.between is not None and asked.finding == "effect":
+        yield Conflict(
+            (*at, "between"), "is of a threshold; an effect is that of what is swept; remove it", ("answer",), True
+        )
     if asked.between is not None and len(asked.between) != 2:
         yield Conflict((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
 

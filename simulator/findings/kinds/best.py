@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any, Final
 
 from simulator.findings.along import Axis, axis_of, changes
-from simulator.findings.comparison import Comparison, Row, Settings, key_of
+from simulator.findings.comparison import Comparison, Row, Settings, amount, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.search import Bracket
-from simulator.findings.words import at_text, condition_text, joined, listed, place
+from simulator.findings.words import bracket_text, bracketed, condition_text, joined, listed, place
 from simulator.report.numbers.measures import Measure, Report, factor_text, for_reports
 from simulator.scenario.records import Asked
 
@@ -24,13 +24,12 @@ _MOST_OTHERS: Final = 4
 
 def find(compared: Comparison, asked: Asked) -> Found | None:
     """Tell who is best where; None where no condition has two settings that can be compared."""
-    contests = [(condition, _contest(compared, condition)) for condition in compared.conditions]
+    reports = [row.report for row in compared.rows if row.fits and row.report is not None]
+    measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
+    contests = [(condition, _contest(compared, condition, measure)) for condition in compared.conditions]
     contests = [(condition, rows) for condition, rows in contests if len(rows) > 1]
     if not contests:
         return None
-    reports = [row.report for _, rows in contests for row in rows if row.report is not None]
-    measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
-    contests = [(condition, _ordered(rows, measure)) for condition, rows in contests]
     crossings = [one for key in compared.numeric_axes for one in _crossings(compared, measure, contests, key)]
     numbers: dict[str, Any] = {
         "measure": measure.name,
@@ -41,7 +40,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     shown = next((rows for condition, rows in contests if condition == compared.shown_condition), contests[-1][1])
     told = _alone(compared, measure, shown) if len(contests) == 1 else _over_all(compared, measure, contests)
     lost = _lost(compared)
-    sentences = [told + lost, *_lead_changes(compared, crossings)]
+    sentences = [told + lost, *_lead_changes(compared, measure, crossings)]
     spoken = (shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index)
     return Found("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
 
@@ -52,26 +51,23 @@ def _counts(
     """How many conditions each setting wins, how many are tied, and how many points do not fit or failed."""
     wins: dict[str, int] = {}
     for _, rows in contests:
-        if not _tied(measure, rows):
-            name = compared.name(rows[0].setting)
+        if not _all_tied(measure, rows):
+            name = _leaders_text(compared, measure, rows)
             wins[name] = wins.get(name, 0) + 1
     return {
         "wins": wins,
         "conditions": len(contests),
-        "ties": sum(_tied(measure, rows) for _, rows in contests),
+        "ties": sum(_all_tied(measure, rows) for _, rows in contests),
         "points": len(compared.rows),
         "do_not_fit": sum(row.report is not None and not row.fits for row in compared.rows),
         "failed": sum(row.report is None for row in compared.rows),
     }
 
 
-def _contest(compared: Comparison, condition: Settings) -> list[Row]:
-    """Points under a condition that fit."""
-    return [row for row in compared.under(condition) if row.fits]
-
-
-def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
+def _contest(compared: Comparison, condition: Settings, measure: Measure) -> list[Row]:
+    """Points under a condition that fit and have a value, the best first."""
     sign = 1 if measure.best == "least" else -1
+    rows = [row for row in compared.under(condition) if row.fits and measure.value(row.report or {}) is not None]
     return sorted(rows, key=lambda row: sign * _value(measure, row))
 
 
@@ -81,77 +77,105 @@ def _value(measure: Measure, row: Row) -> float:
 
 
 def _ratio(measure: Measure, best: Row, other: Row) -> float:
-    """How many times worse another is; 1 for equal ones."""
+    """How many times worse another is; 1 for equal ones, infinite where one of two is 0."""
     one, two = _value(measure, best), _value(measure, other)
+    if one == two:
+        return 1.0
     return (two / one if measure.best == "least" else one / two) if one and two else math.inf
 
 
-def _tied(measure: Measure, rows: Sequence[Row]) -> bool:
-    return _ratio(measure, rows[0], rows[1]) - 1 <= _EQUAL
+def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
+    """The best, and those that equal it."""
+    return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= _EQUAL]
+
+
+def _leaders_text(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
+    return listed([compared.name(row.setting) for row in _leaders(measure, rows)])
+
+
+def _all_tied(measure: Measure, rows: Sequence[Row]) -> bool:
+    return len(_leaders(measure, rows)) == len(rows)
+
+
+def _ahead(measure: Measure, rows: Sequence[Row]) -> float:
+    """How many times worse the next is than the best and its equals."""
+    leaders = _leaders(measure, rows)
+    return _ratio(measure, rows[0], rows[len(leaders)])
+
+
+def _factor(ratio: float) -> str:
+    return factor_text(ratio) if math.isfinite(ratio) else "more than any factor, for its own is 0"
 
 
 def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "condition": dict(condition),
         "winner": dict(rows[0].setting),
-        "tied": _tied(measure, rows),
+        "tied": _all_tied(measure, rows),
+        "equal_to_winner": [dict(row.setting) for row in _leaders(measure, rows)[1:]],
         "value": _value(measure, rows[0]),
         "point": rows[0].index,
         "others": [
-            {"setting": dict(row.setting), "value": _value(measure, row), "factor": _ratio(measure, rows[0], row)}
+            {
+                "setting": dict(row.setting),
+                "value": _value(measure, row),
+                "factor": _finite(_ratio(measure, rows[0], row)),
+            }
             for row in rows[1:]
         ],
     }
 
 
+def _finite(ratio: float) -> float | None:
+    """A ratio as JSON has it."""
+    return ratio if math.isfinite(ratio) else None
+
+
 def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     """One condition: the best, and how far the others are behind."""
-    best = rows[0]
-    name, value = compared.name(best.setting), _value(measure, best)
-    others = [(compared.name(row.setting), measure.change_text(_value(measure, row), value)) for row in rows[1:]]
+    leaders, value = _leaders(measure, rows), _value(measure, rows[0])
+    if len(leaders) == len(rows):
+        return f"all {len(rows)} have {measure.text(value)}"
+    rest = rows[len(leaders) :]
+    others = [(compared.name(row.setting), measure.change_text(_value(measure, row), value)) for row in rest]
     told = others if len(others) <= _MOST_OTHERS + 1 else [*others[:_MOST_OTHERS], others[-1]]
     left = len(others) - len(told)
     more = f" ({left} more between)" if left else ""
-    return f"{name} is {measure.superlative}, {measure.text(value)}: {joined(told)}{more}"
+    are = "is" if len(leaders) == 1 else "are"
+    return f"{_leaders_text(compared, measure, rows)} {are} {measure.superlative}, {measure.text(value)}: {joined(told)}{more}"
 
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Several conditions: who wins how many, and by how much over the second."""
+    """Several conditions: who wins how many, and by how much over the next."""
     wins: dict[str, list[tuple[float, Settings]]] = {}
-    names: dict[str, str] = {}
-    ties = 0
     for condition, rows in contests:
-        if _tied(measure, rows):
-            ties += 1
-            continue
-        key = key_of(rows[0].setting)
-        names[key] = compared.name(rows[0].setting)
-        wins.setdefault(key, []).append((_ratio(measure, rows[0], rows[1]), condition))
+        if not _all_tied(measure, rows):
+            wins.setdefault(_leaders_text(compared, measure, rows), []).append((_ahead(measure, rows), condition))
     total = len(contests)
+    ties = total - sum(map(len, wins.values()))
     if not wins:
-        return f"all are equal under all {total} conditions"
-    order = sorted(wins, key=lambda key: -len(wins[key]))
+        return f"all have the same {measure.noun} under all {total} conditions"
+    order = sorted(wins, key=lambda name: -len(wins[name]))
     if len(order) == 1 and not ties and total > 1:
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
-        ends = [(factor_text(ratio), condition_text(where, compared.kind)) for ratio, where in (least, most)]
+        ends = [(_factor(ratio), condition_text(where, compared.kind)) for ratio, where in (least, most)]
         told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
-        return f"{names[order[0]]} is {measure.superlative} everywhere, ahead of the next by {told}"
+        return f"{order[0]} is {measure.superlative} everywhere, ahead of the next by {told}"
     parts = []
-    for key in order:
-        ratio, where = max(wins[key], key=lambda one: one[0])
-        if len(wins[key]) == 1:
-            verb, ahead = (f" is {measure.superlative}", "ahead of the next by") if key == order[0] else ("", "by")
-            at = condition_text(where, compared.kind)
-            parts.append(f"{names[key]}{verb} at {at}, {ahead} {factor_text(ratio)}")
+    for name in order:
+        ratio, where = max(wins[name], key=lambda one: one[0])
+        if len(wins[name]) == 1:
+            verb, ahead = (f" is {measure.superlative}", "ahead of the next by") if name == order[0] else ("", "by")
+            parts.append(f"{name}{verb} at {condition_text(where, compared.kind)}, {ahead} {_factor(ratio)}")
             continue
-        count = f"{len(wins[key])} of {total} conditions" if key == order[0] else str(len(wins[key]))
-        verb = f"is {measure.superlative} in" if key == order[0] else "in"
+        count = f"{len(wins[name])} of {total} conditions" if name == order[0] else str(len(wins[name]))
+        verb = f"is {measure.superlative} in" if name == order[0] else "in"
         parts.append(
-            f"{names[key]} {verb} {count}, ahead of the next by up to {factor_text(ratio)} "
+            f"{name} {verb} {count}, ahead of the next by up to {_factor(ratio)} "
             f"({condition_text(where, compared.kind)})"
         )
     if ties:
-        parts.append(f"{ties} tied")
+        parts.append(f"all equal in {ties}")
     return "; ".join(parts)
 
 
@@ -176,10 +200,12 @@ def _crossings(
         lines.setdefault(key_of({k: v for k, v in condition.items() if k != key}), []).append((condition, rows))
     found = []
     for line in lines.values():
+        line.sort(key=lambda place: amount(place[0][key]) or 0)
         fixed = {k: v for k, v in line[0][0].items() if k != key}
         for (low, one), (high, two) in pairwise(line):
             before, after = one[0].setting, two[0].setting
-            if before == after or _tied(measure, one) or _tied(measure, two):
+            leaders = [[row.setting for row in _leaders(measure, rows)] for rows in (one, two)]
+            if any(setting in leaders[1] for setting in leaders[0]):
                 continue
             section = Axis(key, tuple(n for n in axis.numbers if _between(compared, key, low, n, high)))
             places = changes(compared, measure, (before, after), section, fixed)
@@ -197,16 +223,14 @@ def _bracketed(
         return {"at": None, "exact": False, "value": None, "from": section.numbers[0], "to": section.numbers[-1]}
     report = compared.known({**after, **fixed, **section.settings(bracket.high)})
     value = None if report is None else measure.value(report)
-    return {"at": bracket.at, "exact": bracket.exact, "value": value, "from": bracket.low, "to": bracket.high}
+    return bracketed(bracket) | {"value": value}
 
 
 def _between(compared: Comparison, key: str, low: Settings, number: int, high: Settings) -> bool:
-    from simulator.findings.comparison import amount
-
     return (amount(low[key]) or 0) <= number <= (amount(high[key]) or 0)
 
 
-def _lead_changes(compared: Comparison, crossings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each two settings and axis: where one overtakes the other."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for one in crossings:
@@ -222,16 +246,13 @@ def _lead_changes(compared: Comparison, crossings: Sequence[Mapping[str, Any]]) 
         shown, others = _shown_first(compared, places, texts)
         before, after = compared.name(places[0]["before"]), compared.name(places[0]["after"])
         rest = f" ({listed(others)})" if others else ""
-        sentences.append(f"{after} overtakes {before} at {shown}{rest}")
+        what = "" if measure.superlative == "fastest" else f" in {measure.noun}"
+        sentences.append(f"{after} overtakes {before}{what} at {shown}{rest}")
     return sentences
 
 
 def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
-    if one["at"] is None:
-        low, high = (at_text(one["along"], one[end], compared.kind, exact=True) for end in ("from", "to"))
-        at = f"some place between {low} and {high}"
-    else:
-        at = at_text(one["along"], one["at"], compared.kind, exact=one["exact"])
+    at = bracket_text(one["along"], one, compared.kind)
     return at, ", ".join(place(k, v, compared.kind) for k, v in one["fixed"].items())
 
 

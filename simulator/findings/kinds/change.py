@@ -33,7 +33,8 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     values = listed([measure.text(measure.value(first.report) or 0.0) for measure in told])
     where = condition_text(condition, compared.kind)
     place = f" at {where}" if where else ""
-    sentences = [f"Against {compared.name(first.setting)}{place} ({values}): {joined(changes)}"]
+    fits = "" if first.fits else ", which does not fit"
+    sentences = [f"Against {compared.name(first.setting)}{place} ({values}{fits}): {joined(changes)}"]
     if len(compared.conditions) > 1:
         # Of the first measure all, of others what changes its sign.
         texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
@@ -85,7 +86,7 @@ def _ranges(compared: Comparison, measure: Measure) -> list[dict[str, Any]]:
         found = []
         for condition in compared.conditions:
             first, row = compared.row(compared.settings[0], condition), compared.row(setting, condition)
-            change = _change(first, row, measure) if first.report and row.report else None
+            change = _change(first, row, measure) if first.fits and row.fits else None
             found += [(change, condition)] if change is not None else []
         if found:
             least, most = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])

@@ -96,7 +96,8 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
     for one in changes:
         if one["value"] != value:
             continue
-        several = len({key_of(other["fixed"]) for other in changes}) > 1
+        # The condition is told where there are several, also of those that are left out.
+        several = len({key_of({k: v for k, v in c.items() if k != key}) for c in compared.conditions}) > 1
         parts = [f"with {compared.name(one['setting'])}"] if len(compared.settings) > 1 else []
         parts += [f"at {condition_text(one['fixed'], compared.kind)}"] if several else []
         measure = compared.measure(one["measure"])

@@ -10,7 +10,7 @@ from simulator.basics.units import format_memory
 from simulator.findings.along import Axis, axis_of, sign_changes
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.found import Finding, Found
-from simulator.findings.words import at_text, condition_text, joined
+from simulator.findings.words import at_text, bracket_text, bracketed, condition_text, joined
 from simulator.report.numbers.measures import Report
 from simulator.scenario.records import Asked
 
@@ -57,19 +57,20 @@ def _along(compared: Comparison, axis: Axis) -> Found | None:
         last = _excess(compared, {**setting, **fixed}, axis, axis.numbers[-1])
         name = compared.name(setting)
         if ends is not None:
-            first = at_text(axis.key, ends.at, compared.kind, exact=ends.exact)
-            texts.append((name, f"no longer fits from {first} on"))
-            numbers.append(
-                {"setting": dict(setting), "at": ends.at, "from": ends.low, "to": ends.high, "exact": ends.exact}
-            )
+            kept = bracketed(ends)
+            texts.append((name, f"no longer fits from {bracket_text(axis.key, kept, compared.kind)} on"))
+            numbers.append({"setting": dict(setting)} | kept)
         elif last is not None:
             until = at_text(axis.key, axis.numbers[-1], compared.kind, exact=True)
             texts.append((name, f"fits up to {until}" if last <= 0 else "never fits"))
             numbers.append({"setting": dict(setting), "at": None, "last": axis.numbers[-1], "fits": last <= 0})
     if not texts:
         return None
-    spoken = tuple(row.index for row in compared.under(compared.conditions[-1]))
-    return Found("fit", (joined(texts, " "),), {"along": axis.key, "places": numbers}, spoken)
+    fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
+    where = condition_text(fixed, compared.kind)
+    spoken = tuple(row.index for row in compared.under(compared.shown_condition))
+    told = f"{where}: {joined(texts, ' ')}" if where else joined(texts, " ")
+    return Found("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
 
 
 def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:

@@ -10,11 +10,13 @@ from simulator.findings.along import Axis, axis_of, changes, log_ratio
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.search import Bracket
-from simulator.findings.words import at_text, condition_text, listed, place
+from simulator.findings.words import bracket_text, bracketed, condition_text, listed, place
 from simulator.report.numbers.measures import Measure, for_reports, percent_text
 from simulator.scenario.records import Asked
 
 _USUAL = ("time",)
+# ln of ratios that differ by less from 0 are those of equal values.
+_EQUAL = 1e-9
 
 
 def find(compared: Comparison, asked: Asked) -> Found | None:
@@ -60,7 +62,16 @@ def _together(told: Sequence[tuple[str, str]]) -> list[str]:
     places: dict[str, list[str]] = {}
     for said, at in told:
         places.setdefault(said, []).append(at)
-    return [f"{said} {listed(own)}" for said, own in places.items()]
+    return [f"{said} {listed(_merged(own))}" for said, own in places.items()]
+
+
+def _merged(texts: Sequence[str]) -> list[str]:
+    """Places with their conditions; conditions of one place stand together."""
+    conditions: dict[str, list[str]] = {}
+    for text in texts:
+        at, _, where = text.partition(" (")
+        conditions.setdefault(at, []).append(where.removesuffix(")"))
+    return [f"{at} ({listed(own)})" if own[0] else at for at, own in conditions.items()]
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
@@ -87,8 +98,7 @@ def _told(
     numbers = {
         "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed),
         "places": [
-            {"at": one.at, "from": one.low, "to": one.high, "exact": one.exact, "worse_from_here": worse}
-            for one, worse in places
+            bracketed(one) | {"worse_from_here": worse} for one, worse in places
         ],
         "log_ratios": {str(number): ratio for number, ratio in ratios.items()},
         "first": axis.numbers[0], "last": axis.numbers[-1],
@@ -130,11 +140,13 @@ def _sentence(
     )
     ends = (axis.settings(number)[axis.key] for number in (axis.numbers[0], axis.numbers[-1]))
     first, last = (place(axis.key, end, compared.kind) for end in ends)
+    if not places and all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
+        return f"{name} takes the same {measure.noun} as {baseline}", f"from {first} to {last}"
     if not places:
         stays = worse if next(iter(ratios.values())) > math.log1p(margin) else f"stays {near}"
         return f"{name} {stays}", f"from {first} to {last}"
     said = [worse if now else f"is {near}" for _, now in places]
-    at = [f"from {at_text(axis.key, one.at, compared.kind, exact=one.exact)} on" for one, _ in places]
+    at = [f"from {bracket_text(axis.key, bracketed(one), compared.kind)} on" for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
     return f"{name} {before}{said[-1]}", at[-1]
 

@@ -59,14 +59,14 @@ def _machine(cluster: Cluster) -> dict[str, Any]:
         for vertex, place in at.items()
     }
     cables: dict[tuple[str, str], list[str]] = {}
-    for a, b in cluster.graph.subgraph(vertices).edges():
+    for a, b in cluster.graph.subgraph(scaled).edges():
         cables.setdefault((min(a, b), max(a, b)), []).append(f"{a}->{b}")
     left = len(cluster.graph) - len(graph)
     rest = f", {left} of its {len(cluster.graph)} parts are left out" if left else ""
     return {
         "title": f"{len(cluster.ranks)} GPUs on {cluster.name}{rest}",
         "levels": len({round(place[1], 2) for place in at.values()}),
-        "at": scaled,
-        "kinds": kinds,
+        "at": dict(sorted(scaled.items())),
+        "kinds": {vertex: kinds[vertex] for vertex in sorted(scaled)},
         "cables": [[a, b, sorted(names)] for (a, b), names in sorted(cables.items())],
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.findings.answer import Answer
+from simulator.findings.budget import amount_text
 from simulator.findings.comparison import Comparison
 from simulator.report.views import view as views
 from simulator.results.page.document import asset, document
@@ -121,13 +122,12 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
     """Days, GPU hours, cost and energy of each point that fits, where the scenario has a budget."""
     if not answer.budget:
         return ""
-    columns = (("days", "days", "{:,.3g}"), ("GPU hours", "gpu_hours", "{:,.0f}"), ("cost", "cost", "{:,.0f}"),
-               ("energy (kWh)", "energy_kwh", "{:,.0f}"))  # fmt: skip
+    columns = (("days", "days"), ("GPU hours", "gpu_hours"), ("cost", "cost"), ("energy (kWh)", "energy_kwh"))
     known = [column for column in columns if answer.budget[0][column[1]] is not None]
-    heads = "".join(f"<th>{name}</th>" for name, _, _ in known)
+    heads = "".join(f"<th>{name}</th>" for name, _ in known)
     rows = "".join(
         f"<tr><td>{escape(compared.name(one['setting']))}</td>"
-        + "".join(f'<td data-v="{one[key]!r}">{text.format(one[key])}</td>' for _, key, text in known)
+        + "".join(f'<td data-v="{one[key]!r}">{amount_text(one[key])}</td>' for _, key in known)
         + "</tr>"
         for one in answer.budget
     )
