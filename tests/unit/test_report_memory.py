@@ -392,10 +392,10 @@ def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
 
 
 def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capacity() -> None:
-    small, large = (MemorySample(rank, 0.0, (rank + 1) * GIB, (("activations", (rank + 1) * GIB),)) for rank in (0, 1))
-    played = Timeline("events", 1.0, (), memory=(small, large), reserved={0: GIB, 1: 3 * GIB}, peak=large)
-    drawn = plot_memory.PLOT.figure(CloseUp(played, 2.5 * GIB))
+    small, large = (MemorySample(rank, 0.0, (rank + 1) * GB, (("activations", (rank + 1) * GB),)) for rank in (0, 1))
+    played = Timeline("events", 1.0, (), memory=(small, large), reserved={0: GB, 1: 3 * GB}, peak=large)
+    drawn = plot_memory.PLOT.figure(CloseUp(played, 2.5 * GB))
     assert drawn is not None
     title = " ".join(drawn.get_suptitle().split())
-    assert title.startswith("rank 1 peaks at 2 GiB")
-    assert title.endswith("3 GiB with the holes between allocations; that is 512 MiB more than its 2.5 GiB")
+    assert title.startswith("rank 1 peaks at 2 GB")
+    assert title.endswith("3 GB with the holes between allocations; that is 500 MB more than its 2.5 GB")
