@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from simulator.findings.comparison import Comparison
 from simulator.findings.front import front
 from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.why import parts_of_step, why
+from simulator.findings.words import bracket_text, bracketed
 from simulator.results.small_table import small_tables
 from simulator.scenario.answer_shape import FINDINGS
 from simulator.scenario.load import load_scenario, points
@@ -320,3 +322,95 @@ def test_changes_stand_in_a_table_only_where_points_differ_in_one_thing() -> Non
         of = compared(data)
         (table,) = small_tables(of, answer(of))
         assert any("%" in cell for _, cells in table.rows for cell in cells) == changed
+
+
+def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -> None:
+    """Two dtypes of equal bytes tie; both beat the naive way."""
+    told = answered(
+        RING_OR_NAIVE
+        | {
+            "compare": {"collective.algorithm": ["ring", "naive"], "collective.dtype": ["float32", "int32"]},
+            "sweep": {"collective.size": ["1 MiB", "4 MiB"]},
+            "answer": ["best"],
+        }
+    )
+    assert told.sentences[0].startswith("ring, float32 and ring, int32 is fastest everywhere, ahead of the next by ")
+    numbers = told.findings[0].numbers
+    assert (numbers["ties"], numbers["wins"]) == (0, {"ring, float32 and ring, int32": 2})
+
+
+def test_what_is_zero_everywhere_or_missing_wins_nothing_and_is_told() -> None:
+    sizes = {"collective.size": ["0 B", "1 MiB"]}
+    missing = answered(
+        RING_OR_NAIVE
+        | {
+            "collective": RING_OR_NAIVE["collective"] | {"payload": False},
+            "sweep": sizes,
+            "answer": [{"finding": "best", "of": ["error"]}],
+        }
+    )
+    assert missing.sentences[0] == "Not told: best of error, for the points that could be played do not tell it."
+    zero = answered(SHARDED | {"answer": [{"finding": "best", "of": ["recompute"]}]})
+    assert zero.sentences[0] == "All 3 have 0 ns of recomputation."
+    json.dumps([missing.to_dict(), zero.to_dict()], allow_nan=False)
+
+
+def test_a_search_that_had_to_end_tells_its_two_ends_and_no_number_between() -> None:
+    found = sign_change(lambda x: float(x - 5000) if x in (1024, 65536) else None, 1024, 65536, 64)
+    assert found is not None
+    assert (found.low, found.high, found.at) == (1024, 65536, None)
+    assert bracket_text("training.seq_len", bracketed(found), "training") == (
+        "some place between 1,024 tokens and 65,536 tokens"
+    )
+
+
+def test_a_place_that_is_known_to_its_step_is_the_first_beyond() -> None:
+    found = sign_change(lambda x: float(x - 157), 128, 256, 64)
+    assert found is not None
+    assert (found.low, found.high, found.exact, found.at) == (128, 192, True, 192.0)
+
+
+def test_a_reason_is_none_where_the_fastest_carries_more() -> None:
+    """With few bytes the naive way wins by its latency, though its link carries more."""
+    told = answered(RING_OR_NAIVE | {"sweep": {"collective.size": ["1 KiB"]}, "answer": ["best"]})
+    assert told.sentences[0].startswith("naive is fastest")
+    assert "latenc" in told.why
+    assert "times the array" not in told.why.partition(":")[0]
+
+
+def test_what_fits_along_an_axis_says_under_which_condition() -> None:
+    training = SHARDED["training"] | {"model": "gpt2_xl", "activation_checkpointing": "none"}
+    of = compared(
+        SHARDED
+        | {
+            "training": training,
+            "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"},
+            "compare": {"training.sharding": ["zero3"]},
+            "sweep": {"training.micro_batch_size": [1, 64], "training.seq_len": [64, 1024]},
+            "answer": [{"finding": "fit", "along": "training.micro_batch_size"}],
+        }
+    )
+    told = answer(of)
+    fixed = told.findings[0].numbers["fixed"]
+    assert told.sentences[0].startswith(f"{fixed['training.seq_len']:,} tokens: zero3 ")
+    (place,) = told.findings[0].numbers["places"]
+    if place["at"] is not None:
+        held = [of.known({"training.sharding": "zero3", "training.micro_batch_size": n, **fixed}) for n in
+                (place["from"], place["to"])]  # fmt: skip
+        assert [report["fits"] for report in held if report] == [True, False]
+
+
+def test_tables_are_held_against_the_baseline_that_is_named() -> None:
+    of = compared(SHARDED | {"baseline": {"training.sharding": "zero3"}})
+    (table,) = small_tables(of, answer(of))
+    rows = dict(table.rows)
+    assert not any("(" in cell for cell in rows["zero3"])
+    assert any("(" in cell for cell in rows["ddp"])
+
+
+def test_an_axis_may_be_written_in_any_order() -> None:
+    rising, falling = (
+        answered(RING_OR_NAIVE | {"sweep": {"collective.size": sizes}, "answer": ["best"]})
+        for sizes in (["64 KiB", "1 MiB"], ["1 MiB", "64 KiB"])
+    )
+    assert rising.findings[0].numbers["crossings"] == falling.findings[0].numbers["crossings"] != []

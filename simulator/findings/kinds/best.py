@@ -142,7 +142,8 @@ def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     left = len(others) - len(told)
     more = f" ({left} more between)" if left else ""
     are = "is" if len(leaders) == 1 else "are"
-    return f"{_leaders_text(compared, measure, rows)} {are} {measure.superlative}, {measure.text(value)}: {joined(told)}{more}"
+    best = f"{_leaders_text(compared, measure, rows)} {are} {measure.superlative}, {measure.text(value)}"
+    return f"{best}: {joined(told)}{more}"
 
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
