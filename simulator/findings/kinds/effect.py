@@ -93,7 +93,8 @@ def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> 
 
 def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str, Any]]) -> str:
     texts: dict[str, list[str]] = {}
-    for one in changes:
+    # Who is changed most stands first.
+    for one in sorted(changes, key=lambda one: -abs(one["change"])):
         if one["value"] != value:
             continue
         # The condition is told where there are several, also of those that are left out.

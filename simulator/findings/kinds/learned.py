@@ -20,7 +20,11 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     if not rows:
         return None
     facts = [_facts(row, rows[0]) for row in rows]
+    lowest = _lowest(rows, facts)
     sentences = [_losses(compared, rows, facts)]
+    if lowest is not None:
+        loss = compared.measure("loss").value(lowest.report or {}) or 0.0
+        sentences.insert(0, f"{compared.name(lowest.setting)} ends lowest, at a loss of {loss:.4g}")
     if any(one["seen"] for one in facts):
         sentences.append(_seen(compared, rows, facts))
     times = _times(compared, rows, facts)
@@ -28,7 +32,28 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         sentences.append(times)
     apart = max((one["apart"] or 0.0 for one in facts if not one["shows"]), default=0.0)
     numbers = {"runs": facts, "most_apart": apart}
-    return Found("learned", tuple(sentences), numbers, tuple(row.index for row in rows))
+    leading = [row for row in (lowest, _first(rows, facts)) if row is not None]
+    return Found("learned", tuple(sentences), numbers, tuple(dict.fromkeys(row.index for row in [*leading, *rows])))
+
+
+def _lowest(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
+    """The run that ends at the lowest loss, where runs that have come to their end differ so that a curve shows it."""
+    known = [(one["last_loss"], row) for row, one in zip(rows, facts, strict=True) if _ended(one)]
+    if len(known) < 2:
+        return None
+    (least, lowest), (most, _) = min(known, key=lambda one: one[0]), max(known, key=lambda one: one[0])
+    return lowest if most - least > _SHOWS * abs(least) else None
+
+
+def _first(rows: list[Row], facts: list[dict[str, Any]]) -> Row | None:
+    """The run that is through its steps first."""
+    known = [(one["ended_s"], row) for row, one in zip(rows, facts, strict=True) if _ended(one) and one["ended_s"]]
+    return min(known, key=lambda one: one[0])[1] if known else None
+
+
+def _ended(one: Mapping[str, Any]) -> bool:
+    """Whether a run took all its steps and ends at a number."""
+    return not one["stopped"] and one["last_loss"] is not None
 
 
 def _facts(row: Row, first: Row) -> dict[str, Any]:
