@@ -18,7 +18,7 @@ def test_one_run_says_how_far_it_came() -> None:
 
 def test_runs_that_learn_alike_say_so_and_who_is_first() -> None:
     rows = [("slow", run([4.0, 3.0], 0.5)), ("fast", run([4.0, 3.0], 0.25))]
-    told = "one loss to the last digit at the end; fast has done 2 steps after 0.5 s, first of all"
+    told = "one loss to the last digit at the end; fast has done 2 steps after 500 ms, first of all"
     assert plot_loss.finding(rows) == told
     rows[0] = ("slow", run([4.0, 3.0001], 0.5))
     assert plot_loss.finding(rows).startswith("losses within 0.0001 of each other at the end")
@@ -26,9 +26,9 @@ def test_runs_that_learn_alike_say_so_and_who_is_first() -> None:
 
 def test_runs_that_learn_differently_say_which_is_lowest_and_which_is_ahead_at_first() -> None:
     rows = [("sound", run([4.0, 3.9, 3.0, 2.0], 0.4)), ("hasty", run([4.0, 3.2, 3.1, 3.0], 0.3))]
-    assert plot_loss.finding(rows) == "hasty is ahead at first (3.2 after 0.6 s); sound ends lowest, at 2"
+    assert plot_loss.finding(rows) == "hasty is ahead at first (3.2 after 600 ms); sound ends lowest, at 2"
     rows = [("both", run([4.0, 2.0], 0.1)), ("other", run([4.0, 3.0], 0.2))]
-    told = "both ends at a loss of 2, other at 3; both has done 2 steps after 0.2 s, first of all"
+    told = "both ends at a loss of 2, other at 3; both has done 2 steps after 200 ms, first of all"
     assert plot_loss.finding(rows) == told
 
 
