@@ -10,11 +10,16 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from simulator.basics import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
+
+# The machines are shared: how long a case takes says nothing of it.
+settings.register_profile("shared machines", deadline=None)
+settings.load_profile("shared machines")
 
 
 @pytest.fixture(autouse=True, scope="session")

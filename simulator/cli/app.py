@@ -13,7 +13,7 @@ import simulator
 from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.counting import as_tokens
 from simulator.cli.guard import guarded as guarded
-from simulator.cli.interruption import heed_termination
+from simulator.cli.interruption import heed_interruptions
 
 app = typer.Typer(
     name="simulator",
@@ -463,7 +463,7 @@ def validate(
 
 def run_app() -> None:
     """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
-    heed_termination()
+    heed_interruptions()
     for stream in (sys.stdout, sys.stderr):
         # What a terminal has no letter for is written as an escape; a question may hold anything.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":

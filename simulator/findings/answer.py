@@ -128,7 +128,7 @@ def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
 
 def _upper(sentence: str) -> str:
     """With a capital letter where it begins with a plain word, not with a name such as zero3."""
-    return sentence[0].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
+    return sentence[:1].upper() + sentence[1:] if sentence.partition(" ")[0] in _PLAIN else sentence
 
 
 _PLAIN: Final = frozenset(("against", "all", "checks", "with", "over", "nothing", "no", "the"))

@@ -11,6 +11,7 @@ from simulator.findings.comparison import Comparison, Row
 from simulator.scenario.records import Budget
 
 _DAY: Final = 86_400.0
+_WORDS: Final = ((" trillion", 1e12), (" billion", 1e9), (" million", 1e6))
 
 
 def budgets(compared: Comparison) -> list[dict[str, Any]]:
@@ -46,8 +47,8 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
     if budget is None or one is None:
         return ""
     row = compared.rows[point]
-    length = f"{budget.tokens:.3g} tokens" if budget.tokens is not None else _steps(budget, row)
-    parts = [f"{amount_text(one['days'])} days", f"{amount_text(one['gpu_hours'])} GPU hours"]
+    length = _tokens(budget.tokens) if budget.tokens is not None else _steps(budget, row)
+    parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
     parts += [f"{amount_text(one['cost'])} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
     parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
     return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {', '.join(parts)}"
@@ -57,6 +58,16 @@ def _steps(budget: Budget, row: Row) -> str:
     """Steps, and how many tokens each has, which settings may differ in."""
     report = row.report or {}
     return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"
+
+
+def _tokens(number: float) -> str:
+    """A number of tokens with its word: '15 trillion tokens'."""
+    word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
+    return f"{amount_text(number / unit)}{word} tokens"
+
+
+def _duration(days: float) -> str:
+    return f"{amount_text(days)} days" if days >= 1 else f"{amount_text(24 * days)} hours"
 
 
 def _energy(kwh: float) -> str:

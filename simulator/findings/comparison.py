@@ -126,6 +126,10 @@ class Comparison:
         """The point of a setting under a condition."""
         return self._table[key_of(setting), key_of(condition)]
 
+    def row_of(self, settings: Settings) -> Row:
+        """The point of everything that is compared and swept, in whatever order."""
+        return self._own[key_of(settings)]
+
     def under(self, condition: Settings) -> tuple[Row, ...]:
         """Points under one condition that were played, in the order of settings."""
         rows = (self.row(setting, condition) for setting in self.settings)

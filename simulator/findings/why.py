@@ -124,13 +124,30 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
     most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
     # Where the fastest carries more, or all alike, loads are not the reason.
     if most <= (1 + _ALIKE) * least or loads[0]["arrays"] > (1 + _ALIKE) * least:
-        because = str((rows[0].report or {})["because"])
-        first = compared.name(rows[0].setting) if len(compared.settings) > 1 else ""
-        return Why(f"{first}: {because}{place}" if first else f"{because}{place}", {"loads": loads})
+        return _of_waiting(compared, rows, place)
     # Loads of links of unlike kinds, with unlike bandwidths, are told with the link.
     unlike = len({re.sub(r"\d+", "", link) for *_, link in texts}) > 1
     carried = [f"{load}{name}{f' ({link})' if unlike else ''}" for load, name, link in texts]
     return Why(f"the busiest link carries {listed(carried)}{place}", {"loads": loads})
+
+
+def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
+    """Which part of each time the busiest link's bandwidth takes, and how much is latencies and waiting."""
+    parts, texts = [], []
+    for row in rows:
+        report = row.report or {}
+        link = report.get("bottleneck") or {"bandwidth_time_s": 0.0}
+        whole, sending = report["time_s"], link["bandwidth_time_s"]
+        parts.append({"point": row.index, "time_s": whole, "bandwidth_s": sending})
+        name = compared.name(row.setting) if len(compared.settings) > 1 else ""
+        texts.append((format_time(sending), format_time(whole), f" with {name}" if name else ""))
+    sent, took = (len({text[part] for text in texts}) for part in (0, 1))
+    if len(texts) > 1 and took == 1:
+        return Why("", {"parts": parts})
+    sending = listed([f"{sends} of {whole}{name}" for sends, whole, name in texts])
+    alike = listed([f"{whole}{name}" for _, whole, name in texts])
+    told = sending if sent > 1 else f"{texts[0][0]} of {alike}"
+    return Why(f"the busiest link sends for {told}{place}; the rest is latencies and waiting", {"parts": parts})
 
 
 def _times(number: float) -> str:

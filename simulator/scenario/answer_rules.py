@@ -48,8 +48,9 @@ def _finding(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[
             yield Conflict((*at, "of", number), f"got {name!r}; of {KINDS[shape.kind]} there are {there}", ("answer",))
     if asked.finding in AGAINST and not shape.compare:
         yield Conflict(at, f"{asked.finding} compares settings, but nothing stands in compare", ("answer", "compare"))
-    if asked.finding == "effect" and not shape.sweep:
-        yield Conflict(at, "effect is that of what is swept, but nothing stands in sweep", ("answer", "sweep"))
+    if asked.finding == "effect" and not (shape.sweep or shape.compare):
+        message = "effect is that of what is swept or compared, but nothing stands in sweep or compare"
+        yield Conflict(at, message, ("answer", "sweep"))
     if asked.finding == "fit" and shape.training is None:
         yield Conflict(at, "fit is about the memory of a training step, and this plays a collective", ("answer",))
     if asked.finding == "learned" and (shape.training is None or not shape.training.numerics):
@@ -69,6 +70,9 @@ def _along(shape: ScenarioShape, place: int, asked: FindingShape) -> Iterator[Co
         yield Conflict((*at, "along"), f"{asked.finding} goes along nothing; remove it", ("answer",), True)
     elif asked.along not in axis_keys():
         yield Conflict((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
+    elif asked.finding == "effect":
+        if asked.along not in {**shape.sweep, **shape.compare}:
+            yield Conflict((*at, "along"), "is neither swept nor compared; name a key that is", ("answer", "sweep"))
     elif asked.along not in shape.sweep and asked.between is None:
         yield Conflict((*at, "along"), "is not swept; add between: [FIRST, LAST], or sweep it", ("answer", "sweep"))
     if asked.between is not None and asked.along in axis_keys():

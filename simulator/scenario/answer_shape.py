@@ -20,7 +20,7 @@ FINDINGS: Final = MappingProxyType(
     {
         "change": "how each setting differs from the baseline",
         "best": "which setting is best under which condition, by how much, and where the lead changes",
-        "effect": "how much what is swept changes each setting",
+        "effect": "how much what is swept, or one compared key, changes each setting",
         "threshold": "from which value of `along` on a setting is worse than the baseline, or no longer so",
         "value": "what each setting reaches",
         "fit": "which settings fit into memory, and up to which value of `along`",

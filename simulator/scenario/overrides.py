@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, parse
 from simulator.errors import ScenarioError, one_of
-from simulator.scenario.answer_shape import AGAINST
+from simulator.scenario.answer_shape import AGAINST, BudgetShape
 from simulator.scenario.axes import KINDS, place
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import axis_keys, takes_lists
+
+# Keys of the whole scenario, of which no axis can be made.
+_BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetShape.model_fields)
+_OF_THE_WHOLE: Final = ("name", "question", "answer", "baseline", "budget", *_BUDGETS, "plots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ def _path(key: str) -> tuple[str, ...] | None:
     kind, _, rest = key.partition(".")
     if kind in KINDS and (not rest or rest in axis_keys()):
         return (kind, rest) if rest else (kind,)
-    if key in axis_keys() or key in ("name", "question", "plots"):
+    if key in axis_keys() or key in _OF_THE_WHOLE:
         return tuple(key.split("."))
     return None
 
@@ -50,7 +54,7 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
         option = f"--set {key}={text}"
         path = _path(key)
         if path is None:
-            known = (*axis_keys(), *KINDS, "name", "question", "plots")
+            known = (*axis_keys(), *KINDS, *_OF_THE_WHOLE)
             faults.append(Fault((), f"unknown key; {one_of(known, key)}", source=option))
             continue
         other = _other_kind(document.data, path)
@@ -71,7 +75,7 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
         place(data, path, value)
         applied.append(Override(path, option))
     if applied:
-        _drop_what_has_lost_its_axis(document.data, data)
+        _drop_what_has_lost_its_axis(document.data, data, wanted)
     return replace(document, data=data), tuple(applied), tuple(faults)
 
 
@@ -97,14 +101,17 @@ def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
     return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
 
 
-def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any]) -> None:
-    """Leave out of `answer` and `baseline` what speaks of an axis that an option took away; the rest is still meant."""
+def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any], wanted: Mapping[str, str]) -> None:
+    """Leave out of `answer` and `baseline` what speaks of an axis that an option took away; the rest is still meant.
+
+    What an option says itself stays, and is refused where it cannot be meant.
+    """
     compare, sweep = ({**axes} if isinstance(axes := data.get(kind), dict) else {} for kind in KINDS)
-    if isinstance(baseline := data.get("baseline"), dict):
+    if "baseline" not in wanted and isinstance(baseline := data.get("baseline"), dict):
         was = _axes(before, "compare")
         kept = {key: value for key, value in baseline.items() if key not in was or _has(compare, key, value)}
         data["baseline"] = kept
-    if isinstance(asked := data.get("answer"), list):
+    if "answer" not in wanted and isinstance(asked := data.get("answer"), list):
         gone = {axis for kind in KINDS for axis in _axes(before, kind) if axis not in compare and axis not in sweep}
         data["answer"] = [one for one in asked if not _lost(one, bool(compare), bool(sweep), gone)]
 
@@ -123,7 +130,7 @@ def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
     """Whether a finding needs what is compared, or swept, and that is gone."""
     name = asked.get("finding") if isinstance(asked, dict) else asked
     along = asked.get("along") if isinstance(asked, dict) else None
-    needs = (name in AGAINST and not compared) or (name == "effect" and not swept)
+    needs = (name in AGAINST and not compared) or (name == "effect" and not (swept or compared))
     return bool(gone) and (needs or (along in gone and not asked.get("between")))
 
 

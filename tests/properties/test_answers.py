@@ -94,7 +94,7 @@ def loaded(data: dict[str, Any]) -> Scenario | None:
         return None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(scenarios())
 def test_any_question_has_an_answer(data: dict[str, Any]) -> None:
     scenario = loaded(data)

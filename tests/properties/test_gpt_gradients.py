@@ -36,7 +36,7 @@ def slope(value: object, along: Array, array: Array) -> float:
 
 
 @pytest.mark.parametrize("attention", ["standard", "flash"])
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(derandomize=True, max_examples=40)
 @given(sizes, st.booleans(), st.sampled_from([0.0, 0.3]), st.integers(0, 10**6))
 def test_every_units_gradients_are_the_slopes_of_its_output(
     attention: Literal["standard", "flash"], size: tuple[int, int, int, int, int], tied: bool, dropout: float, seed: int
@@ -65,7 +65,7 @@ def test_every_units_gradients_are_the_slopes_of_its_output(
             assert float((dx * along).sum()) == pytest.approx(slope(value, along, x), rel=1e-5, abs=1e-6)
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @given(st.integers(1, 6), st.integers(2, 9), st.integers(0, 10**6))
 def test_the_losss_gradient_is_its_slope(rows: int, vocabulary: int, seed: int) -> None:
     logits = drawn(seed, (rows, vocabulary))

@@ -164,9 +164,7 @@ def test_a_file_changed_at_random_is_read_or_refused(name: str, files: int, tmp_
     content, _ = READERS[name]
     plain = name.endswith((".yaml", ".json"))
 
-    @settings(
-        max_examples=files, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-    )
+    @settings(max_examples=files, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(changed(content, plain=plain))
     def hold(text: bytes) -> None:
         check(name, text, tmp_path)

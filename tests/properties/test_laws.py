@@ -33,7 +33,7 @@ from tests.playing import (
 )
 from tests.strategies import Case, cases, rewired
 
-MODEST = settings(max_examples=120, deadline=None, derandomize=True)
+MODEST = settings(max_examples=120, derandomize=True)
 
 
 def run(case: Case, dtype: str = "int64", jitter: Jitter | None = None) -> Played:
@@ -197,7 +197,7 @@ def programs(draw: st.DrawFn) -> tuple[Cluster, Program]:
     return cluster, Program(tuple(map(tuple, ranks)))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(programs(), st.booleans())
 def test_a_stream_runs_one_operation_at_a_time_in_order(made: tuple[Cluster, Program], lucky: bool) -> None:
     cluster, program = made

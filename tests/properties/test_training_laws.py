@@ -41,7 +41,7 @@ def kernels(played: Played, *kinds: str) -> list[tuple[str, float, float]]:
     return sorted((s.name, s.flops, s.nbytes) for s in spans)
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(derandomize=True, max_examples=15)
 @given(models, checkpoints, st.sampled_from(["flash", "standard"]), st.integers(1, 2))
 def test_every_strategy_runs_the_same_kernels(
     model: Transformer, checkpointing: object, attention: str, accumulation: int
@@ -51,7 +51,7 @@ def test_every_strategy_runs_the_same_kernels(
     assert all(other == ran[0] for other in ran)
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(derandomize=True, max_examples=15)
 @given(models, checkpoints, st.sampled_from(EVERY_STRATEGY), st.integers(0, 3), st.integers(1, 3))
 def test_memory_returns_to_the_states_and_its_peak_is_the_largest_sample(
     model: Transformer, checkpointing: object, strategy: str, prefetch: int, accumulation: int
@@ -60,7 +60,7 @@ def test_memory_returns_to_the_states_and_its_peak_is_the_largest_sample(
     returns_to_its_states(played)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(derandomize=True, max_examples=40)
 @given(models, checkpoints, settings_of_zero3, st.integers(1, 2))
 def test_finer_sharding_changes_neither_kernels_nor_what_is_left(
     model: Transformer, checkpointing: object, facts: dict[str, object], accumulation: int
@@ -90,7 +90,7 @@ def returns_to_its_states(played: Played) -> None:
     assert played.report.peak_memory_bytes == sum(played.report.peak_memory_by_category.values())
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(derandomize=True, max_examples=15)
 @given(models, checkpoints, st.sampled_from(WITHOUT_SERVERS))
 def test_without_communication_a_step_is_the_sum_of_its_kernels(
     model: Transformer, checkpointing: object, strategy: str
@@ -102,7 +102,7 @@ def test_without_communication_a_step_is_the_sum_of_its_kernels(
     assert played.report.exposed_comm_time_s == pytest.approx(0.0, abs=1e-12)
 
 
-@settings(deadline=None, derandomize=True, max_examples=10)
+@settings(derandomize=True, max_examples=10)
 @given(models, st.sampled_from(EVERY_STRATEGY), st.integers(2, 4))
 def test_times_are_within_their_bounds(model: Transformer, strategy: str, ranks: int) -> None:
     report = play(step(strategy, model), ranks).report

@@ -122,14 +122,14 @@ def hold(case: tuple[Cluster, Request]) -> None:
             assert predicted == pytest.approx(time_of(cluster, algorithm, own), rel=EXACT), told
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(asked())
 def test_what_is_claimed_is_played(case: tuple[Cluster, Request]) -> None:
     hold(case)
 
 
 @pytest.mark.long
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=1000, derandomize=True)
 @given(asked())
 def test_what_is_claimed_is_played_in_many_cases(case: tuple[Cluster, Request]) -> None:
     hold(case)

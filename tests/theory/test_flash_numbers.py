@@ -47,7 +47,7 @@ def near(found: Array, right: Array, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @given(st.integers(1, 40), st.sampled_from([2, 4, 8]), st.integers(16, 400), st.integers(0, 10**6))
 def test_causal_tiles_give_what_the_whole_gives(
     dtype: str, seq_len: int, head_dim: int, on_chip: int, seed: int
@@ -97,7 +97,7 @@ def test_counted_traffic_is_the_kernel_models_formula(
     assert (back if backward else forward).total == by_hand == told
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @given(st.integers(1, 6), st.integers(1, 200), st.integers(1, 80), st.integers(0, 10**6))
 def test_softmax_is_one_function_with_four_three_or_two_accesses(rows: int, n: int, block: int, seed: int) -> None:
     x = drawn(seed, rows, n) * 30

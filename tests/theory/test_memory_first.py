@@ -64,7 +64,7 @@ SHARDINGS: list[dict[str, object]] = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(SHARDINGS),
     st.sampled_from(["star_100g", "h100_ethernet_100g"]),

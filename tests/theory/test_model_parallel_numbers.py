@@ -240,7 +240,7 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.parametrize("examples", [8, pytest.param(400, marks=pytest.mark.long)])
 def test_whatever_is_drawn_together_learns_what_one_rank_learns(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(cuts())
     def law(drawn: tuple[str, int, dict[str, Any], dict[str, Any]]) -> None:
         strategy, ranks, sizes, facts = drawn

@@ -123,7 +123,7 @@ def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
     return replace(step, parallelism=cut), tp * pp * dp
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(steps())
 def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> None:
     """Any order, any number of micro-batches: what one rank of each stage holds that does all of them.

@@ -70,7 +70,7 @@ def unlike_rings(draw: st.DrawFn) -> tuple[list[float], list[float], list[float]
     return latencies, rates, starts, draw(st.sampled_from([1, 2, 7, 1003, 100_000]))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(unlike_rings())
 def test_a_ring_of_unlike_links_and_late_ranks_follows_its_recurrence(
     case: tuple[list[float], list[float], list[float], int],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.records.chunks import run_elements
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(st.data())
 def test_runs_of_chunks_are_added_up(data: st.DataObject) -> None:
     k = data.draw(st.integers(1, 25))

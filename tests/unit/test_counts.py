@@ -53,7 +53,7 @@ def test_of_gpus_and_steps_a_k_is_1000() -> None:
     assert (scenario.cluster.world_size, scenario.training.gradient_accumulation_steps) == (16_000, 2_000)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 999), st.sampled_from(["", "k", "M"]), st.sampled_from([TOKENS, THINGS]))
 def test_a_count_and_its_letter_are_multiplied(count: int, letter: str, k: int) -> None:
     expected = count * k ** ("", "k", "M").index(letter)
@@ -62,7 +62,7 @@ def test_a_count_and_its_letter_are_multiplied(count: int, letter: str, k: int) 
     assert parse_count(f"{expected:_}", k) == parse_count(str(expected), k) == expected
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 60), st.sampled_from(["k", "K"]))
 def test_what_is_resolved_has_plain_numbers(thousands: int, letter: str) -> None:
     scenario = load_scenario(

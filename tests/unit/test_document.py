@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.basics.document import Fault, load, parse, unknown_keys
@@ -165,7 +165,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(KEYS, PLAIN, min_size=1, max_size=5))
 def test_what_is_dumped_is_parsed_back(data: dict[str | int, object]) -> None:
     assert parse(dump(data)).data == data
@@ -173,7 +172,6 @@ def test_what_is_dumped_is_parsed_back(data: dict[str | int, object]) -> None:
     assert "\n" not in dump(data, one_line=True)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
     try:

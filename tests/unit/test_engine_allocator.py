@@ -309,7 +309,7 @@ def check(memory: Allocator, live: list[MemoryBlock]) -> None:
     assert not any(not low.mapped and not high.mapped for low, high in pairs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(KINDS, STEPS, st.sampled_from([64 * MIB, 300 * MIB, float("inf")]))
 def test_blocks_never_overlap_and_fill_what_is_reserved_within_the_capacity(
     kind: Callable[[float], Allocator], steps: list[tuple[int, int] | int], capacity: float
@@ -375,7 +375,7 @@ class ByHand:
                     parts[low - 1][1] += parts.pop(low)[1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS, st.sampled_from([64 * MIB, 300 * MIB, float("inf")]))
 def test_caching_puts_every_block_where_the_rules_by_hand_put_it(
     steps: list[tuple[int, int] | int], capacity: float

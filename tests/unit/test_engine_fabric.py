@@ -49,7 +49,7 @@ def test_there_are_33_cases() -> None:
     assert len(cases()) == 33
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(crowds())
 @BOTH
 def test_random_crowds_meet_the_fluid_solver(played: Player, crowd: tuple[list[Sent], list[float]]) -> None:
@@ -57,7 +57,7 @@ def test_random_crowds_meet_the_fluid_solver(played: Player, crowd: tuple[list[S
     assert played(flows, capacity) == pytest.approx(fluid(flows, capacity), rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(crowds(least=55, most=75))
 @BOTH
 def test_large_crowds_meet_the_fluid_solver_too(played: Player, crowd: tuple[list[Sent], list[float]]) -> None:
@@ -74,7 +74,7 @@ def test_links_of_unlike_rates_meet_the_fluid_solver(played: Player, cases: rang
         assert played(flows, capacity) == pytest.approx(fluid(flows, capacity), rel=1e-9), seed
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(crowds(most=30))
 def test_rates_in_arrays_are_max_min_fair(crowd: tuple[list[Sent], list[float]]) -> None:
     flows, capacity = crowd
@@ -84,7 +84,7 @@ def test_rates_in_arrays_are_max_min_fair(crowd: tuple[list[Sent], list[float]])
     assert rates(paths, capacity).tolist() == fair
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(crowds(), st.sampled_from([2.0, 0.5, 1024.0]))
 @BOTH
 def test_faster_links_and_shorter_latencies_scale_all_times_bit_for_bit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_a_budget_is_the_step_times_its_number() -> None:
         assert one["gpu_hours"] == pytest.approx(8 * hours)
         assert one["cost"] == pytest.approx(2.5 * 8 * hours)
         assert one["energy_kwh"] == pytest.approx(8 * hours)
-    assert "for 1e+09 tokens, estimated: " in told.sentences[-1]
+    assert "for 1 billion tokens, estimated: " in told.sentences[-1]
 
 
 def test_straggling_is_told_against_nobody_slow() -> None:
@@ -219,7 +220,86 @@ def test_straggling_is_told_against_nobody_slow() -> None:
             "answer": ["effect"],
         }
     )
-    assert told.sentences == ("rank 3 at half speed against no slow GPU: the same time with ring and with tree.",)
+    assert told.sentences == (
+        "rank 3 at half speed changes nothing against no slow GPU: the same time with ring and with tree.",
+    )
+
+
+def test_the_effect_of_a_compared_key_is_told_beside_the_others() -> None:
+    of = compared(
+        RING_OR_NAIVE
+        | {
+            "compare": {
+                "collective.algorithm": ["ring", "naive"],
+                "cluster.link_factors": [{}, {"gpu0->switch0": 0.5}],
+            },
+            "baseline": {"collective.algorithm": "naive"},
+            "sweep": {"collective.size": ["1 MiB"]},
+            "answer": [{"finding": "effect", "along": "collective.algorithm"}],
+        }
+    )
+    (found,) = answer(of).findings
+    times = {(r.setting["collective.algorithm"], bool(r.setting["cluster.link_factors"])): (r.report or {})["time_s"]
+             for r in of.rows}  # fmt: skip
+    told = {bool(one["setting"]["cluster.link_factors"]): one["change"] for one in found.numbers["changes"]}
+    assert told == {slow: times["ring", slow] / times["naive", slow] - 1 for slow in (False, True)}
+    assert found.sentences[0].startswith("ring against naive: ")
+
+
+def test_shares_of_unlike_peaks_are_told_as_what_they_are_shares_of() -> None:
+    of = compared(SHARDED | {"compare": {"training.precision": ["fp32", "bf16"]}, "answer": ["value"]})
+    # Dense peaks of the A100's datasheet: 19.5 TFLOP/s in float32, 312 in bfloat16.
+    for report, peak in zip(reports(of), (19.5e12, 312e12), strict=True):
+        assert report["model_flops_per_s_per_gpu"] == pytest.approx(report["mfu"] * peak)
+    (sentence,) = answer(of).sentences
+    assert "MFU" not in sentence
+    assert sentence.count("model TFLOP/s a GPU") == 2
+
+
+def test_several_changes_of_several_measures_are_a_list_with_their_signs() -> None:
+    of = compared(
+        SHARDED | {"compare": {"training.sharding": ["ddp", "zero1", "zero2", "zero3"]}, "answer": ["change"]}
+    )
+    sentence = answer(of).sentences[0]
+    ddp, *others = ((report["step_time_s"], report["peak_memory_bytes"]) for report in reports(of))
+    assert ", time and peak memory change: " in sentence
+    for one in others:
+        time, memory = (100 * (after / before - 1) for after, before in zip(one, ddp, strict=True))
+        assert re.search(rf"{'-' if time < 0 else '[+]'}{abs(time):.2g} % and -{abs(memory):.0f} %", sentence)
+
+
+def test_why_tells_latencies_and_waiting_where_links_carry_the_same() -> None:
+    """Eight tensors one by one are 8 x 2 (n - 1) latencies; in one bucket 2 (n - 1); the bytes are the same."""
+    tensors = {"operation": "all_reduce", "algorithm": "ring", "tensors": ["8 KiB"] * 8}
+    of = compared(
+        RING_OR_NAIVE
+        | {
+            "collective": tensors,
+            "compare": {"collective.fusion": [None, {"buckets": "64 KiB"}]},
+            "sweep": {},
+            "answer": ["change"],
+        }
+    )
+    told = answer(of)
+    fused, single = told.reasons["parts"]
+    sending = 14 / 8 * 65536 / BANDWIDTH
+    assert fused["bandwidth_s"] == single["bandwidth_s"] == pytest.approx(sending)
+    assert fused["time_s"] - sending == pytest.approx(14 * LATENCY)
+    assert single["time_s"] - sending == pytest.approx(8 * 14 * LATENCY)
+    assert told.why.endswith("the rest is latencies and waiting.")
+
+
+def test_a_threshold_tells_which_point_does_not_fit() -> None:
+    told = answered(
+        SHARDED
+        | {
+            "training": SHARDED["training"] | {"model": "gpt2_xl", "activation_checkpointing": "none"},
+            "compare": {"training.sharding": ["zero3", "ddp"]},
+            "sweep": {"training.micro_batch_size": [1, 44]},
+            "answer": [{"finding": "threshold", "along": "training.micro_batch_size"}],
+        }
+    )
+    assert told.sentences[0].endswith("; ddp does not fit at micro-batch 44.")
 
 
 def test_points_that_failed_are_told_and_win_nothing() -> None:

@@ -29,7 +29,7 @@ def test_the_period_is_prime() -> None:
     assert inputs._DRAWN == PERIOD
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_what_is_kept_is_what_was_drawn(data: st.DataObject) -> None:
     kind = find("float32")

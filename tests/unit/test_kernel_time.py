@@ -84,7 +84,7 @@ def by_the_page(c: MatmulConstants, kernel: Matmul, taken: int, share: float) ->
 SHAPES = st.tuples(st.integers(1, 700), st.integers(1, 700), st.integers(1, 20_000)) | st.tuples(SIZES, SIZES, SIZES)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(
     SHAPES,
     st.sampled_from([1, 1, 3, 70]),

@@ -216,7 +216,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
             read_initial(name, tmp_path, SHAPES)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_damaged_archive_gives_its_numbers_or_one_line(tmp_path: Path, data: st.DataObject) -> None:
     npz(tmp_path / "x.npz", **numbers())

@@ -80,7 +80,7 @@ def rings(draw: st.DrawFn) -> Ring:
     return Ring(each(TIMES), each(TIMES), each(st.sampled_from([1e-5, 2e-5, 3e-5])), draw(st.integers(0, 4 * n)))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(rings())
 def test_any_small_ring_goes_round_as_hop_by_hop(ring: Ring) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -189,7 +189,7 @@ def test_what_is_reserved_is_told_each_time_that_it_changes() -> None:
     assert reserved(memory.events) == ((1.0, 60 * MIB), (3.0, 0), (3.0, 80 * MIB))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["caching", "expandable_segments"]),
     st.lists(st.one_of(st.integers(0, 99), st.integers(1, 90 * MIB).map(lambda n: -n)), min_size=8, max_size=40),

@@ -45,7 +45,7 @@ def test_on_every_topology_links_and_latencies_are_the_same_to_the_bit(name: str
     assert equal(together(cluster.router, src, dst), one_by_one(cluster.router, src, dst))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_on_drawn_graphs_too_where_some_vertices_let_nobody_through(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 12), "vertices")
@@ -79,7 +79,7 @@ def test_a_pair_without_a_way_is_named() -> None:
         router.routes(src, np.full(101, 100))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_of_paths_that_are_as_short_one_with_the_fewest_hosts_is_taken(data: st.DataObject) -> None:
     """Against all shortest paths, one by one, as networkx lists them."""

@@ -95,7 +95,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     )  # fmt: skip
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_what_is_resolved_loads_back_as_the_same_scenario(data: dict[str, Any]) -> None:
     scenario = load_scenario(data)
@@ -107,7 +107,7 @@ def test_what_is_resolved_loads_back_as_the_same_scenario(data: dict[str, Any]) 
         assert load_scenario(resolved(point.scenario)) == point.scenario
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_what_loads_keeps_the_schema(data: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(data)))
@@ -168,7 +168,7 @@ def test_the_tensors_of_an_axis_give_their_own_sizes() -> None:
     assert [s.size for s in specs if s] == [2**10, 4 * 2**10]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.floats(0, 1e9, allow_nan=False))
 def test_times_are_written_exactly(seconds: float) -> None:
     assert parse(time_text(seconds), "time") == seconds

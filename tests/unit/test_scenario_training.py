@@ -248,7 +248,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
     return data | {"compare": {a: AXES[a] for a in clear[:cut]}, "sweep": {a: AXES[a] for a in clear[cut:]}}
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_a_scenario_and_each_point_load_back_from_what_they_resolve_to(data: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator(schema()).validate(data)

@@ -20,7 +20,7 @@ from tests.playing import NODED, equal_nodes
 
 
 @given(st.integers(0, 10_000), st.integers(1, 200))
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_a_cut_has_parts_that_differ_by_one_and_the_larger_first(elements: int, chunks: int) -> None:
     sizes = split(elements, chunks).tolist()
     assert sum(sizes) == elements

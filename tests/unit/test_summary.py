@@ -81,7 +81,7 @@ def test_with_jitter_no_form_is_exact() -> None:
 
 def test_the_bottleneck_is_the_link_whose_bytes_take_longest() -> None:
     slow, fast = LinkUse("a->b", 1e9, 1e6, 2e-3), LinkUse("b->c", 100e9, 50e6, 1e-3)
-    assert bottleneck(Timeline("events", 4e-3, (), links=(fast, slow))) == Bottleneck("a->b", 1e6, 0.5)
+    assert bottleneck(Timeline("events", 4e-3, (), links=(fast, slow))) == Bottleneck("a->b", 1e6, 0.5, 1e-3)
     assert bottleneck(Timeline("events", 4e-3, ())) is None
     assert bottleneck(Timeline("events", 0.0, (), links=(slow,))) is None
 

@@ -27,7 +27,7 @@ def rings(draw: st.DrawFn) -> tuple[list[float], list[float], list[float], list[
     return each(TIMES), each(TIMES), each(st.sampled_from(sizes)), rates, draw(st.integers(1, 3 * n))
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 @given(rings())
 def test_uneven_chunks_go_round_as_hop_by_hop(
     ring: tuple[list[float], list[float], list[float], list[float], int],

@@ -83,7 +83,7 @@ def test_bytes_come_out_whole() -> None:
         parse_bytes("0.3 B")
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 10**6), st.integers(0, 999), st.sampled_from([("us", -6), ("ms", -3), ("s", 0), ("ns", -9)]))
 def test_decimals_are_read_without_a_rounding_in_between(whole: int, thousandths: int, unit: tuple[str, int]) -> None:
     name, exponent = unit
@@ -110,7 +110,7 @@ def test_bytes_are_shown_in_binary_units(nbytes: int, shown: str) -> None:
 
 
 @given(st.integers(0, 2**50))
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_shown_bytes_are_right_to_four_digits(nbytes: int) -> None:
     assert parse(format_bytes(nbytes), "bytes") == pytest.approx(nbytes, rel=6e-4)
 

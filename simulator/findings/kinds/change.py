@@ -11,6 +11,8 @@ from simulator.report.numbers.measures import SAME, Measure, for_reports
 from simulator.scenario.records import Asked
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
+# Changes of so many settings in several measures are told as a list whose head names the measures.
+_LIST = 3
 # A change that differs over the conditions by less than this is told for the shown one alone.
 _ALIKE = 0.05
 
@@ -29,12 +31,14 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     told = [measure for measure in wanted if all(measure.value(report) is not None for report in reports)]
     if not told:
         return None
-    changes = [(compared.name(row.setting), _changes(first, row, told)) for row in others]
+    as_list = len(told) > 1 and len(others) >= _LIST
+    changes = [(compared.name(row.setting), _changes(first, row, told, as_list=as_list)) for row in others]
     values = listed([measure.text(measure.value(first.report) or 0.0) for measure in told])
     where = condition_text(condition, compared.kind)
     place = f" at {where}" if where else ""
     fits = "" if first.fits else ", which does not fit"
-    sentences = [f"Against {compared.name(first.setting)}{place} ({values}{fits}): {joined(changes)}"]
+    head = f", {listed([measure.noun for measure in told])} change" if as_list else ""
+    sentences = [f"Against {compared.name(first.setting)}{place} ({values}{fits}){head}: {joined(changes)}"]
     if len(compared.conditions) > 1:
         # Of the first measure all, of others what changes its sign.
         texts = (_over_conditions(compared, measure, flips=measure is not told[0]) for measure in told)
@@ -57,9 +61,14 @@ def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, .
     return tuple(dict.fromkeys((ordered[0].index, first.index, ordered[-1].index)))
 
 
-def _changes(first: Row, row: Row, told: list[Measure]) -> str:
+def _changes(first: Row, row: Row, told: list[Measure], *, as_list: bool) -> str:
     before, after = first.report or {}, row.report or {}
-    texts = [measure.change_text(measure.value(after) or 0.0, measure.value(before) or 0.0) for measure in told]
+    texts = [
+        (measure.sign_text if as_list else measure.change_text)(
+            measure.value(after) or 0.0, measure.value(before) or 0.0
+        )
+        for measure in told
+    ]
     lacks = "" if row.fits else ", and does not fit"
     return listed(texts) + lacks
 

@@ -1,4 +1,4 @@
-"""How much does what is swept change each setting, against the first value of the axis?"""
+"""How much does one axis, swept or compared, change each setting, against the first value of the axis?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import condition_text, listed, place
-from simulator.report.numbers.measures import Measure, for_reports
+from simulator.report.numbers.measures import SAME, Measure, for_reports
 from simulator.scenario.records import Asked
 
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}
@@ -22,11 +22,12 @@ _MOST_CONDITIONS: Final = 3
 
 def find(compared: Comparison, asked: Asked) -> Found | None:
     """Tell the effect of an axis; None where it has one value that was played."""
-    key = asked.along if asked.along in compared.scenario.sweep else next(iter(compared.scenario.sweep), None)
+    axes = {**compared.scenario.sweep, **compared.scenario.compare}
+    key = asked.along if asked.along in axes else next(iter(axes), None)
     if key is None:
         return None
     names = asked.of or _USUAL[compared.kind]
-    values = compared.scenario.sweep[key]
+    values = _values(compared, key)
     told: Sequence[Any] = (
         values[1:] if len(values) <= _MOST_VALUES + 1 or key not in compared.numeric_axes else values[-1:]
     )
@@ -55,23 +56,32 @@ def _largest(values: Sequence[Any], changes: list[dict[str, Any]]) -> list[Any]:
     return [values[i] for i in sorted(chosen)]
 
 
+def _values(compared: Comparison, key: str) -> Sequence[Any]:
+    """The values of an axis, that of the baseline first."""
+    scenario = compared.scenario
+    values = {**scenario.compare, **scenario.sweep}[key]
+    first = scenario.baseline.get(key, values[0])
+    return [first, *(value for value in values if value != first)]
+
+
+def _beside(all_of: Sequence[Settings], key: str) -> list[Settings]:
+    """Settings, or conditions, without what the axis says of them, each once."""
+    without = ({k: v for k, v in one.items() if k != key} for one in all_of)
+    return list({key_of(one): one for one in without}.values())
+
+
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
     """Conditions beside the axis: all of few, of many the shown one."""
-    without = ({k: v for k, v in condition.items() if k != key} for condition in compared.conditions)
-    fixed: list[Settings] = list({key_of(one): one for one in without}.values())
-    if len(fixed) <= _MOST_CONDITIONS:
-        return fixed
-    return [{k: v for k, v in compared.shown_condition.items() if k != key}]
+    fixed = _beside(compared.conditions, key)
+    return fixed if len(fixed) <= _MOST_CONDITIONS else _beside([compared.shown_condition], key)
 
 
 def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> list[dict[str, Any]]:
     """Each setting's change at each value against the first."""
     found = []
-    values = compared.scenario.sweep[key]
-    order = list(compared.scenario.sweep)
-    for setting in compared.settings:
-        places = [{k: v for k in order for v in [({**fixed, key: value})[k]]} for value in values]
-        rows = [compared.row(setting, where) for where in places]
+    values = _values(compared, key)
+    for setting in _beside(compared.settings, key):
+        rows = [compared.row_of({**setting, **fixed, key: value}) for value in values]
         known = [row for row in rows if row.report is not None]
         if not known or rows[0].report is None:
             continue
@@ -93,24 +103,25 @@ def _rows(compared: Comparison, measure: Measure, key: str, fixed: Settings) -> 
 
 def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str, Any]]) -> str:
     texts: dict[str, list[str]] = {}
+    own = [one for one in changes if one["value"] == value]
+    # Both are told where there are several, also of those that are left out.
+    several = [len(_beside(all_of, key)) > 1 for all_of in (compared.settings, compared.conditions)]
     # Who is changed most stands first.
-    for one in sorted(changes, key=lambda one: -abs(one["change"])):
-        if one["value"] != value:
-            continue
-        # The condition is told where there are several, also of those that are left out.
-        several = len({key_of({k: v for k, v in c.items() if k != key}) for c in compared.conditions}) > 1
-        parts = [f"with {compared.name(one['setting'])}"] if len(compared.settings) > 1 else []
-        parts += [f"at {condition_text(one['fixed'], compared.kind)}"] if several else []
+    for one in sorted(own, key=lambda one: -abs(one["change"])):
+        parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
+        parts += [f"at {condition_text(one['fixed'], compared.kind)}"] if several[1] else []
         measure = compared.measure(one["measure"])
-        texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]))
+        lacks = "" if one["fits"] else ", which does not fit,"
+        texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]) + lacks)
     where: dict[str, list[str]] = {}
-    for name, own in texts.items():
-        where.setdefault(", ".join(own), []).append(name)
+    for name, said in texts.items():
+        where.setdefault(", ".join(said), []).append(name)
     if not where:
         return ""
-    told = (f"{text} {listed(names)}".rstrip() for text, names in where.items())
-    first, at = (place(key, one, compared.kind) for one in (compared.scenario.sweep[key][0], value))
-    return f"{at} against {first}: {'; '.join(told)}"
+    told = (f"{text} {listed(names)}".rstrip(" ,") for text, names in where.items())
+    first, at = (place(key, one, compared.kind) for one in (_values(compared, key)[0], value))
+    nothing = " changes nothing" if all(abs(one["change"]) <= SAME for one in own) else ""
+    return f"{at}{nothing} against {first}: {'; '.join(told)}"
 
 
 FINDING = Finding("effect", find)

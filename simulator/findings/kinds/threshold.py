@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.findings.along import Axis, axis_of, changes, log_ratio
@@ -95,15 +95,49 @@ def _told(
     names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
     where = condition_text(fixed, compared.kind)
     said, at = _sentence(compared, measure, names, axis, places, ratios, margin)
+    ends = _ends(measure, ratios)
+    if not where:
+        at += _ends_text(compared, measure, axis, ends) + _lacking(compared, key_of(setting), axis.key)
     numbers = {
         "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed),
         "places": [
             bracketed(one) | {"worse_from_here": worse} for one, worse in places
         ],
+        "ends": ends,
         "log_ratios": {str(number): ratio for number, ratio in ratios.items()},
         "first": axis.numbers[0], "last": axis.numbers[-1],
     }  # fmt: skip
     return (said, f"{at} ({where})" if where else at), numbers
+
+
+def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float]]:
+    """How much worse or better it is at the two ends of the axis; nothing where it is the same everywhere."""
+    if all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
+        return []
+    sign = 1 if measure.best == "least" else -1
+    ends = dict.fromkeys((min(ratios), max(ratios)))
+    return [{"at": number, "change": math.expm1(sign * ratios[number])} for number in ends]
+
+
+def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
+    texts = [
+        f"{measure.change_text(1 + end['change'], 1.0)} "
+        f"at {place(axis.key, axis.settings(int(end['at']))[axis.key], compared.kind)}"
+        for end in ends
+    ]
+    return f": {', '.join(texts)}" if texts else ""
+
+
+def _lacking(compared: Comparison, setting: str, key: str) -> str:
+    """Which of the scenario's own points that are compared do not fit, unless another finding tells."""
+    if any(asked.finding == "fit" for asked in compared.scenario.answer):
+        return ""
+    lacking: dict[str, list[str]] = {}
+    for row in compared.rows:
+        if key_of(row.setting) in (setting, key_of(compared.settings[0])) and row.report is not None and not row.fits:
+            at = condition_text(row.condition, compared.kind)
+            lacking.setdefault(compared.name(row.setting), []).append(at)
+    return "".join(f"; {name} does not fit at {listed(where)}" for name, where in lacking.items())
 
 
 def _without(setting: Settings, key: str) -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Finding, Found
 from simulator.findings.words import condition_text, joined
+from simulator.report.numbers.measures import for_reports
 from simulator.scenario.records import Asked
 
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
@@ -14,7 +15,8 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     """Tell values; None where nothing was played."""
     condition = compared.shown_condition
     rows = compared.under(condition)
-    measures = [compared.measure(name) for name in asked.of or _USUAL[compared.kind]]
+    reports = [row.report for row in rows if row.report is not None]
+    measures = [for_reports(compared.measure(name), reports) for name in asked.of or _USUAL[compared.kind]]
     texts, numbers = [], []
     for row in rows:
         report = row.report or {}

@@ -74,6 +74,22 @@ class Measure:
             return f"{factor_text(value / before)} the {self.noun}"
         return f"{percent_text(abs(change))} {'less' if change < 0 else 'more'} {self.noun}"
 
+    def sign_text(self, value: float, before: float) -> str:
+        """Say a change in a list whose head names the measure: '-16 %', '2.4x', '0 %'.
+
+        Examples
+        --------
+        >>> TIME = find("time", "training")
+        >>> TIME.sign_text(0.84, 1.0), TIME.sign_text(2.4, 1.0), TIME.sign_text(1.0, 1.0)
+        ('-16 %', '2.4x', '0 %')
+        """
+        if before == 0:
+            return "0 %" if value == before else self.text(value)
+        change = value / before - 1
+        if change >= 1:
+            return factor_text(value / before)
+        return "0 %" if abs(change) <= SAME else f"{'-' if change < 0 else '+'}{percent_text(abs(change))}"
+
 
 def percent_text(share: float) -> str:
     """Write a share in per cent: two digits below ten, whole ones above.
@@ -124,6 +140,8 @@ MEASURES: Final = (
     Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s a GPU",
             "{} tokens/s a GPU", "most", "fastest"),
     Measure("mfu", _STEP, itemgetter("mfu"), _percent, "MFU", "{} MFU", "most", "best used"),
+    Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
+            "model FLOP/s a GPU", "{} model TFLOP/s a GPU", "most", "best used"),
     Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
             superlative="smallest"),
     Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None), format_memory,
@@ -155,9 +173,23 @@ def find(name: str, kind: str) -> Measure:
 
 
 def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
-    """The measure itself, or, where the reports' steps learn from unlike numbers of tokens, its share of a token."""
-    if measure.name != "time" or not all("tokens_per_s" in report for report in reports):
+    """The measure itself, or the one that can be compared where it cannot.
+
+    Times of steps that learn from unlike numbers of tokens are compared by the token, and shares of unlike peaks by the
+    FLOP/s that they are shares of.
+    """
+    if measure not in (find("time", "training"), find("mfu", "training")) or not _all_steps(reports):
         return measure
+    if measure.name == "mfu":
+        peaks = [report["model_flops_per_s_per_gpu"] / report["mfu"] for report in reports if report["mfu"]]
+        return measure if _alike(peaks) else find("model_flops", "training")
     tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
-    alike = max(tokens) - min(tokens) <= 1e-6 * max(tokens)
-    return measure if alike else find("time_per_token", "training")
+    return measure if _alike(tokens) else find("time_per_token", "training")
+
+
+def _all_steps(reports: Sequence[Report]) -> bool:
+    return bool(reports) and all("tokens_per_s" in report for report in reports)
+
+
+def _alike(values: Sequence[float]) -> bool:
+    return not values or max(values) - min(values) <= 1e-6 * max(values)

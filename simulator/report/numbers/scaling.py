@@ -12,6 +12,7 @@ from itertools import combinations, pairwise
 from typing import Final, Literal
 
 from simulator.basics.units import format_bytes, format_time
+from simulator.report.numbers.measures import factor_text
 
 Axis = Literal["world_size", "nbytes"]
 Place = tuple[int, int]
@@ -226,7 +227,7 @@ def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
 def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, float]], *, short: bool) -> str:
     leads = [min(t for other, t in times.items() if other != name) / times[name] for times in table.values()]
     if short and len(names) > 2 and len(table) > 1 and not any(_equal(lead, 1.0) for lead in leads):
-        ahead = f"{_factor(min(leads))} to {_factor(max(leads))}"
+        ahead = f"{factor_text(min(leads))} to {factor_text(max(leads))}"
         return f"{name}: fastest everywhere, ahead of the next by {ahead}; the lead never changes"
     parts: list[str] = []
     for other in names:
@@ -236,15 +237,15 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
         (least, near), (most, far) = ratios[0], ratios[-1]
         ties = sum(_equal(ratio, 1.0) for ratio, _ in ratios)
         if near == far:
-            parts.append(f"{other} by {_factor(most)} ({place_text(far)})")
+            parts.append(f"{other} by {factor_text(most)} ({place_text(far)})")
         elif short:
-            parts.append(f"{other} everywhere, by {_factor(least)} to {_factor(most)}")
+            parts.append(f"{other} everywhere, by {factor_text(least)} to {factor_text(most)}")
         elif ties == len(ratios):
             parts.append(f"{other} nowhere: equal at all {ties}")
         elif ties:
-            parts.append(f"{other} by up to {_factor(most)} ({place_text(far)}), equal at {ties} of {len(ratios)}")
+            parts.append(f"{other} by up to {factor_text(most)} ({place_text(far)}), equal at {ties} of {len(ratios)}")
         else:
-            span = f"{_factor(least)} ({place_text(near)}) to {_factor(most)} ({place_text(far)})"
+            span = f"{factor_text(least)} ({place_text(near)}) to {factor_text(most)} ({place_text(far)})"
             parts.append(f"{other} everywhere, by {span}")
     if len(table) == 1:
         return f"{name} beats {_listed(parts)}"
@@ -267,7 +268,7 @@ def _shared_lead(
     parts: list[str] = []
     for name in order:
         ratio, place = max(wins[name])
-        by = "" if short else f" by up to {_factor(ratio)} ({place_text(place)})"
+        by = "" if short else f" by up to {factor_text(ratio)} ({place_text(place)})"
         won = len(wins[name])
         parts.append(f"{name} {f'wins {won} of {len(table)} conditions' if name == order[0] else won}{by}")
     wins_text = ", ".join([*parts, *([f"{ties} tied"] if ties else [])])
@@ -303,12 +304,6 @@ def _workers(count: int) -> str:
 
 def _where(table: Mapping[Place, object]) -> str:
     return f"({place_text(next(iter(table)))})" if len(table) == 1 else "everywhere"
-
-
-def _factor(ratio: float) -> str:
-    if ratio >= 9.95:
-        return f"{ratio:.0f}x"
-    return f"{ratio:.1f}x" if ratio >= 1.095 else f"{ratio:.3g}x"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -33,11 +33,14 @@ class Bottleneck:
         Carried [B].
     busy_fraction : float
         Share of the time with at least one flow on it.
+    bandwidth_time_s : float
+        What its bytes take at its bandwidth [s]; the rest of the time is latencies and waiting.
     """
 
     link: str
     bytes: float
     busy_fraction: float
+    bandwidth_time_s: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,7 +185,8 @@ def bottleneck(timeline: Timeline) -> Bottleneck | None:
     if not timeline.links or timeline.end <= 0:
         return None
     busiest = max(timeline.links, key=lambda use: use.nbytes / use.bandwidth)
-    return Bottleneck(busiest.name, busiest.nbytes, min(busiest.busy / timeline.end, 1.0))
+    at_bandwidth = busiest.nbytes / busiest.bandwidth
+    return Bottleneck(busiest.name, busiest.nbytes, min(busiest.busy / timeline.end, 1.0), at_bandwidth)
 
 
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:

@@ -73,6 +73,8 @@ class TrainingReport(Shown):
     mfu, hfu : float
         Model FLOPs utilization, and hardware FLOPs utilization, which counts recomputation too: FLOPs over what all
         GPUs could have done at their dense peak; full attention counted (PaLM, appendix B).
+    model_flops_per_s_per_gpu : float
+        What `mfu` is a share of a GPU's dense peak of; to be compared where matmuls are of unlike precision [FLOP/s].
     compute_time_s, comm_time_s, exposed_comm_time_s, bubble_time_s : float
         Unions of spans of the rank that ends last: kernels, and what the host's processors compute for it;
         collectives and copies; those during which nothing was computed; neither [s].
@@ -115,6 +117,7 @@ class TrainingReport(Shown):
     tokens_per_s_per_gpu: float
     mfu: float
     hfu: float
+    model_flops_per_s_per_gpu: float
     compute_time_s: float
     comm_time_s: float
     exposed_comm_time_s: float
@@ -230,6 +233,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         tokens_per_s_per_gpu=steps * plan.tokens / ranks,
         mfu=steps * plan.model_flops / available,
         hfu=steps * plan.hardware_flops / available,
+        model_flops_per_s_per_gpu=steps * plan.model_flops / ranks,
         compute_time_s=length(compute) / rounds,
         comm_time_s=length(comm) / rounds,
         exposed_comm_time_s=exposed / rounds,

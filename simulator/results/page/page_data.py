@@ -38,7 +38,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "spoken": list(answer.spoken),
         "overview": overview,
         "crossings": _crossings(compared, answer, axes),
-        "front": [one["point"] for one in answer.front],
+        "front": _front(compared, answer),
         "frontKeys": ["time_per_token_s", "peak_memory_bytes"],
         "parts": _parts_title(compared),
         "topologies": drawn,
@@ -46,6 +46,13 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "palette": list(style.PALETTE),
         "series": {},
     }
+
+
+def _front(compared: Comparison, answer: Answer) -> list[int]:
+    """Points of the front; none where all points take the same time and memory, so that there is nothing to weigh."""
+    reports = [row.report for row in compared.rows if row.report is not None]
+    unlike = {(report.get("tokens_per_s"), report.get("peak_memory_bytes")) for report in reports}
+    return [one["point"] for one in answer.front] if len(unlike) > 1 else []
 
 
 def _axis(compared: Comparison, key: str) -> dict[str, Any]:
