@@ -44,7 +44,9 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     kept = [sentence for sentence in sentences if sentence]
     if not kept:
         return None
-    worst = max(changes, key=lambda one: abs(one["change"]))
+    # The picture is of the condition that other findings show too, where there is a choice.
+    shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
+    worst = max(shown, key=lambda one: abs(one["change"]))
     start = next((one["from_point"] for one in changes if one["point"] == worst["point"]), worst["point"])
     return Found("effect", tuple(kept), {"along": key, "changes": changes}, (worst["point"], start))
 

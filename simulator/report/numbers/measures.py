@@ -113,8 +113,12 @@ def factor_text(ratio: float) -> str:
     return f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.1f}x" if ratio >= 1.095 else f"{ratio:.3g}x"
 
 
-def _share(part: str) -> Callable[[Report], float | None]:
-    return lambda report: report[part] / report["step_time_s"] if report.get("step_time_s") else None
+def _bubble(report: Report) -> float | None:
+    """Share of the step in which stages do nothing, in their mean; without a pipeline, that of the last rank."""
+    if not report.get("step_time_s"):
+        return None
+    idle = report["idle_time_by_stage"] or (report["bubble_time_s"],)
+    return float(sum(idle) / len(idle) / report["step_time_s"])
 
 
 def _last_loss(report: Report) -> float | None:
@@ -148,7 +152,8 @@ MEASURES: Final = (
             "memory of the least stage", "{} on the stage that holds least"),
     Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory", "{} reserved",
             superlative="smallest"),
-    Measure("bubble", _STEP, _share("bubble_time_s"), _percent, "idle time", "{} idle", superlative="least idle"),
+    Measure("bubble", _STEP, _bubble, _percent, "mean idle time", "{} idle in the mean of stages",
+            superlative="least idle"),
     Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
             "{} of exposed communication"),
     Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),

@@ -5,7 +5,7 @@ Rule: reads the timeline and the plan, never asks a model or an engine. Report k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
@@ -103,6 +103,9 @@ class TrainingReport(Shown):
         Of the GPU that needs most [B].
     peak_memory_by_stage : tuple of int
         Most that each pipeline stage holds, its first rank followed, in order; empty without a pipeline [B].
+    idle_time_by_stage : tuple of float
+        How long each pipeline stage, its first rank followed, computes and communicates nothing, in order: its bubble;
+        empty without a pipeline, or where operations of some stage are not kept [s].
     intervals : dict of str to float
         Of step_time_s, tokens_per_s and peak_memory_bytes the ends between which so many per cent of measured runs
         like this one lie: step_time_s_80_low, step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
@@ -139,6 +142,7 @@ class TrainingReport(Shown):
     host_memory_bytes: int
     capacity_bytes: int
     peak_memory_by_stage: tuple[int, ...] = ()
+    idle_time_by_stage: tuple[float, ...] = ()
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
     learning: Learning | None = None
@@ -204,7 +208,10 @@ class _Work:
 
 def _work_of_last_rank(timeline: Timeline) -> _Work:
     """The work of the rank that ends last."""
-    spans = () if timeline.last_rank is None else by_rank(timeline.spans)[timeline.last_rank]
+    return _work_of(() if timeline.last_rank is None else by_rank(timeline.spans)[timeline.last_rank])
+
+
+def _work_of(spans: Sequence[Span]) -> _Work:
     return _Work(
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
@@ -254,7 +261,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         exposed_comm_time_by_dimension=_shared(_exposed(work, _dimension), rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
-        peak_memory_by_stage=_by_stage(plan, timeline),
+        peak_memory_by_stage=_peak_by_stage(plan, timeline),
+        idle_time_by_stage=_idle_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)
         | times.around("tokens_per_s", steps * plan.tokens)
         | prediction_interval(traits, "memory").around("peak_memory_bytes", float(peak.nbytes)),
@@ -262,16 +270,32 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     )
 
 
-def _by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
+def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
     """Peak memory of each pipeline stage: of its first rank whose memory was followed [B]."""
+    samples = by_rank(timeline.memory)
+    return tuple(max(sample.nbytes for sample in samples[rank]) for rank in _first_of_stages(plan, samples))
+
+
+def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
+    """How long the first rank of each pipeline stage whose operations are kept does nothing [s]."""
+    spans = by_rank(timeline.spans)
+    firsts = _first_of_stages(plan, spans)
+    if len(firsts) < plan.step.parallelism.pp:
+        return ()
+    works = [_work_of(spans[rank]) for rank in firsts]
+    return tuple(max(timeline.end - length([*w.compute, *_times(w.communication)]), 0.0) for w in works)
+
+
+def _first_of_stages(plan: StepPlan, known: Iterable[int]) -> list[int]:
+    """The first of the known ranks of each pipeline stage, in order; none without a pipeline."""
     cut = plan.step.parallelism
     if cut.pp < 2:
-        return ()
-    place, samples = cut.grid(len(plan.program.ranks)).coordinate("pp"), by_rank(timeline.memory)
+        return []
+    place = cut.grid(len(plan.program.ranks)).coordinate("pp")
     firsts: dict[int, int] = {}
-    for rank in sorted(samples):
+    for rank in sorted(known):
         firsts.setdefault(int(place[rank]), rank)
-    return tuple(max(sample.nbytes for sample in samples[firsts[stage]]) for stage in sorted(firsts))
+    return [firsts[stage] for stage in sorted(firsts)]
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:

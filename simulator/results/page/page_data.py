@@ -22,6 +22,7 @@ _MOST_RANKS: Final = 100_000
 # Parts of a step, in the order in which bars stack them, and by which kind's colour.
 _PARTS: Final = {
     "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
+    "sending": "transfer", "latencies and waiting": "idle",
 }  # fmt: skip
 
 
@@ -120,11 +121,11 @@ def _point(folder: Path | None, compared: Comparison, row: Row, axes: list[str],
         return point | {"error": next(o.error for o in compared.outcomes if o.index == row.index)}
     point["because"] = report["because"]
     point["figures"] = {figure.key: figure.value(report) for figure in figures(compared)}
+    point["parts"] = _parts(compared, report)
     if compared.kind == "training":
         point["groups"] = _groups(row)
         per_token = 1 / report["tokens_per_s"]
         point["figures"]["time_per_token_s"] = per_token
-        point["parts"] = _parts(compared, report)
         point["note"] = _note(row)
         if report["learning"]:
             point["losses"] = list(report["learning"]["losses"])
@@ -171,15 +172,18 @@ def _per_token(compared: Comparison) -> bool:
     return bool(tokens) and max(tokens) - min(tokens) > 1e-6 * max(tokens)
 
 
-def _parts_title(compared: Comparison) -> str | None:
+def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
-        return None
+        return "Time, by whether the busiest link sends at its bandwidth"
     what = "token, over all GPUs," if _per_token(compared) else "step"
     return f"Time of a {what} by what it goes to"
 
 
 def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Parts of a step that add up to its time, or to that of a token [s]."""
+    """Parts of a collective, or of a step, that add up to its time, or to that of a token [s]."""
+    if compared.kind != "training":
+        sending = report["bottleneck"]["bandwidth_time_s"] if report["bottleneck"] else 0.0
+        return [("sending", sending), ("latencies and waiting", report["time_s"] - sending)]
     scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
     kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
     parts = {

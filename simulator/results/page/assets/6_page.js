@@ -112,14 +112,13 @@ function overview() {
 }
 
 function breakdown() {
-  if (!data.parts) { at("breakdownpanel").classList.add("hidden"); return; }
   const own = settingsOf(state.point);
   // Without an axis to draw along, bars stand beside the answer, whose table has speed and memory.
   const beside = data.overview.axis === null;
   const rows = [];
   data.points.forEach((point, index) => {
     if (!point.parts || !point.at.every((value, i) => data.axes[i].compared || !data.axes.some((a) => a.compared) || value === own[i])) return;
-    rows.push({ label: point.label, index, total: point.parts.reduce((sum, [, v]) => sum + v, 0), parts: point.parts, note: beside && !point.losses ? (point.fits ? "" : "does not fit") : point.note, bad: !point.fits });
+    rows.push({ label: point.label, index, total: point.parts.reduce((sum, [, v]) => sum + v, 0), parts: point.parts, note: beside && !point.losses ? (point.fits ? "" : "does not fit") : point.note || "", bad: !point.fits });
   });
   if (!rows.length) { at("breakdownpanel").classList.add("hidden"); return; }
   // Of what is learned the losses stand there.
