@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import jsonschema
 import pytest
 
 from simulator.basics import document, registry
@@ -13,7 +12,7 @@ from simulator.cluster.build import build
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
-from simulator.scenario.schema import schema
+from tests.schemas import scenario_validator
 
 NAMES = registry.names("scenario")
 
@@ -41,7 +40,7 @@ def test_it_has_its_file_name_and_a_question(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_the_schema_as_written_and_as_resolved(name: str) -> None:
-    validator = jsonschema.Draft202012Validator(schema())
+    validator = scenario_validator()
     validator.validate(json.loads(json.dumps(document.load(registry.find("scenario", name)).data)))
     validator.validate(json.loads(json.dumps(resolved(load_scenario(name)))))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,8 +13,8 @@ from simulator.basics.counts import THINGS, TOKENS, parse_count
 from simulator.errors import ScenarioError
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved
-from simulator.scenario.schema import schema
 from tests.commands import Command, commands_in
+from tests.schemas import scenario_validator
 
 STEP: dict[str, Any] = {
     "name": "demo",
@@ -120,7 +119,7 @@ def test_what_is_no_count_is_told(written: Any, said: str) -> None:
 
 
 def test_the_schema_takes_them_too() -> None:
-    validator = jsonschema.Draft202012Validator(schema())
+    validator = scenario_validator()
     assert [validator.is_valid(step(seq_len=written)) for written in (8192, "8k", "1_000", "8kb")] == [
         True,
         True,

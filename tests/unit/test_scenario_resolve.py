@@ -23,6 +23,7 @@ from simulator.scenario.resolve import resolved, time_text, to_yaml
 from simulator.scenario.schema import schema
 from simulator.scenario.template import template
 from tests.playing import NODED
+from tests.schemas import scenario_validator
 
 SIZES = st.integers(0, 2**20).map(lambda n: f"{8 * n} B") | st.sampled_from(["256 MiB", "1.5 KiB", "80 GB", "1 TiB"])
 FACTORS = st.floats(1e-3, 10, allow_nan=False)
@@ -110,7 +111,7 @@ def test_what_is_resolved_loads_back_as_the_same_scenario(data: dict[str, Any]) 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_what_loads_keeps_the_schema(data: dict[str, Any]) -> None:
-    jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(data)))
+    scenario_validator().validate(json.loads(json.dumps(data)))
 
 
 def test_every_default_is_written_out() -> None:
@@ -201,7 +202,7 @@ def test_the_schema_refuses_what_the_loader_refuses(key: str, value: Any) -> Non
     data = resolved(load_scenario("ring_vs_parameter_server")) | {key: value}
     with pytest.raises(ScenarioError):
         load_scenario(data)
-    assert not jsonschema.Draft202012Validator(schema()).is_valid(data)
+    assert not scenario_validator().is_valid(data)
 
 
 @pytest.mark.parametrize("name", ["demo", "1e9", "true", "2024"])

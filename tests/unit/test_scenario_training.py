@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,11 +21,11 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec
 from simulator.scenario.resolve import resolved, to_yaml
-from simulator.scenario.schema import schema
 from simulator.scenario.shape import axis_keys
 from simulator.scenario.template import template
 from simulator.scenario.training_records import ParallelismSpec, PrecisionSpec
 from simulator.step.spec import OPTIMIZERS, InjectedFault, Lesson, Precision, Sharding, TrainingStep
+from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
 
 BASE: dict[str, Any] = {
@@ -251,9 +250,10 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_a_scenario_and_each_point_load_back_from_what_they_resolve_to(data: dict[str, Any]) -> None:
-    jsonschema.Draft202012Validator(schema()).validate(data)
+    validator = scenario_validator()
+    validator.validate(data)
     scenario = load_scenario(data)
-    jsonschema.Draft202012Validator(schema()).validate(json.loads(json.dumps(resolved(scenario))))
+    validator.validate(json.loads(json.dumps(resolved(scenario))))
     assert load_scenario(resolved(scenario)) == scenario
     assert parse_scenario(parse(to_yaml(scenario)), scenario.base) == scenario
     for point in points(scenario):
@@ -316,7 +316,7 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
 
 
 def test_the_schema_asks_for_a_collective_or_a_step() -> None:
-    validator = jsonschema.Draft202012Validator(schema())
+    validator = scenario_validator()
     assert validator.is_valid(BASE)
     assert not validator.is_valid({k: v for k, v in BASE.items() if k != "training"})
     assert not validator.is_valid(BASE | {"collective": {"operation": "all_reduce", "size": "1 MiB"}})
