@@ -15,8 +15,11 @@ def farthest(one: Timeline, other: Timeline) -> float:
     kinds = [[(s.rank, s.stream, s.name, s.kind, s.nbytes, s.flops) for s in t.spans] for t in (one, other)]
     if kinds[0] != kinds[1] or peaks(one) != peaks(other) or sent(one) != sent(other):
         return float("inf")
+    if set(one.at_work) != set(other.at_work):
+        return float("inf")
     times = [[(s.start, s.end) for s in t.spans] for t in (one, other)]
     apart = [float(np.abs(np.array(times[0]) - np.array(times[1])).max(initial=0.0))]
+    apart += [abs(work - other.at_work[rank]) for rank, work in one.at_work.items()]
     for a, b in zip(one.logs, other.logs, strict=True):
         apart += [float(np.abs(x - y).max(initial=0.0)) for x, y in ((a.enter, b.enter), (a.end, b.end))]
     return max(apart) / max(one.end, 1e-300)

@@ -6,13 +6,15 @@ that says how long a Program takes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import simpy
 
+from simulator.basics.intervals import length
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
@@ -26,9 +28,10 @@ from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.errors import DeadlockError
-from simulator.records.operation import Collective, Compute, Op
+from simulator.records.later import LaterValues
+from simulator.records.operation import ISSUE, Collective, Compute, Op
 from simulator.records.program import Program
-from simulator.records.timeline import Sent, Span, Timeline
+from simulator.records.timeline import Sent, Span, Timeline, by_rank
 
 NAME: Final = "events"
 
@@ -254,7 +257,13 @@ class _Play:
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
         routes = {id(own.routes): own.routes for own in routed.values()}.values()
         timeline = timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routes)
-        return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent))
+        work = LaterValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
+        return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent), at_work=work)
+
+
+def _at_work(spans: Sequence[Span]) -> float:
+    """How long anything was done, hosts that issue kernels left out [s]."""
+    return length((span.start, span.end) for span in spans if span.stream != ISSUE)
 
 
 def _who(place: _Place) -> str:

@@ -6,6 +6,7 @@ Rule: what is asked for twice is written once; the same records come, in the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
@@ -37,8 +38,8 @@ class Later(Sequence[T]):
         return self._made[place]
 
 
-class LaterByRank(Mapping[int, tuple[T, ...]]):
-    """Each rank's records, made when the rank is asked for.
+class LaterValues(Mapping[int, T]):
+    """A value of each rank, made when it is asked for.
 
     Parameters
     ----------
@@ -48,9 +49,9 @@ class LaterByRank(Mapping[int, tuple[T, ...]]):
 
     __slots__ = ("_made", "_makers")
 
-    def __init__(self, makers: Mapping[int, Callable[[], Sequence[T]]]) -> None:
+    def __init__(self, makers: Mapping[int, Callable[[], T]]) -> None:
         self._makers = makers
-        self._made: dict[int, tuple[T, ...]] = {}
+        self._made: dict[int, T] = {}
 
     def __len__(self) -> int:
         return len(self._makers)
@@ -61,10 +62,23 @@ class LaterByRank(Mapping[int, tuple[T, ...]]):
     def __contains__(self, rank: object) -> bool:
         return rank in self._makers
 
-    def __getitem__(self, rank: int) -> tuple[T, ...]:
+    def __getitem__(self, rank: int) -> T:
         if rank not in self._made:
-            self._made[rank] = tuple(self._makers[rank]())
+            self._made[rank] = self._makers[rank]()
         return self._made[rank]
+
+
+class LaterByRank(LaterValues[tuple[T, ...]]):
+    """Each rank's records, made when the rank is asked for; parameters are those of LaterValues, of any sequences."""
+
+    __slots__ = ()
+
+    def __init__(self, makers: Mapping[int, Callable[[], Sequence[T]]]) -> None:
+        super().__init__({rank: partial(_as_tuple, make) for rank, make in makers.items()})
+
+
+def _as_tuple(make: Callable[[], Sequence[T]]) -> tuple[T, ...]:
+    return tuple(make())
 
 
 class AllRanks(Sequence[T], Generic[T]):

@@ -222,6 +222,8 @@ class Timeline:
         Of all ranks, or of the ranks with spans and one of each kind that differs in what it holds.
     peak : MemorySample or None
         The first of the largest; None where nobody holds anything.
+    at_work : mapping of rank to float
+        How long a rank's GPU, its host for it, or its communication did anything, of all ranks [s].
     last_rank : int or None
         Whose operations end last, of several the lowest; None where there are none.
     links : tuple of LinkUse
@@ -255,6 +257,7 @@ class Timeline:
     transfers: int = 0
     peak: MemorySample | None = None
     last_rank: int | None = None
+    at_work: Mapping[int, float] = field(default_factory=dict)
 
 
 R = TypeVar("R", Span, MemorySample)

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.basics.intervals import length
 from simulator.cluster.build import build
 from simulator.engine.events import execute
 from simulator.records.timeline import Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
+from simulator.report.numbers.measures import find
 from simulator.report.plots import dimensions_on_links, memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import PipelineShape, Work
@@ -91,3 +95,25 @@ def test_bytes_of_dimensions_are_all_bytes_of_all_links() -> None:
     assert set(means) == set(links)
     assert dimensions_on_links.figure(CloseUp(timeline, 80e9)) is not None
     assert dimensions_on_links.figure(CloseUp(replace(timeline, spans=timeline.spans[:40]), 80e9)) is None
+
+
+def test_the_bubble_is_what_no_span_covers_whatever_is_kept() -> None:
+    data = {
+        "name": "idle",
+        "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {
+            "model": "gpt2_medium",
+            "seq_len": 512,
+            "gradient_accumulation_steps": 6,
+            "parallelism": {"pp": 4},
+            "sharding": "zero1",
+        },
+    }
+    run = simulate(load_scenario(data))
+    idle = run.report.to_dict()["idle_time_by_stage"]
+    of_stage = {0: 0, 1: 2, 2: 4, 3: 6}
+    for stage, rank in of_stage.items():
+        own = [s for s in run.timeline.spans if s.rank == rank and s.stream != "issue"]
+        assert idle[stage] == pytest.approx(run.timeline.end - length((s.start, s.end) for s in own))
+    assert simulate(load_scenario(data), keep=[5]).report == run.report
+    assert find("bubble", "training").value(run.report.to_dict()) == pytest.approx(sum(idle) / 4 / run.timeline.end)

@@ -13,14 +13,15 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.intervals import added
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.fields import MEMORY, Problem
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
-from simulator.records.later import AllRanks, Later, LaterByRank
-from simulator.records.operation import Collective, Compute
+from simulator.records.later import AllRanks, Later, LaterByRank, LaterValues
+from simulator.records.operation import ISSUE, Collective, Compute
 from simulator.records.timeline import LinkUse, Sent, Span, Timeline, TransferLog
 
 NAME: Final = "compiled"
@@ -65,7 +66,8 @@ class TimelineWriter:
         sent = Later(self._played_collectives.total, self._sent)
         routes = {id(own.routes): own.routes for kind in self.prepared.routed for own in kind if own is not None}
         timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routes.values())
-        return replace(timeline, links=links, sent=sent, transfers=self.prepared.transfers)
+        work = LaterValues({rank: partial(self._at_work, rank) for rank in active.tolist()})
+        return replace(timeline, links=links, sent=sent, transfers=self.prepared.transfers, at_work=work)
 
     @cached_property
     def _counts(self) -> Ints:
@@ -100,6 +102,28 @@ class TimelineWriter:
             elif isinstance(op, Collective):
                 spans.append(Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes)))
         return in_order(spans)
+
+    def _at_work(self, rank: int) -> float:
+        """How long anything was done, hosts that issue kernels left out [s]."""
+        work, meetings = self._work_of_lists[self.prepared.program.lists.list_of[rank]]
+        starts, ends = (self._times_of(column, rank).copy() for column in (self.times.start, self.times.end))
+        for place in meetings:
+            op = self.prepared.program.ranks[rank][place]
+            if isinstance(op, Collective):
+                starts[place] = self._last_came(op, rank, place)
+        starts, ends = starts[work], ends[work]
+        order = np.argsort(starts)
+        return float(added(starts[order], ends[order], np.zeros(len(order), np.int64)).sum())
+
+    @cached_property
+    def _work_of_lists(self) -> list[tuple[Ints, list[int]]]:
+        """By list the places of operations that are work, and of those among them that begin when the last has come."""
+        found = []
+        for ops in self.prepared.program.lists.lists:
+            work = [n for n, op in enumerate(ops) if isinstance(op, Compute | Collective) and op.stream != ISSUE]
+            meetings = [n for n, op in enumerate(ops) if isinstance(op, Collective) and op.rendezvous]
+            found.append((np.array(work, np.int64), meetings))
+        return found
 
     def _last_came(self, op: Collective, rank: int, place: int) -> float:
         """When the last of a collective's ranks had come to it."""

@@ -104,8 +104,8 @@ class TrainingReport(Shown):
     peak_memory_by_stage : tuple of int
         Most that each pipeline stage holds, its first rank followed, in order; empty without a pipeline [B].
     idle_time_by_stage : tuple of float
-        How long each pipeline stage, its first rank followed, computes and communicates nothing, in order: its bubble;
-        empty without a pipeline, or where operations of some stage are not kept [s].
+        How long the first rank of each pipeline stage computes and communicates nothing, in order: the stage's bubble;
+        empty without a pipeline [s].
     intervals : dict of str to float
         Of step_time_s, tokens_per_s and peak_memory_bytes the ends between which so many per cent of measured runs
         like this one lie: step_time_s_80_low, step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
@@ -277,13 +277,9 @@ def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
 
 
 def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
-    """How long the first rank of each pipeline stage whose operations are kept does nothing [s]."""
-    spans = by_rank(timeline.spans)
-    firsts = _first_of_stages(plan, spans)
-    if len(firsts) < plan.step.parallelism.pp:
-        return ()
-    works = [_work_of(spans[rank]) for rank in firsts]
-    return tuple(max(timeline.end - length([*w.compute, *_times(w.communication)]), 0.0) for w in works)
+    """How long the first rank of each pipeline stage does nothing [s]."""
+    firsts = _first_of_stages(plan, timeline.at_work)
+    return tuple(max(timeline.end - timeline.at_work[rank], 0.0) for rank in firsts)
 
 
 def _first_of_stages(plan: StepPlan, known: Iterable[int]) -> list[int]:
