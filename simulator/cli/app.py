@@ -288,6 +288,50 @@ def memory(
 
 
 @app.command()
+def plan(
+    model: ModelName,
+    topology: Annotated[str, typer.Option(help="Name or path.", autocompletion=names_of("topology"))],
+    gpus: Annotated[int, typer.Option(min=1, help="How many.")],
+    seq_len: Tokens = 2048,
+    global_batch: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of a step: tokens (4M), or sequences (512seq).")
+    ] = "4M",
+    gpu: OtherGpu = None,
+    fix: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Choose it yourself: tp=8.")] = None,
+    among: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE,...", help="Choose among these: pp=1,2,4.")
+    ] = None,
+    without: Annotated[list[str] | None, typer.Option(metavar="VALUE", help="Leave out: zero3, interleaved.")] = None,
+    settings: Settings = None,
+    best: Annotated[int, typer.Option(min=1, help="How many settings are told.")] = 10,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where best.yaml and plan.json go.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
+    cache: Cache = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest layout of a training on so many GPUs.
+
+    What cannot be, does not fit or cannot win is ruled out; the rest is played, so that nothing faster is missed.
+    """
+    import os
+
+    from simulator.sweeps.process_pool import preload
+
+    jobs = jobs or os.cpu_count() or 1
+    pool = preload(__name__) if jobs > 1 else None
+    from simulator.cli.plan import Asked
+    from simulator.cli.plan import plan as planned
+    from simulator.cli.settings import as_overrides
+    from simulator.sweeps.sweep import Backend
+
+    asked = Asked(
+        model, topology, gpus, seq_len, global_batch, gpu, fix or [], among or [], without or [],
+        as_overrides(settings or []), best, out,
+    )  # fmt: skip
+    planned(asked, Backend(jobs, cache=cache, pool=pool), as_json=as_json)
+
+
+@app.command()
 def kernels(
     model: ModelName,
     gpu: Annotated[str, typer.Option(help="On which GPU.", autocompletion=names_of("gpu"))] = "h100_sxm",

@@ -96,12 +96,13 @@ class Pipeline:
         return tuple(made)
 
     @property
-    def _order(self) -> Order:
+    def order(self) -> Order:
+        """By rank what it does, one slot after the other."""
         return _order_of(self.schedule, self.shape)
 
     def passes(self, place: int) -> tuple[Pass, ...]:
         """All passes of a rank in a step, in its order."""
-        return tuple(one for slot in self._order[place] for one in slot)
+        return tuple(one for slot in self.order[place] for one in slot)
 
     def few(self, place: int) -> tuple[int, ...]:
         """Micro-batches that may do what others do not: a stage's first and last; then those that stand for the rest.
@@ -136,7 +137,7 @@ class Pipeline:
         by_turns = by_turns and self.step.parallelism.unlike_places == 1
         # Where nobody waits several steps are noted, each with micro-batches of its own.
         for number in range(self.step.rounds):
-            for slot in self._order[place]:
+            for slot in self.order[place]:
                 under_way: list[str] = []
                 noted = [one for one in slot if one.micro in micros]
                 for one in noted:

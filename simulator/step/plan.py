@@ -78,7 +78,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         The ranks or the model cannot be cut as asked, or this GPU lacks something.
     """
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
-    groups = _groups(step, cluster.world_size)
+    groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
     stages = _noted(cluster, step, communicator)
     lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
@@ -106,7 +106,7 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
 
     Its collectives take about the time that they would take, without schedules, routes and other ranks; or none.
     """
-    groups = _groups(step, cluster.world_size)
+    groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
     return tuple(Program((tuple(made.builder.ops),)) for made in _noted(cluster, step, communicator))
 
@@ -151,7 +151,7 @@ def few_micro_batches(cluster: Cluster, step: TrainingStep, world_size: int) -> 
     world_size : int
         Ranks that carry out the step.
     """
-    groups = _groups(step, world_size)
+    groups = groups_of(step, world_size)
     made = _noted(cluster, step, Communicator(cluster, groups, "at_once", True), few=True)
     pipeline = Pipeline.of(step)
     stages = [number // groups.unlike_places for number in range(groups.lists)]
@@ -161,7 +161,8 @@ def few_micro_batches(cluster: Cluster, step: TrainingStep, world_size: int) -> 
     )
 
 
-def _groups(step: TrainingStep, world_size: int) -> Groups:
+def groups_of(step: TrainingStep, world_size: int) -> Groups:
+    """The process groups of a step."""
     grid = step.parallelism.grid(world_size)
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.holders
@@ -186,7 +187,7 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
     """Note the operations of the first rank of each list; of all micro-batches, or of a few."""
     strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
-    _refuse(step)
+    check_cut(step)
     pipeline, timer = Pipeline.of(step), KernelTimer(cluster.gpus[0], step, left)
     by_place = [
         units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters, place=place)
@@ -214,7 +215,7 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
     return noted
 
 
-def _refuse(step: TrainingStep) -> None:
+def check_cut(step: TrainingStep) -> None:
     """Raise ValueError where a model cannot be cut as asked."""
     cut = step.parallelism.cut()
     if step.parallelism.pp > 1 and step.checkpointing == "sqrt":

@@ -67,11 +67,11 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
 
 def units_of_stages(units: Sequence[Unit], layers: Sequence[int]) -> tuple[tuple[Unit, ...], ...]:
     """Embedding and head go with the first and the last stage."""
-    embedding, *between, head = units
+    return tuple(tuple(units[begin:end]) for begin, end in pairwise(cuts_of_stages(units, layers)))
+
+
+def cuts_of_stages(units: Sequence[Unit], layers: Sequence[int]) -> list[int]:
+    """Places among all units at which stages begin, and the end of all."""
     # Experts stand before the layer that they are of.
-    ends = [place + 1 for place, unit in enumerate(between) if not unit.spread]
-    cuts = [0, *(ends[count - 1] for count in accumulate(layers))]
-    parts = [tuple(between[begin:end]) for begin, end in pairwise(cuts)]
-    if len(parts) == 1:
-        return ((embedding, *parts[0], head),)
-    return ((embedding, *parts[0]), *parts[1:-1], (*parts[-1], head))
+    ends = [place + 1 for place, unit in enumerate(units) if unit.is_layer and not unit.spread]
+    return [0, *(ends[count - 1] for count in list(accumulate(layers))[:-1]), len(units)]

@@ -1,0 +1,279 @@
+"""How long does a step take at least, whatever overlaps: kernels, exchanges that nothing hides, and the bubble?
+
+Rule: never above the played time, for a plan skips what its bound rules out. Counted are kernels as if no collective
+were beside them, what ranks that cut a layer exchange where the next kernels wait for it (in its closed form, alone on
+its links; nothing where there is none), the order of the pipeline's passes with sends in no time, and the optimizer.
+Not counted is what may be hidden: gathers and sums over data-parallel ranks, and waiting for shared links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.basics.arrays import Floats, Ints
+from simulator.cluster.cluster import Cluster
+from simulator.model.cut import Communication
+from simulator.planner.setting import Setting
+from simulator.step.communicator import Communicator
+from simulator.step.kernel_timer import KernelTimer
+from simulator.step.kernels.contention import hbm_left
+from simulator.step.pass_pieces import PassPieces
+from simulator.step.pipeline import Pipeline
+from simulator.step.pipelines.schedule import Pass, Work
+from simulator.step.plan import groups_of
+from simulator.step.process_groups import Groups
+from simulator.step.spec import TrainingStep
+from simulator.step.stages import cuts_of_stages
+from simulator.step.states import states
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
+from simulator.step.units import Unit, units
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Least times of one stage's passes of a micro-batch [s].
+
+    Attributes
+    ----------
+    whole : mapping of Work to float
+        Until the next pass can begin: kernels, and the exchanges that they wait for.
+    kernels : mapping of Work to float
+        Kernels alone, for another pass may hide the exchanges.
+    """
+
+    whole: Mapping[Work, float]
+    kernels: Mapping[Work, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """What a bound is made of.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+    stages : tuple of StageTimes
+        Of one copy of the model.
+    updates : tuple of float
+        By place of the pipeline [s].
+    """
+
+    pipeline: Pipeline
+    stages: tuple[StageTimes, ...]
+    updates: tuple[float, ...]
+
+    def quick(self) -> float:
+        """Least time by each rank's own work, what must come before its first pass, and after its last [s]."""
+        schedule, shape, copies = self.pipeline.schedule, self.pipeline.shape, self.pipeline.model_stages
+        back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
+        works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
+        longest = 0.0
+        for place in range(shape.ranks):
+            own = [stage % copies for stage in schedule.stages_of(place, shape)]
+            # Of two passes at once each may hide the other's exchanges; only the order tells which are.
+            least = [self.stages[n].whole if shape.ranks == 1 else self.stages[n].kernels for n in own]
+            each = sum(times[work] for times in least for work in works)
+            micros = shape.micro_batches // (shape.stages // copies)
+            ends = sum(one.whole[Work.FORWARD] + one.kernels[back] for one in self.stages[: min(own)])
+            longest = max(longest, micros * each + ends + self.updates[place])
+        return longest
+
+    def along_order(self) -> float:
+        """Least time when all passes follow each other as the pipeline orders them [s]."""
+        if self.pipeline.shape.ranks == 1:
+            return self.quick()
+        return _through(self)
+
+
+@dataclass
+class Bounds:
+    """Bounds of the settings of one plan; what several have in common is worked out once.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    """
+
+    cluster: Cluster
+    _of_units: dict[tuple[object, ...], _UnitTimes] = field(default_factory=dict)
+    _exchanges: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _updates: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def of(self, setting: Setting, step: TrainingStep) -> Passing:
+        """The least times of a setting's passes; ValueError where this GPU lacks something."""
+        groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
+        times = self._times_of_units(setting, step, groups)
+        cuts = cuts_of_stages(times.units, pipeline.layers())
+        whole, kernels, held = (np.diff(sums[cuts], axis=0) for sums in (times.whole, times.kernels, times.held))
+        stages = tuple(
+            StageTimes(dict(zip(Work, one, strict=True)), dict(zip(Work, alone, strict=True)))
+            for one, alone in zip(whole.tolist(), kernels.tolist(), strict=True)
+        )
+        return Passing(pipeline, stages, self._updates_of(step, pipeline, held.tolist(), groups))
+
+    def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
+        strategy = strategies.find(step.sharding.strategy)
+        shared = groups.data_parallel if step.model.num_experts else groups.data_parallel > 1
+        key = (
+            setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
+            strategy.shards_parameters, step.parallelism.apart and step.model.tied,
+        )  # fmt: skip
+        if key not in self._of_units:
+            made = units(
+                step,
+                self.cluster.gpus[0],
+                groups.data_parallel,
+                hbm_left(self.cluster),
+                sharded=strategy.shards_parameters,
+            )
+            communicator = Communicator(self.cluster, groups, "closed_form", True)
+            exchanges = _Exchanges(communicator, step.precision.params, setting, self._exchanges)
+            self._of_units[key] = _unit_times(made, exchanges)
+        return self._of_units[key]
+
+    def _updates_of(
+        self, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
+    ) -> tuple[float, ...]:
+        """Kernels of the optimizer, by place of the pipeline [s]; on a host they are not counted."""
+        strategy = strategies.find(step.sharding.strategy)
+        if strategy.updater is Updater.SERVERS or step.offload is not None:
+            return (0.0,) * pipeline.shape.ranks
+        times = [0.0] * pipeline.shape.ranks
+        own: list[list[int]] = [[0, 0, 0] for _ in times]
+        for stage in range(pipeline.shape.stages):
+            place = pipeline.schedule.rank_of(stage, pipeline.shape.ranks)
+            own[place] = [a + b for a, b in zip(own[place], held[stage % pipeline.model_stages], strict=True)]
+        for place, (dense, spread, resident) in enumerate(own):
+            experts = groups.size("expert data") if spread else 1
+            key = dense, spread, resident, groups.shard_size, experts, step.sharding.strategy
+            if key not in self._updates:
+                parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
+                kept = states(step, strategy, parts, resident)
+                timer = KernelTimer(self.cluster.gpus[0], step)
+                self._updates[key] = timer.one_pass("update", kept.update_read, kept.update_written).alone
+            times[place] = self._updates[key]
+        return tuple(times)
+
+
+@dataclass(frozen=True)
+class _UnitTimes:
+    """Of all units, in order, the sums up to each.
+
+    Attributes
+    ----------
+    units : tuple of Unit
+    whole, kernels : float array, shape (units + 1, 4)
+        By kind of work, as `StageTimes` has them [s].
+    held : int array, shape (units + 1, 3)
+        Elements of dense parameters and of experts, and those that stay whole on every rank.
+    """
+
+    units: tuple[Unit, ...]
+    whole: Floats
+    kernels: Floats
+    held: Ints
+
+
+@dataclass(frozen=True)
+class _Exchanges:
+    """Least times of what ranks that cut a layer exchange."""
+
+    communicator: Communicator
+    activations: str
+    setting: Setting
+    known: dict[tuple[object, ...], float]
+
+    def seconds(self, exchange: Communication) -> float:
+        dtype = exchange.dtype or self.activations
+        cut = self.setting.tp, self.setting.cp, self.setting.ep
+        key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
+        if key not in self.known:
+            op = self.communicator.plan(exchange.operation, exchange.elements, dtype, exchange.group)
+            self.known[key] = 0.0 if op is None or op.duration is None else op.duration
+        return self.known[key]
+
+
+def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
+    known: dict[int, tuple[float, float]] = {}
+
+    def times(pieces: PassPieces | None) -> tuple[float, float]:
+        if pieces is None:
+            return 0.0, 0.0
+        if id(pieces) not in known:  # layers share their pieces
+            known[id(pieces)] = _path(pieces, exchanges), pieces.alone
+        return known[id(pieces)]
+
+    rows = []
+    for unit in made:
+        forward, backward, again = times(unit.forward), times(unit.backward), times(unit.recompute)
+        inputs, weights = times(unit.input_gradient), times(unit.weight_gradient)
+        by_work = {
+            Work.FORWARD: forward,
+            Work.BACKWARD: (again[0] + backward[0], again[1] + backward[1]),
+            Work.INPUT_GRADIENT: (again[0] + inputs[0], again[1] + inputs[1]),
+            Work.WEIGHT_GRADIENT: weights,
+        }
+        rows.append([by_work[work] for work in Work])
+    sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
+    held = [[0 if u.spread else u.elements, u.elements if u.spread else 0, u.resident] for u in made]
+    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0, 0, 0]], np.cumsum(held, axis=0)]))
+
+
+def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
+    kernels, under_way, free = 0.0, dict[int, float](), dict[str, float]()
+    for place, piece in enumerate(pieces.pieces):
+        if piece.exchange is not None:
+            group = str(piece.exchange.group)
+            under_way[place] = max(kernels, free.get(group, 0.0)) + exchanges.seconds(piece.exchange)
+            free[group] = under_way[place]
+        elif piece.cost is not None:
+            kernels = max([kernels, *(under_way.pop(one, 0.0) for one in piece.awaited)]) + piece.cost.alone
+    return max([kernels, *under_way.values()])
+
+
+def _through(passing: Passing) -> float:
+    """Go through the order: a pass begins when its rank is free and what it needs has come."""
+    pipeline, shape, last = passing.pipeline, passing.pipeline.shape, passing.pipeline.model_stages
+    order = pipeline.order
+    free, place_of = [0.0] * shape.ranks, [0] * shape.ranks
+    ended: dict[tuple[bool, int, int], float] = {}
+    waiting = set(range(shape.ranks))
+    while waiting:
+        moved = False
+        for rank in sorted(waiting):
+            slots = order[rank]
+            while place_of[rank] < len(slots):
+                slot = slots[place_of[rank]]
+                ready = [_came(one, ended, last) for one in slot]
+                if any(one is None for one in ready):
+                    break
+                start, kernels = free[rank], 0.0
+                for one, came in zip(slot, ready, strict=True):
+                    times = passing.stages[one.stage % last]
+                    end = max(start, came or 0.0) + times.whole[one.work]
+                    if one.work is not Work.WEIGHT_GRADIENT:
+                        ended[one.work is Work.FORWARD, one.stage, one.micro] = end
+                    # Of two passes at once the kernels take turns, and each may hide the other's exchanges.
+                    kernels += times.kernels[one.work]
+                    free[rank] = max(free[rank], end, start + kernels)
+                place_of[rank] += 1
+                moved = True
+            if place_of[rank] == len(slots):
+                waiting.discard(rank)
+        if not moved:
+            raise ValueError("the order of the pipeline waits for itself")
+    return max(end + update for end, update in zip(free, passing.updates, strict=True))
+
+
+def _came(one: Pass, ended: Mapping[tuple[bool, int, int], float], last: int) -> float | None:
+    """When a pass has what it needs; None where that is not known yet."""
+    first_of_copy, last_of_copy = one.stage % last == 0, one.stage % last == last - 1
+    if one.work is Work.FORWARD:
+        return 0.0 if first_of_copy else ended.get((True, one.stage - 1, one.micro))
+    if one.work is Work.WEIGHT_GRADIENT:
+        return ended.get((False, one.stage, one.micro))
+    return ended.get((True, one.stage, one.micro)) if last_of_copy else ended.get((False, one.stage + 1, one.micro))

@@ -1,0 +1,218 @@
+"""Which settings are the fastest? Rules out what cannot be, what does not fit and what cannot win, and plays the rest.
+
+Rule: what is left out is proven to be slower than the last of the best: bounds are never above the played time, memory
+never above the played one, and points are played by rising bound until no bound is below the last of the best. So the
+best are those that playing everything would find.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from simulator.cluster.cluster import Cluster
+from simulator.model.load import load_model
+from simulator.planner.bound import Bounds, Passing
+from simulator.planner.setting import Setting, scenario_of
+from simulator.planner.space import Choices, Refused, default_choices, settings
+from simulator.playing.scenario_cluster import Clusters
+from simulator.scenario.records import Point, Scenario
+from simulator.step.spec import TrainingStep
+from simulator.step.stage_memory import stage_memory
+from simulator.sweeps.sweep import Backend, play_points
+
+BEST: Final = 10
+# Points that are played before the best are looked at again: the same however many processes play them, so that the
+# same points are played.
+_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A setting that was played.
+
+    Attributes
+    ----------
+    setting : Setting
+    bound : float
+        The least step time that it could have [s].
+    report : dict
+        Of the step.
+    """
+
+    setting: Setting
+    bound: float
+    report: dict[str, Any]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits into memory."""
+        return bool(self.report["fits"])
+
+    @property
+    def step_time(self) -> float:
+        """What settings are compared by: their steps learn from as many tokens [s]."""
+        return float(self.report["step_time_s"])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a search found.
+
+    Attributes
+    ----------
+    base : Scenario
+        What all settings have in common.
+    choices : Choices
+    sequences : int
+        Of a step.
+    best : tuple of Played
+        The fastest that fit, the fastest first.
+    played : tuple of Played
+        All that were played.
+    considered : int
+        Settings that could be written down.
+    refused : mapping of str to int
+        How many cannot be, by reason.
+    do_not_fit : int
+        Of those whose bound is low enough to matter.
+    slower : int
+        Whose bound is above the last of the best, so that they were not played.
+    failed : mapping of str to int
+        How many could not be played, by error.
+    ended : bool
+        Whether nothing that might be among the best is left.
+    """
+
+    base: Scenario
+    choices: Choices
+    sequences: int
+    best: tuple[Played, ...]
+    played: tuple[Played, ...]
+    considered: int
+    refused: Refused
+    do_not_fit: int
+    slower: int
+    failed: dict[str, int]
+    ended: bool
+
+
+@dataclass(order=True)
+class _Entry:
+    bound: float
+    number: int
+    refined: bool = field(compare=False)
+    setting: Setting = field(compare=False)
+    passing: Passing = field(compare=False)
+    step: TrainingStep = field(compare=False)
+
+
+def search(
+    base: Scenario, sequences: int, choices: Choices | None = None, *, best: int = BEST, backend: Backend | int = 1
+) -> Iterator[Plan]:
+    """Find the fastest settings of a training.
+
+    Parameters
+    ----------
+    base : Scenario
+        One point of a training step; what is chosen here replaces what it says.
+    sequences : int
+        Of a step, all ranks together.
+    choices : Choices, optional
+        What may be chosen; by model and machine where it is left out.
+    best : int
+        How many are wanted.
+    backend : Backend or int
+        What plays.
+
+    Yields
+    ------
+    Plan
+        What is known after every few points that were played; the last one is the answer.
+    """
+    if base.training is None:
+        raise TypeError("a plan is of a training step")
+    cluster = Clusters().of(base)
+    model = load_model(base.training.model, base.training.seq_len, base.base)
+    choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
+    refused = Refused()
+    waiting = _bounded(choices, base, sequences, refused, Bounds(cluster))
+    heapq.heapify(waiting)
+    under_way = _Search(base, cluster, best, waiting)
+    considered = len(waiting) + sum(refused.counts.values())
+    while True:
+        batch = under_way.next_points(_AT_ONCE)
+        under_way.play(batch, backend)
+        yield Plan(
+            base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
+            under_way.do_not_fit, len(waiting), under_way.failed, ended=not batch,
+        )  # fmt: skip
+        if not batch:
+            return
+
+
+def gpus_per_node(cluster: Cluster) -> int:
+    """GPUs of a node, whose links tensor parallelism needs."""
+    return max(map(len, cluster.nodes), default=cluster.world_size)
+
+
+def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused, bounds: Bounds) -> list[_Entry]:
+    entries = []
+    for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
+        try:
+            passing = bounds.of(setting, step)
+        except ValueError as error:
+            refused.note(str(error).partition(";")[0], f"{setting.text}: {error}")
+            continue
+        entries.append(_Entry(passing.quick(), number, False, setting, passing, step))
+    return entries
+
+
+@dataclass
+class _Search:
+    base: Scenario
+    cluster: Cluster
+    best: int
+    waiting: list[_Entry]
+    played: list[Played] = field(default_factory=list)
+    do_not_fit: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+
+    def ranked(self) -> list[Played]:
+        """The best of those that fit; of equal ones the one that was written down first."""
+        fitting = [one for one in self.played if one.fits]
+        return sorted(fitting, key=lambda one: one.step_time)[: self.best]
+
+    def last_of_best(self) -> float:
+        """Step time that a setting must not exceed to be among the best [s]."""
+        ranked = self.ranked()
+        return ranked[-1].step_time if len(ranked) == self.best else float("inf")
+
+    def next_points(self, most: int) -> list[_Entry]:
+        """Settings to play next: of those that may be among the best the lowest bounds, of those that may fit."""
+        limit, batch = self.last_of_best(), list[_Entry]()
+        while self.waiting and len(batch) < most and self.waiting[0].bound <= limit:
+            entry = heapq.heappop(self.waiting)
+            if not entry.refined:
+                entry.bound, entry.refined = max(entry.bound, entry.passing.along_order()), True
+                heapq.heappush(self.waiting, entry)
+            elif self._fits(entry):
+                batch.append(entry)
+            else:
+                self.do_not_fit += 1
+        return batch
+
+    def _fits(self, entry: _Entry) -> bool:
+        largest = max(stage.nbytes for stage in stage_memory(self.cluster, entry.step, entry.setting.gpus))
+        return largest <= self.cluster.gpus[0].hbm_bytes
+
+    def play(self, batch: Sequence[_Entry], backend: Backend | int) -> None:
+        points = [(n, Point({}, scenario_of(self.base, entry.setting))) for n, entry in enumerate(batch)]
+        outcomes = sorted(play_points(points, backend), key=lambda outcome: outcome.index)
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            if outcome.report is None:
+                self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
+            else:
+                self.played.append(Played(entry.setting, entry.bound, dict(outcome.report)))

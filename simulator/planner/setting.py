@@ -1,0 +1,118 @@
+"""What is one setting that a plan may choose: how a model is cut, sharded, batched and checkpointed?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_records import TrainingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One choice.
+
+    Attributes
+    ----------
+    gpus : int
+    tp, pp, cp, ep : int
+        Ranks of each kind of parallelism.
+    schedule : str
+        Of the pipeline; "1f1b" where there is none.
+    virtual_stages : int
+        Chunks of a rank; 1 but for schedules that leave it open.
+    sharding : str
+        A strategy's name.
+    shard_size : int or None
+        Ranks that share one copy of the states; None for all.
+    micro_batch : int
+        Sequences.
+    micro_batches : int
+        Of a data-parallel rank in a step.
+    checkpointing : str
+    offload : str
+        "none" or "optimizer".
+    """
+
+    gpus: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    schedule: str
+    virtual_stages: int
+    sharding: str
+    shard_size: int | None
+    micro_batch: int
+    micro_batches: int
+    checkpointing: str
+    offload: str
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks."""
+        return self.gpus // (self.tp * self.pp * self.cp)
+
+    def spec(self, base: TrainingSpec) -> TrainingSpec:
+        """The training of a scenario that is set so; `base` says everything else."""
+        return replace(
+            base,
+            micro_batch_size=self.micro_batch,
+            gradient_accumulation_steps=self.micro_batches,
+            parallelism=replace(
+                base.parallelism,
+                tp=self.tp,
+                pp=self.pp,
+                cp=self.cp,
+                ep=self.ep,
+                schedule=self.schedule,
+                virtual_stages=self.virtual_stages,
+            ),
+            sharding=replace(base.sharding, strategy=self.sharding, shard_size=self.shard_size),
+            activation_checkpointing=self.checkpointing,
+            offload=replace(base.offload, what=self.offload),  # type: ignore[arg-type]
+        )
+
+    def overrides(self) -> Mapping[str, Any]:
+        """The same as keys of a scenario; what is left at its default is left out."""
+        parallelism = {name: getattr(self, name) for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
+        if self.pp > 1:
+            parallelism["schedule"] = self.schedule
+        if self.virtual_stages > 1:
+            parallelism["virtual_stages"] = self.virtual_stages
+        sharding: dict[str, Any] = {"strategy": self.sharding}
+        if self.shard_size is not None:
+            sharding["shard_size"] = self.shard_size
+        keys: dict[str, Any] = {
+            "cluster.world_size": self.gpus,
+            "training.micro_batch_size": self.micro_batch,
+            "training.gradient_accumulation_steps": self.micro_batches,
+            "training.sharding": sharding,
+            "training.activation_checkpointing": self.checkpointing,
+        }
+        if parallelism:
+            keys["training.parallelism"] = parallelism
+        if self.offload != "none":
+            keys["training.offload"] = {"what": self.offload}
+        return keys
+
+    @property
+    def text(self) -> str:
+        """In words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, selective_op'."""
+        sizes = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1]
+        order = [] if self.pp == 1 else [self.schedule]
+        order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []
+        shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
+        batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
+        extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
+        return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, f"{self.checkpointing} checkpointing", *extra])
+
+
+def scenario_of(base: Scenario, setting: Setting) -> Scenario:
+    """The scenario that plays a setting; `base` is a single point."""
+    if base.training is None:
+        raise TypeError("a plan is of a training step")
+    cluster = replace(base.cluster, world_size=setting.gpus)
+    return replace(base, cluster=cluster, training=setting.spec(base.training))

@@ -1,0 +1,177 @@
+"""Which settings are there to choose from, and which of them cannot be, for which reason?
+
+Rule: what may be chosen of each kind is data (`Choices`), with a sentence for each default; here they are multiplied
+out, in one order, and refused by the rules that a step itself refuses them by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from simulator.model.shape import Transformer
+from simulator.planner.setting import Setting
+from simulator.scenario.build_training import parallelism, to_step
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_records import ParallelismSpec, TrainingSpec
+from simulator.step.pipeline import Pipeline
+from simulator.step.pipelines import catalog as pipelines
+from simulator.step.plan import check_cut
+from simulator.step.spec import Offload, TrainingStep
+from simulator.step.strategies import catalog as strategies
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What may be chosen of each kind, by its name as `--among` has it.
+
+    Attributes
+    ----------
+    values : mapping of str to tuple
+        gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding, shard_size, micro_batch, checkpointing, offload.
+    why : mapping of str to str
+        A sentence for each that was chosen by default.
+    """
+
+    values: Mapping[str, tuple[Any, ...]]
+    why: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Refused:
+    """How many settings were refused for each reason, with an example of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def note(self, reason: str, example: str = "") -> None:
+        """Count one; numbers in a reason are those of its first example."""
+        kind = re.sub(r"\d[\d,]*", "N", reason)
+        self.counts[kind] += 1
+        self.examples.setdefault(kind, example or reason)
+
+
+def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequences: int) -> Choices:
+    """What is searched where nothing else is asked for, by model and machine.
+
+    Parameters
+    ----------
+    base : Scenario
+    model : Transformer
+    gpus_per_node : int
+        GPUs that NVLink or its like connects.
+    sequences : int
+        Of a step, all ranks together.
+    """
+    gpus, seq_len = base.cluster.world_size, base.training.seq_len if base.training is not None else 0
+    inside = tuple(_powers(min(gpus_per_node, gpus)))
+    deep = tuple(n for n in _powers(min(gpus, model.num_layers)) if n <= 64)
+    values: dict[str, tuple[Any, ...]] = {
+        "gpus": (gpus,),
+        "tp": inside,
+        "pp": deep,
+        "cp": tuple(_powers(min(8, gpus))) if seq_len >= 32768 else (1,),
+        "ep": tuple(n for n in _powers(64) if model.num_experts % n == 0) if model.num_experts else (1,),
+        "schedule": ("1f1b", "interleaved"),
+        "virtual_stages": (2, 3, 4, 5, 6, 8, 10),
+        "sharding": ("ddp", "zero1", "zero2", "zero3"),
+        "shard_size": (None, *([gpus_per_node] if gpus > gpus_per_node > 1 else [])),
+        "micro_batch": tuple(n for n in _powers(8) if n <= sequences),
+        "checkpointing": ("none", "selective_op", "full"),
+        "offload": ("none",),
+    }
+    why = {
+        "tp": f"powers of two inside a node of {gpus_per_node}, whose links tensor parallelism needs",
+        "pp": f"powers of two up to {model.num_layers} layers, at most 64",
+        "cp": "powers of two up to 8" if seq_len >= 32768 else "1: sequences below 32,768 tokens need no cutting",
+        "ep": f"powers of two that divide {model.num_experts} experts" if model.num_experts else "1: no experts",
+        "schedule": "those that most frameworks have; others by --among schedule=...",
+        "sharding": "all of ZeRO",
+        "shard_size": "over all data-parallel ranks, or (zero3) inside each node",
+        "micro_batch": "powers of two up to 8 sequences",
+        "checkpointing": "none, selective_op, full",
+        "offload": "none; --among offload=none,optimizer adds the host",
+    }
+    return Choices(values, why)
+
+
+def _powers(most: int) -> Iterator[int]:
+    number = 1
+    while number <= most:
+        yield number
+        number *= 2
+
+
+def settings(
+    choices: Choices, base: Scenario, sequences: int, refused: Refused
+) -> Iterator[tuple[Setting, TrainingStep]]:
+    """Every setting that can be, in one order, with its step; others are counted by reason."""
+    spec = base.training
+    if spec is None:
+        raise TypeError("a plan is of a training step")
+    whole = to_step(replace(spec, parallelism=ParallelismSpec()), base.cluster.world_size, base.base)
+    for setting in _multiplied(choices, sequences, refused):
+        try:
+            yield setting, _step(whole, spec, setting)
+        except ValueError as error:
+            refused.note(str(error).partition(";")[0], f"{setting.text}: {error}")
+
+
+def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
+    """The step of a setting, as `to_step` makes it, of what does not change with settings."""
+    wanted = setting.spec(spec)
+    step = replace(
+        whole,
+        micro_batch_size=wanted.micro_batch_size,
+        accumulation=wanted.gradient_accumulation_steps,
+        parallelism=parallelism(wanted.parallelism),
+        sharding=wanted.sharding,
+        checkpointing=wanted.activation_checkpointing,
+        offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
+    )
+    step.parallelism.grid(setting.gpus)
+    check_cut(step)
+    Pipeline.of(step).layers()
+    return step
+
+
+def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[Setting]:
+    values = choices.values
+    sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
+    for gpus, tp, pp, cp, ep in sizes:
+        if gpus % (tp * pp * cp):
+            refused.note("tp x pp x cp does not divide the GPUs")
+            continue
+        dp = gpus // (tp * pp * cp)
+        for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
+            if shard_size is not None and (
+                not strategies.find(sharding).shards_parameters or dp % shard_size or shard_size >= dp
+            ):
+                continue
+            if sequences % (dp * micro):
+                refused.note("data-parallel ranks x micro-batch do not divide the global batch")
+                continue
+            for schedule, virtual in _orders(values, pp):
+                for checkpointing, offload in product(values["checkpointing"], values["offload"]):
+                    yield Setting(
+                        gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
+                        sequences // (dp * micro), checkpointing, offload,
+                    )  # fmt: skip
+
+
+def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
+    """Schedules, with virtual stages where they leave these open."""
+    if pp == 1:
+        yield "1f1b", 1
+        return
+    for name in values["schedule"]:
+        schedule = pipelines.find(str(name))
+        if schedule.chunks is not None:
+            yield schedule.name, 1
+        else:
+            for virtual in values["virtual_stages"]:
+                yield schedule.name, int(virtual)

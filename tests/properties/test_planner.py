@@ -1,0 +1,270 @@
+"""A plan finds what playing everything finds: bounds are below played times, and nothing that might win is left out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.planner import space
+from simulator.planner.bound import Bounds
+from simulator.planner.explain import against
+from simulator.planner.search import Plan, Played, search
+from simulator.planner.setting import Setting, scenario_of
+from simulator.planner.space import Choices, Refused
+from simulator.playing.scenario_cluster import Clusters
+from simulator.run import simulate
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
+from simulator.step.pipelines import catalog as pipelines
+from tests.commands import commands_in
+
+DENSE = {"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512, "vocab_size": 4096}
+EXPERTS = {
+    "model_type": "mixtral", "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
+    "num_key_value_heads": 8, "intermediate_size": 1024, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "vocab_size": 4096, "max_position_embeddings": 512,
+}  # fmt: skip
+TOPOLOGIES = ("dgx_a100", "dgx_h100", "h100_ethernet_100g")
+
+
+def base(model: dict[str, Any], topology: str, gpus: int) -> Scenario:
+    return load_scenario(
+        {
+            "name": "plan",
+            "cluster": {"topology": topology, "world_size": gpus},
+            "training": {"model": model, "seq_len": 256},
+            "plots": [],
+        }
+    )
+
+
+def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
+    wanted: dict[str, tuple[Any, ...]] = {
+        "gpus": (gpus,), "tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 2), "ep": (1,),
+        "schedule": tuple(pipelines.names()), "virtual_stages": (2,),
+        "sharding": ("ddp", "zero1", "zero2", "zero3"), "shard_size": (None, 2), "micro_batch": (1, 2, 4),
+        "checkpointing": ("none", "selective_op", "full"), "offload": ("none", "optimizer"),
+    }  # fmt: skip
+    return Choices(wanted | others)
+
+
+def drawn(seed: int) -> tuple[Scenario, Setting, float] | None:
+    """A setting, and its bound; None where what was drawn cannot be."""
+    draw = random.Random(seed)
+    gpus, model = draw.choice((8, 16)), draw.choice((DENSE, EXPERTS))
+    one = {name: (draw.choice(values),) for name, values in choices(gpus).values.items()}
+    one["ep"] = (draw.choice((1, 2)) if model is EXPERTS else 1,)
+    scenario = base(model, draw.choice(TOPOLOGIES), gpus)
+    for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), Refused()):
+        try:
+            passing = Bounds(Clusters().of(scenario)).of(setting, step)
+            load_scenario(told(scenario, setting))
+        except ValueError:
+            return None
+        return scenario, setting, max(passing.quick(), passing.along_order())
+    return None
+
+
+def told(scenario: Scenario, setting: Setting) -> dict[str, Any]:
+    """The scenario as a file would have it."""
+    data: dict[str, Any] = {"name": "plan", "cluster": {"topology": scenario.cluster.topology}, "plots": []}
+    training = scenario.training
+    assert training is not None
+    data["training"] = {"model": training.model, "seq_len": training.seq_len}
+    for key, value in setting.overrides().items():
+        room, name = key.split(".")
+        data[room][name] = value
+    return data
+
+
+def held_to_bounds(seeds: range) -> list[float]:
+    shares = []
+    for seed in seeds:
+        case = drawn(seed)
+        if case is None:
+            continue
+        scenario, setting, bound = case
+        played = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()["step_time_s"]
+        assert bound <= played * (1 + 1e-9), (seed, setting.text)
+        shares.append(bound / played)
+    # `pytest -rP` shows it.
+    print(f"{len(shares)} played, the bound is {statistics.median(shares):.3f} of the step in the median")  # noqa: T201
+    return shares
+
+
+def test_a_bound_is_never_above_the_played_time() -> None:
+    assert len(held_to_bounds(range(40))) >= 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(50))
+def test_many_bounds_are_never_above_the_played_time(block: int) -> None:
+    held_to_bounds(range(1000 + 400 * block, 1400 + 400 * block))
+
+
+def test_a_setting_is_the_scenario_that_a_file_says() -> None:
+    compared = 0
+    for seed in range(60):
+        case = drawn(seed)
+        if case is None:
+            continue
+        scenario, setting, _ = case
+        written, made = load_scenario(told(scenario, setting)), scenario_of(scenario, setting)
+        assert written.training is not None
+        assert made.training is not None
+        assert made.training == written.training, setting.text
+        assert made.cluster == written.cluster
+        (found,) = space.settings(_only(setting), scenario, setting.dp * setting.micro_batch * setting.micro_batches,
+                                  Refused())  # fmt: skip
+        assert found == (setting, to_step(written.training, setting.gpus, written.base))
+        compared += 1
+    assert compared >= 10
+
+
+def _only(setting: Setting) -> Choices:
+    """The choices that leave nothing but this."""
+    return Choices({name: (getattr(setting, name),) for name in choices(setting.gpus).values})
+
+
+def small_space(number: int) -> tuple[Scenario, Choices, int]:
+    """At most some hundred settings, of every kind over all numbers."""
+    draw = random.Random(number)
+    gpus = draw.choice((8, 16))
+    model = draw.choice((DENSE, EXPERTS))
+    chosen = choices(
+        gpus,
+        cp=(draw.choice((1, 2)),),
+        ep=(1, 2) if model is EXPERTS else (1,),
+        schedule=tuple(draw.sample(pipelines.names(), 2)),
+        sharding=tuple(draw.sample(("ddp", "zero1", "zero2", "zero3"), 2)),
+        micro_batch=tuple(draw.sample((1, 2, 4), 2)),
+        checkpointing=tuple(draw.sample(("none", "selective_op", "full"), 2)),
+        offload=("none",) if draw.random() < 0.7 else ("none", "optimizer"),
+    )
+    return base(model, draw.choice(TOPOLOGIES), gpus), chosen, 32
+
+
+def narrow_space() -> tuple[Scenario, Choices, int]:
+    """Some tens of settings."""
+    few: dict[str, tuple[Any, ...]] = {
+        "tp": (1, 2), "pp": (1, 2), "cp": (1,), "schedule": ("1f1b", "zb_h1"), "sharding": ("zero1", "zero3"),
+        "shard_size": (None,), "micro_batch": (1, 2), "checkpointing": ("none", "full"), "offload": ("none",),
+    }  # fmt: skip
+    return base(DENSE, "dgx_a100", 8), choices(8, **few), 16
+
+
+def exhaustive(scenario: Scenario, chosen: Choices, sequences: int) -> list[tuple[Setting, float]]:
+    """All that can be played and fit, the fastest first; of equal ones the one that was written down first."""
+    found, clusters = [], Clusters()
+    for setting, _ in space.settings(chosen, scenario, sequences, Refused()):
+        try:
+            report = simulate(scenario_of(scenario, setting), limit_memory=False, clusters=clusters).report.to_dict()
+        except ValueError:
+            continue
+        if report["fits"]:
+            found.append((setting, float(report["step_time_s"])))
+    return sorted(found, key=lambda one: one[1])
+
+
+def last(plans: Any) -> Plan:
+    *_, plan = plans
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def equal_to_exhaustive(of: tuple[Scenario, Choices, int]) -> None:
+    scenario, chosen, sequences = of
+    plan = last(search(scenario, sequences, chosen))
+    expected = exhaustive(scenario, chosen, sequences)[:10]
+    assert [(one.setting, one.step_time) for one in plan.best] == expected
+    assert plan.ended
+
+
+def test_the_best_are_those_that_playing_everything_finds() -> None:
+    equal_to_exhaustive(narrow_space())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(30))
+def test_the_best_of_many_spaces_are_those_that_playing_everything_finds(number: int) -> None:
+    equal_to_exhaustive(small_space(number))
+
+
+def test_parts_of_a_difference_add_up_to_it() -> None:
+    scenario, chosen, sequences = narrow_space()
+    best, *others = last(search(scenario, sequences, chosen)).best
+    for other in others:
+        difference = against(best, other)
+        assert sum(difference.parts.values()) == pytest.approx(difference.whole, abs=1e-9)
+        assert difference.whole == other.step_time - best.step_time
+    assert against(best, best).text == ""
+
+
+def test_equal_settings_are_told_in_the_order_in_which_they_are_written_down() -> None:
+    scenario, chosen, sequences = narrow_space()
+    once, again = (last(search(scenario, sequences, chosen, backend=jobs)).best for jobs in (1, 2))
+    assert [_shown(one) for one in once] == [_shown(one) for one in again]
+
+
+def _shown(one: Played) -> tuple[str, str]:
+    return one.setting.text, json.dumps(one.report, sort_keys=True)
+
+
+def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = commands_in(tmp_path, monkeypatch, capsys)
+    (tmp_path / "model.json").write_text(json.dumps(DENSE), encoding="utf-8")
+    options = ["--topology", "dgx_a100", "--gpus", "8", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+    narrow = ["--among", "sharding=zero1,zero3", "--fix", "checkpointing=none", "--without", "interleaved"]
+    answer = cli("plan", "model.json", *options, *narrow, "--out", "here")
+    assert answer.code == 0
+    assert "settings considered" in answer.out
+    told = json.loads((tmp_path / "here" / "plan.json").read_text(encoding="utf-8"))
+    run = simulate(load_scenario(tmp_path / "here" / "best.yaml"))
+    assert json.dumps(run.report.to_dict()) == json.dumps(told["best"][0]["report"])
+    considered = told["played"] + told["do_not_fit"] + told["slower_by_their_bound"] + sum(told["refused"].values())
+    assert considered + sum(told["failed"].values()) == told["considered"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (("--fix", "tp=3", "--fix", "tp=4"), "--fix tp=4: contradicts --fix tp=3; leave one of the two out"),
+        (("--fix", "sharding=zero1", "--without", "zero1"),
+         "--without zero1: leaves no sharding; it contradicts --fix sharding=zero1"),
+        (("--global-batch", "5000"), "--global-batch 5000: 5,000 tokens are no whole number of sequences of 2,048; "
+                                     "write 4096, or 2seq"),
+        (("--fix", "tp"), "--fix tp: must be NAME=VALUE, such as --fix tp=8"),
+        (("--fix", "tp=0"), "--fix tp=0: got '0'; must be a whole number of at least 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_for_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    fault: str,
+) -> None:
+    cli = commands_in(tmp_path, monkeypatch, capsys)
+    answer = cli("plan", "llama3_8b", "--topology", "dgx_a100", "--gpus", "8", *options)
+    assert (answer.code, answer.faults) == (2, [fault])
+
+
+def test_every_setting_is_counted_once() -> None:
+    scenario, chosen, sequences = narrow_space()
+    refused = Refused()
+    there = sum(1 for _ in space.settings(chosen, scenario, sequences, refused))
+    plan = last(search(scenario, sequences, chosen))
+    failed = sum(plan.failed.values())
+    assert plan.considered == there + sum(refused.counts.values())
+    ended = len(plan.played) + failed + plan.do_not_fit + plan.slower + sum(plan.refused.counts.values())
+    assert ended == plan.considered
+    assert len(set(itertools.chain(one.setting for one in plan.played))) == len(plan.played)
