@@ -148,9 +148,7 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
             continue
         dp = gpus // (tp * pp * cp)
         for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
-            if shard_size is not None and (
-                not strategies.find(sharding).shards_parameters or dp % shard_size or shard_size >= dp
-            ):
+            if shard_size is not None and not _shares(sharding, shard_size, dp):
                 continue
             if sequences % (dp * micro):
                 refused.note("data-parallel ranks x micro-batch do not divide the global batch")
@@ -161,6 +159,11 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
                         gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
                         sequences // (dp * micro), checkpointing, offload,
                     )  # fmt: skip
+
+
+def _shares(sharding: str, shard_size: int, dp: int) -> bool:
+    """Whether so many data-parallel ranks can share one copy of the states, and others have further copies."""
+    return strategies.find(sharding).shards_parameters and dp % shard_size == 0 and shard_size < dp
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
