@@ -8,8 +8,9 @@ Not counted is what may be hidden: gathers and sums over data-parallel ranks, an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -81,6 +82,21 @@ class Passing:
             ends = sum(one.whole[Work.FORWARD] + one.kernels[back] for one in self.stages[: min(own)])
             longest = max(longest, micros * each + ends + self.updates[place])
         return longest
+
+    def waiting(self, place: int) -> float:
+        """How long a rank's kernels wait at least for exchanges [s]; of passes at once nothing is sure."""
+        copies = self.pipeline.model_stages
+        if any(len(slot) > 1 for slot in self.pipeline.order[place]):
+            return 0.0
+        counts = Counter((one.stage % copies, one.work) for one in self.pipeline.passes(place))
+        return sum(
+            times * (self.stages[stage].whole[work] - self.stages[stage].kernels[work])
+            for (stage, work), times in counts.items()
+        )
+
+    def with_tails(self, tails: Sequence[float]) -> Passing:
+        """The same with more that follows the last pass, by place of the pipeline [s]."""
+        return replace(self, updates=tuple(max(pair) for pair in zip(self.updates, tails, strict=True)))
 
     def along_order(self) -> float:
         """Least time when all passes follow each other as the pipeline orders them [s]."""

@@ -14,13 +14,15 @@ from typing import Any, Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.model.load import load_model
+from simulator.planner.beside import least_beside
 from simulator.planner.bound import Bounds, Passing
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused, default_choices, settings
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
+from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
-from simulator.step.stage_memory import stage_memory
+from simulator.step.stage_memory import memory_of_notes
 from simulator.sweeps.sweep import Backend, play_points
 
 BEST: Final = 10
@@ -103,7 +105,7 @@ class Plan:
 class _Entry:
     bound: float
     number: int
-    refined: bool = field(compare=False)
+    sieved: int = field(compare=False)
     setting: Setting = field(compare=False)
     passing: Passing = field(compare=False)
     step: TrainingStep = field(compare=False)
@@ -166,7 +168,7 @@ def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused,
         except ValueError as error:
             refused.note(str(error).partition(";")[0], f"{setting.text}: {error}")
             continue
-        entries.append(_Entry(passing.quick(), number, False, setting, passing, step))
+        entries.append(_Entry(passing.quick(), number, 0, setting, passing, step))
     return entries
 
 
@@ -195,18 +197,27 @@ class _Search:
         limit, batch = self.last_of_best(), list[_Entry]()
         while self.waiting and len(batch) < most and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
-            if not entry.refined:
-                entry.bound, entry.refined = max(entry.bound, entry.passing.along_order()), True
-                heapq.heappush(self.waiting, entry)
-            elif self._fits(entry):
+            if entry.sieved == 2:
                 batch.append(entry)
+            elif self._sieve(entry):
+                heapq.heappush(self.waiting, entry)
             else:
                 self.do_not_fit += 1
         return batch
 
-    def _fits(self, entry: _Entry) -> bool:
-        largest = max(stage.nbytes for stage in stage_memory(self.cluster, entry.step, entry.setting.gpus))
-        return largest <= self.cluster.gpus[0].hbm_bytes
+    def _sieve(self, entry: _Entry) -> bool:
+        """Raise an entry's bound by the next finer one; False where it does not fit."""
+        entry.sieved += 1
+        if entry.sieved == 1:
+            bound = entry.passing.along_order()
+        else:
+            noted = few_micro_batches(self.cluster, entry.step, entry.setting.gpus, closed_forms=True)
+            largest = max(stage.nbytes for stage in memory_of_notes(noted))
+            if largest > self.cluster.gpus[0].hbm_bytes:
+                return False
+            bound = least_beside(entry.passing, noted)
+        entry.bound = max(entry.bound, bound)
+        return True
 
     def play(self, batch: Sequence[_Entry], backend: Backend | int) -> None:
         points = [(n, Point({}, scenario_of(self.base, entry.setting))) for n, entry in enumerate(batch)]

@@ -140,7 +140,9 @@ class StageNotes:
 
 
 @collected_later()
-def few_micro_batches(cluster: Cluster, step: TrainingStep, world_size: int) -> tuple[StageNotes, ...]:
+def few_micro_batches(
+    cluster: Cluster, step: TrainingStep, world_size: int, *, closed_forms: bool = False
+) -> tuple[StageNotes, ...]:
     """The step of one rank of each stage as `ranks_alone` has it, `at_once`, in so many operations for any step.
 
     Parameters
@@ -150,9 +152,12 @@ def few_micro_batches(cluster: Cluster, step: TrainingStep, world_size: int) -> 
     step : TrainingStep
     world_size : int
         Ranks that carry out the step.
+    closed_forms : bool
+        Whether collectives have the durations of their closed forms, where there are some, for a cluster of all ranks.
     """
     groups = groups_of(step, world_size)
-    made = _noted(cluster, step, Communicator(cluster, groups, "at_once", True), few=True)
+    communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
+    made = _noted(cluster, step, communicator, few=True)
     pipeline = Pipeline.of(step)
     stages = [number // groups.unlike_places for number in range(groups.lists)]
     return tuple(

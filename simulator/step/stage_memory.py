@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,8 +96,13 @@ def stage_memory(cluster: Cluster, step: TrainingStep, world_size: int) -> tuple
     ValueError
         The ranks or the model cannot be cut as asked, or this GPU lacks something.
     """
+    return memory_of_notes(few_micro_batches(cluster, step, world_size))
+
+
+def memory_of_notes(noted: Iterable[StageNotes]) -> tuple[StageMemory, ...]:
+    """The same of what `few_micro_batches` has noted; how long collectives take does not matter."""
     largest: dict[int, StageMemory] = {}
-    for notes in few_micro_batches(cluster, step, world_size):
+    for notes in noted:
         found = _at_most(notes)
         if notes.stage not in largest or found.nbytes > largest[notes.stage].nbytes:
             largest[notes.stage] = found

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from simulator.planner import space
+from simulator.planner.beside import least_beside
 from simulator.planner.bound import Bounds
 from simulator.planner.explain import against
 from simulator.planner.search import Plan, Played, search
@@ -23,6 +24,7 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 from simulator.step.pipelines import catalog as pipelines
+from simulator.step.plan import few_micro_batches
 from tests.commands import commands_in
 
 DENSE = {"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512, "vocab_size": 4096}
@@ -64,11 +66,13 @@ def drawn(seed: int) -> tuple[Scenario, Setting, float] | None:
     scenario = base(model, draw.choice(TOPOLOGIES), gpus)
     for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), Refused()):
         try:
-            passing = Bounds(Clusters().of(scenario)).of(setting, step)
+            cluster = Clusters().of(scenario)
+            passing = Bounds(cluster).of(setting, step)
             load_scenario(told(scenario, setting))
+            finest = least_beside(passing, few_micro_batches(cluster, step, gpus, closed_forms=True))
         except ValueError:
             return None
-        return scenario, setting, max(passing.quick(), passing.along_order())
+        return scenario, setting, max(passing.quick(), passing.along_order(), finest)
     return None
 
 
