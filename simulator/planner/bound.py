@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
 from simulator.model.cut import Communication
 from simulator.planner.setting import Setting
@@ -30,7 +31,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.stages import cuts_of_stages
 from simulator.step.states import states
 from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
+from simulator.step.strategies.strategy import Strategy, Updater
 from simulator.step.units import Unit, units
 
 
@@ -61,11 +62,14 @@ class Passing:
         Of one copy of the model.
     updates : tuple of float
         By place of the pipeline [s].
+    memory : int
+        Least that the rank that holds most holds: model states, with whole gradients or activations [B].
     """
 
     pipeline: Pipeline
     stages: tuple[StageTimes, ...]
     updates: tuple[float, ...]
+    memory: int
 
     def quick(self) -> float:
         """Least time by each rank's own work, what must come before its first pass, and after its last [s]."""
@@ -117,7 +121,7 @@ class Bounds:
     cluster: Cluster
     _of_units: dict[tuple[object, ...], _UnitTimes] = field(default_factory=dict)
     _exchanges: dict[tuple[object, ...], float] = field(default_factory=dict)
-    _updates: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _states: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
 
     def of(self, setting: Setting, step: TrainingStep) -> Passing:
         """The least times of a setting's passes; ValueError where this GPU lacks something."""
@@ -129,7 +133,8 @@ class Bounds:
             StageTimes(dict(zip(Work, one, strict=True)), dict(zip(Work, alone, strict=True)))
             for one, alone in zip(whole.tolist(), kernels.tolist(), strict=True)
         )
-        return Passing(pipeline, stages, self._updates_of(step, pipeline, held.tolist(), groups))
+        ranks = self._ranks_of(step, pipeline, held.tolist(), groups)
+        return Passing(pipeline, stages, tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks))
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
         strategy = strategies.find(step.sharding.strategy)
@@ -151,28 +156,46 @@ class Bounds:
             self._of_units[key] = _unit_times(made, exchanges)
         return self._of_units[key]
 
-    def _updates_of(
+    def _ranks_of(
         self, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
-    ) -> tuple[float, ...]:
-        """Kernels of the optimizer, by place of the pipeline [s]; on a host they are not counted."""
-        strategy = strategies.find(step.sharding.strategy)
-        if strategy.updater is Updater.SERVERS or step.offload is not None:
-            return (0.0,) * pipeline.shape.ranks
-        times = [0.0] * pipeline.shape.ranks
-        own: list[list[int]] = [[0, 0, 0] for _ in times]
-        for stage in range(pipeline.shape.stages):
-            place = pipeline.schedule.rank_of(stage, pipeline.shape.ranks)
-            own[place] = [a + b for a, b in zip(own[place], held[stage % pipeline.model_stages], strict=True)]
-        for place, (dense, spread, resident) in enumerate(own):
+    ) -> list[_Rank]:
+        """What each place of the pipeline updates and holds at least."""
+        strategy, shape = strategies.find(step.sharding.strategy), pipeline.shape
+        whole = strategy.keeps_whole_gradients(step.sharding)
+        gradient = find(step.precision.grads).itemsize if whole and step.offload is None else 0
+        ranks = []
+        for place in range(shape.ranks):
+            own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
+            dense, spread, resident = (sum(chunk[kind] for chunk in own) for kind in range(3))
             experts = groups.size("expert data") if spread else 1
-            key = dense, spread, resident, groups.shard_size, experts, step.sharding.strategy
-            if key not in self._updates:
+            key = dense, spread, resident, groups.shard_size, experts, step.sharding.strategy, step.offload is None
+            if key not in self._states:
                 parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
-                kept = states(step, strategy, parts, resident)
-                timer = KernelTimer(self.cluster.gpus[0], step)
-                self._updates[key] = timer.one_pass("update", kept.update_read, kept.update_written).alone
-            times[place] = self._updates[key]
-        return tuple(times)
+                self._states[key] = self._states_of(step, strategy, parts, resident)
+            seconds, states_bytes = self._states[key]
+            chunks = pipeline.schedule.held(shape, place) if pipeline.schedule.held and shape.ranks > 1 else 1
+            kept = chunks * min(chunk[3] for chunk in own)
+            ranks.append(_Rank(seconds, states_bytes + max(kept, gradient * (dense + spread))))
+        return ranks
+
+    def _states_of(
+        self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
+    ) -> tuple[float, int]:
+        """The optimizer's kernels [s], which a host's are not, and what is held all the time [B]."""
+        kept = states(step, strategy, parts, resident)
+        nbytes = kept.parameters + kept.optimizer
+        if strategy.updater is Updater.SERVERS or step.offload is not None:
+            return 0.0, nbytes
+        timer = KernelTimer(self.cluster.gpus[0], step)
+        return timer.one_pass("update", kept.update_read, kept.update_written).alone, nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """Least time of a rank's update [s], and least that it holds when it holds most [B]."""
+
+    update: float
+    memory: int
 
 
 @dataclass(frozen=True)
@@ -184,8 +207,9 @@ class _UnitTimes:
     units : tuple of Unit
     whole, kernels : float array, shape (units + 1, 4)
         By kind of work, as `StageTimes` has them [s].
-    held : int array, shape (units + 1, 3)
-        Elements of dense parameters and of experts, and those that stay whole on every rank.
+    held : int array, shape (units + 1, 4)
+        Elements of dense parameters and of experts, and those that stay whole on every rank; activations that are kept
+        from a micro-batch's forward pass to its backward pass [B].
     """
 
     units: tuple[Unit, ...]
@@ -235,8 +259,8 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
         }
         rows.append([by_work[work] for work in Work])
     sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
-    held = [[0 if u.spread else u.elements, u.elements if u.spread else 0, u.resident] for u in made]
-    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0, 0, 0]], np.cumsum(held, axis=0)]))
+    held = [[0 if u.spread else u.elements, u.elements if u.spread else 0, u.resident, u.kept] for u in made]
+    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0, 0, 0, 0]], np.cumsum(held, axis=0)]))
 
 
 def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:

@@ -207,6 +207,8 @@ class _Search:
 
     def _sieve(self, entry: _Entry) -> bool:
         """Raise an entry's bound by the next finer one; False where it does not fit."""
+        if entry.passing.memory > self.cluster.gpus[0].hbm_bytes:
+            return False
         entry.sieved += 1
         if entry.sieved == 1:
             bound = entry.passing.along_order()

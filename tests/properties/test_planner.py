@@ -57,8 +57,8 @@ def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
     return Choices(wanted | others)
 
 
-def drawn(seed: int) -> tuple[Scenario, Setting, float] | None:
-    """A setting, and its bound; None where what was drawn cannot be."""
+def drawn(seed: int) -> tuple[Scenario, Setting, float, int] | None:
+    """A setting, and bounds of its time and memory; None where what was drawn cannot be."""
     draw = random.Random(seed)
     gpus, model = draw.choice((8, 16)), draw.choice((DENSE, EXPERTS))
     one = {name: (draw.choice(values),) for name, values in choices(gpus).values.items()}
@@ -72,7 +72,7 @@ def drawn(seed: int) -> tuple[Scenario, Setting, float] | None:
             finest = least_beside(passing, few_micro_batches(cluster, step, gpus, closed_forms=True))
         except ValueError:
             return None
-        return scenario, setting, max(passing.quick(), passing.along_order(), finest)
+        return scenario, setting, max(passing.quick(), passing.along_order(), finest), passing.memory
     return None
 
 
@@ -94,8 +94,10 @@ def held_to_bounds(seeds: range) -> list[float]:
         case = drawn(seed)
         if case is None:
             continue
-        scenario, setting, bound = case
-        played = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()["step_time_s"]
+        scenario, setting, bound, memory = case
+        report = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()
+        played = report["step_time_s"]
+        assert memory <= report["peak_memory_bytes"], (seed, setting.text)
         assert bound <= played * (1 + 1e-9), (seed, setting.text)
         shares.append(bound / played)
     # `pytest -rP` shows it.
@@ -119,7 +121,7 @@ def test_a_setting_is_the_scenario_that_a_file_says() -> None:
         case = drawn(seed)
         if case is None:
             continue
-        scenario, setting, _ = case
+        scenario, setting, *_ = case
         written, made = load_scenario(told(scenario, setting)), scenario_of(scenario, setting)
         assert written.training is not None
         assert made.training is not None
