@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
+from pydantic import ValidationError
 
 from simulator.basics import document
 from simulator.basics.atomic_files import write_atomically
@@ -21,17 +22,18 @@ from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
 from simulator.planner.explain import against
 from simulator.planner.search import Plan, Played, gpus_per_node, search
-from simulator.planner.setting import scenario_of
+from simulator.planner.setting import KEYS, scenario_of
 from simulator.planner.space import Choices, default_choices
 from simulator.playing.scenario_cluster import Clusters
 from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
+from simulator.scenario.shape import adapter
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 from simulator.sweeps.sweep import Backend
 
-# Of an option's names those that are whole numbers.
-_NUMBERS: Final = ("gpus", "tp", "pp", "cp", "ep", "virtual_stages", "shard_size", "micro_batch")
 # By the key of a scenario the option that sets it.
 _OPTIONS: Final = {
     "cluster.topology": "--topology",
@@ -96,11 +98,20 @@ def _base(asked: Asked) -> Scenario:
         cluster["gpu"] = asked.gpu
     training = {"model": asked.model, "seq_len": asked.seq_len}
     data = {"name": "plan", "cluster": cluster, "training": training, "plots": []}
+    for key in asked.settings or {}:
+        name = next((name for name, own in KEYS.items() if _overlap(key, own)), None)
+        if name is not None:
+            raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
     try:
         return load_scenario(data, asked.settings or {})
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Whether one of two keys is the other, or in it."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def _sequences(text: str, seq_len: int) -> int:
@@ -137,8 +148,8 @@ def _choices(asked: Asked, base: Scenario, sequences: int) -> Choices:
             name, equals, written = (part.strip() for part in text.partition("="))
             if not equals or not written:
                 raise ScenarioError(f"{option} {text}: must be NAME=VALUE, such as {option} tp=8")
-            if name not in values:
-                raise ScenarioError(f"{option} {text}: got {name!r}; {one_of(tuple(values), name)}")
+            if name not in KEYS:
+                raise ScenarioError(f"{option} {text}: got {name!r}; {one_of(tuple(KEYS), name)}")
             if name in by:
                 raise ScenarioError(f"{option} {text}: contradicts {by[name]}; leave one of the two out")
             pieces = [written] if option == "--fix" else written.split(",")
@@ -162,10 +173,14 @@ def _choices(asked: Asked, base: Scenario, sequences: int) -> Choices:
 
 
 def _value(option: str, name: str, text: str) -> Any:
+    """A value as the scenario's key takes it."""
     value = document.parse(text, option).data
-    if name in _NUMBERS and value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ScenarioError(f"{option}: got {text!r}; must be a whole number of at least 1")
-    return value
+    if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
+        raise ScenarioError(f"{option}: got {text!r}, whose servers hold what ranks do not; a plan is without")
+    try:
+        return adapter(KEYS[name]).validate_python(value)
+    except ValidationError as error:
+        raise ScenarioError(f"{option}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
 
 def _progress(found: Plan) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.cluster.cluster import Cluster
+from simulator.errors import ScenarioError
 from simulator.model.load import load_model
 from simulator.planner.beside import least_beside
 from simulator.planner.bound import Bounds, Passing
@@ -20,6 +21,7 @@ from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused, default_choices, settings
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
+from simulator.scenario.training_records import TrainingSpec
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
@@ -29,6 +31,8 @@ BEST: Final = 10
 # Points that are played before the best are looked at again: the same however many processes play them, so that the
 # same points are played.
 _AT_ONCE: Final = 8
+# A bound adds up in another order than the engine, which is as exact against closed forms.
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class Played:
     Attributes
     ----------
     setting : Setting
+    number : int
+        Its place among all settings, as they are written down.
     bound : float
         The least step time that it could have [s].
     report : dict
@@ -45,6 +51,7 @@ class Played:
     """
 
     setting: Setting
+    number: int
     bound: float
     report: dict[str, Any]
 
@@ -133,9 +140,15 @@ def search(
     ------
     Plan
         What is known after every few points that were played; the last one is the answer.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario has what no bound holds for, or is no single point.
     """
     if base.training is None:
         raise TypeError("a plan is of a training step")
+    _refuse(base, base.training)
     cluster = Clusters().of(base)
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
@@ -153,6 +166,19 @@ def search(
         )  # fmt: skip
         if not batch:
             return
+
+
+def _refuse(base: Scenario, training: TrainingSpec) -> None:
+    """Raise ScenarioError for what a bound does not hold for."""
+    jitter = base.cluster.jitter
+    if base.compare or base.sweep:
+        raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan is of one value of each key")
+    if jitter.compute or jitter.latency:
+        raise ScenarioError("cluster.jitter: a plan is without; drawn times may be shorter than any bound")
+    if any(factor > 1.0 for factor in base.cluster.stragglers.values()):
+        raise ScenarioError("cluster.stragglers: a plan is without ranks faster than others, for bounds are of these")
+    if training.numerics:
+        raise ScenarioError("training.numerics: a plan is of times alone; leave it out")
 
 
 def gpus_per_node(cluster: Cluster) -> int:
@@ -185,12 +211,12 @@ class _Search:
     def ranked(self) -> list[Played]:
         """The best of those that fit; of equal ones the one that was written down first."""
         fitting = [one for one in self.played if one.fits]
-        return sorted(fitting, key=lambda one: one.step_time)[: self.best]
+        return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
 
     def last_of_best(self) -> float:
-        """Step time that a setting must not exceed to be among the best [s]."""
+        """Step time that a setting's bound must not exceed for it to be among the best [s]."""
         ranked = self.ranked()
-        return ranked[-1].step_time if len(ranked) == self.best else float("inf")
+        return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
 
     def next_points(self, most: int) -> list[_Entry]:
         """Settings to play next: of those that may be among the best the lowest bounds, of those that may fit."""
@@ -228,4 +254,4 @@ class _Search:
             if outcome.report is None:
                 self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
             else:
-                self.played.append(Played(entry.setting, entry.bound, dict(outcome.report)))
+                self.played.append(Played(entry.setting, entry.number, entry.bound, dict(outcome.report)))

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_records import TrainingSpec
+
+# By the name of what may be chosen the key of a scenario that it sets.
+KEYS: Final = {
+    "tp": "training.parallelism.tp",
+    "pp": "training.parallelism.pp",
+    "cp": "training.parallelism.cp",
+    "ep": "training.parallelism.ep",
+    "schedule": "training.parallelism.schedule",
+    "virtual_stages": "training.parallelism.virtual_stages",
+    "sharding": "training.sharding.strategy",
+    "shard_size": "training.sharding.shard_size",
+    "micro_batch": "training.micro_batch_size",
+    "checkpointing": "training.activation_checkpointing",
+    "offload": "training.offload.what",
+}
 
 
 @dataclass(frozen=True, slots=True)

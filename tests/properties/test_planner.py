@@ -6,11 +6,13 @@ import itertools
 import json
 import random
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.errors import DeadlockError
 from simulator.planner import space
 from simulator.planner.beside import least_beside
 from simulator.planner.bound import Bounds
@@ -23,6 +25,7 @@ from simulator.run import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
+from simulator.scenario.resolve import resolved
 from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import few_micro_batches
 from tests.commands import commands_in
@@ -36,12 +39,12 @@ EXPERTS = {
 TOPOLOGIES = ("dgx_a100", "dgx_h100", "h100_ethernet_100g")
 
 
-def base(model: dict[str, Any], topology: str, gpus: int) -> Scenario:
+def base(model: dict[str, Any], topology: str, gpus: int, slow: float = 1.0, **training: Any) -> Scenario:
     return load_scenario(
         {
             "name": "plan",
-            "cluster": {"topology": topology, "world_size": gpus},
-            "training": {"model": model, "seq_len": 256},
+            "cluster": {"topology": topology, "world_size": gpus, "stragglers": {1: slow} if slow < 1.0 else {}},
+            "training": {"model": model, "seq_len": 256, **training},
             "plots": [],
         }
     )
@@ -63,7 +66,13 @@ def drawn(seed: int) -> tuple[Scenario, Setting, float, int] | None:
     gpus, model = draw.choice((8, 16)), draw.choice((DENSE, EXPERTS))
     one = {name: (draw.choice(values),) for name, values in choices(gpus).values.items()}
     one["ep"] = (draw.choice((1, 2)) if model is EXPERTS else 1,)
-    scenario = base(model, draw.choice(TOPOLOGIES), gpus)
+    wanted = {
+        "precision": draw.choice(("bf16", "bf16", "fp16", "fp32")),
+        "framework": draw.choice(("torchtitan", "bare", "megatron_2021", "nanotron")),
+        "optimizer": draw.choice(("adam", "momentum")),
+    }
+    scenario = base(model, draw.choice(TOPOLOGIES), gpus, draw.choice((1.0, 1.0, 0.5)), **wanted)
+    scenario = replace(scenario, engine=draw.choice(("events", "compiled")))
     for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), Refused()):
         try:
             cluster = Clusters().of(scenario)
@@ -78,10 +87,8 @@ def drawn(seed: int) -> tuple[Scenario, Setting, float, int] | None:
 
 def told(scenario: Scenario, setting: Setting) -> dict[str, Any]:
     """The scenario as a file would have it."""
-    data: dict[str, Any] = {"name": "plan", "cluster": {"topology": scenario.cluster.topology}, "plots": []}
-    training = scenario.training
-    assert training is not None
-    data["training"] = {"model": training.model, "seq_len": training.seq_len}
+    data = resolved(scenario)
+    data["training"].pop("parallelism")
     for key, value in setting.overrides().items():
         room, name = key.split(".")
         data[room][name] = value
@@ -95,7 +102,12 @@ def held_to_bounds(seeds: range) -> list[float]:
         if case is None:
             continue
         scenario, setting, bound, memory = case
-        report = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()
+        try:
+            report = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()
+        except (
+            DeadlockError
+        ):  # a framework whose stages wait for their sends, in an order where two wait for each other
+            continue
         played = report["step_time_s"]
         assert memory <= report["peak_memory_bytes"], (seed, setting.text)
         assert bound <= played * (1 + 1e-9), (seed, setting.text)
@@ -249,7 +261,20 @@ def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(
         (("--global-batch", "5000"), "--global-batch 5000: 5,000 tokens are no whole number of sequences of 2,048; "
                                      "write 4096, or 2seq"),
         (("--fix", "tp"), "--fix tp: must be NAME=VALUE, such as --fix tp=8"),
-        (("--fix", "tp=0"), "--fix tp=0: got '0'; must be a whole number of at least 1"),
+        (("--fix", "tp=0"), "--fix tp=0: got 0; must be at least 1"),
+        (("--fix", "offload=disk"), "--fix offload=disk: got 'disk'; one of none, optimizer"),
+        (("--fix", "sharding=parameter_server"),
+         "--fix sharding=parameter_server: got 'parameter_server', whose servers hold what ranks do not; a "
+         "plan is without"),
+        (("--set", "training.parallelism.tp=4"),
+         "--set training.parallelism.tp: is what a plan chooses; write --fix tp=..., or --among"),
+        (("--set", "training.sharding=zero1"),
+         "--set training.sharding: is what a plan chooses; write --fix sharding=..., or --among"),
+        (("--set", "cluster.jitter.compute=0.1"),
+         "cluster.jitter: a plan is without; drawn times may be shorter than any bound"),
+        (("--set", "training.dropout=true,false"), "training.dropout: a plan is of one value of each key"),
+        (("--set", "cluster.stragglers={1: 2}"),
+         "cluster.stragglers: a plan is without ranks faster than others, for bounds are of these"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_one_line(
