@@ -14,8 +14,8 @@ class Recent:
 
     Parameters
     ----------
-    most : int
-        How many are kept.
+    room : int
+        For how much answers are kept: the sum of their sizes, the newest aside.
 
     Examples
     --------
@@ -24,21 +24,22 @@ class Recent:
     (1, 1, 3, 4)
     """
 
-    __slots__ = ("_kept", "_most")
+    __slots__ = ("_kept", "_room", "_taken")
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+    def __init__(self, room: int) -> None:
+        self._room, self._taken = room, 0
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The answer that is kept, or a new one."""
+    def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int = 1) -> T:
+        """The answer that is kept, or a new one, which has this size."""
         if key in self._kept:
             self._kept.move_to_end(key)
-        else:
-            made = make()
-            self._kept[key] = made
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-            return made
-        found: T = self._kept[key]
-        return found
+            found: T = self._kept[key][0]
+            return found
+        made = make()
+        takes = size if isinstance(size, int) else size(made)
+        self._kept[key] = made, takes
+        self._taken += takes
+        while self._taken > self._room and len(self._kept) > 1:
+            self._taken -= self._kept.popitem(last=False)[1][1]
+        return made

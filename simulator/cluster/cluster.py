@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Whatever fits into one packet takes as long as one: 4096 B is the largest payload of an InfiniBand packet (MTU).
 PACKET: Final = 4096
-# Ranks times answers that a cluster remembers: with some 50 B a rank and answer, 100 MB.
+# Numbers that a cluster remembers in its answers: with some 50 B for each, 100 MB.
 _REMEMBERED: Final = 2**21
+# The same for routes, of 8 B a number; the newest are kept whatever their size.
+_REMEMBERED_ROUTES: Final = 2**24
 # Smaller arrays fit into one buffer and are not cut: NCCL_BUFFSIZE is 4 MiB (NCCL user guide, environment variables).
 _BUFFER: Final = 4 * 2**20
 
@@ -172,17 +174,24 @@ class Cluster:
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     _recent: Recent = field(init=False, repr=False, compare=False)
+    _routes: Recent = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_recent", Recent(max(16, _REMEMBERED // len(self.ranks))))
+        object.__setattr__(self, "_recent", Recent(_REMEMBERED))
+        object.__setattr__(self, "_routes", Recent(_REMEMBERED_ROUTES))
 
-    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+    def remember(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int] | int | None = None) -> T:
         """What follows from this cluster and a key alone, worked out when it is first asked for.
 
         Points of a sweep that share a cluster share this. Where a key is an object's id, what is kept must hold the
-        object, so that no other one gets its id.
+        object, so that no other one gets its id. An answer holds about `size` numbers, one for each rank where it is
+        not said; the oldest answers go.
         """
-        return self._recent.get(key, make)
+        return self._recent.get(key, make, self.world_size if size is None else size)
+
+    def remember_routes(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
+        """The same of collectives' routes, which may be larger than all else together, and would drive it out."""
+        return self._routes.get(key, make, size)
 
     @property
     def world_size(self) -> int:

@@ -60,7 +60,7 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     number, members = Counter(node_of.get(rank, _NO_NODE) for rank in group).most_common(1)[0]
     if number == _NO_NODE or members == len(group):
         return 1.0
-    card_of = cluster.remember((spare_of_cards, number), partial(_cards, cluster, number))
+    card_of = cluster.remember((spare_of_cards, number), partial(_cards, cluster, number), len)
     taking_part = Counter(card_of[rank] for rank in group if node_of.get(rank) == number)
     return max(Counter(card_of.values()).values()) / max(taking_part.values())
 

@@ -26,6 +26,7 @@ from simulator.engine.path import Path
 from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
 from simulator.records.operation import Collective
+from simulator.records.schedule import Schedule
 from simulator.records.timeline import RouteLinks
 from simulator.records.transfers import Transfers
 
@@ -132,6 +133,31 @@ def route_collectives(
     return _CollectiveRouter(cluster, capacity).route_collectives(collectives, each, watch_all=watch_all)
 
 
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """What follows from all collectives of a program together.
+
+    Attributes
+    ----------
+    schedules : sequence of Schedule
+        Of all kinds.
+    routes : mapping of _Kind to Routes
+    contends : mapping of _Kind to bool
+        Whether its own flows can hold each other back; none for kinds none of whose flows can be held back.
+    lanes : mapping of _Kind to (int, bool)
+        Numbers of lanes, and whether each has all collectives of its stream.
+    """
+
+    schedules: Sequence[Schedule]
+    routes: Mapping[_Kind, Routes]
+    contends: Mapping[_Kind, bool]
+    lanes: Mapping[_Kind, tuple[int, bool]]
+
+    def size(self) -> int:
+        """Numbers that it holds, about."""
+        return sum(64 + 3 * len(one.link) for one in self.routes.values())
+
+
 @dataclass(slots=True)
 class _CollectiveRouter:
     """Routes collectives, and keeps traffic and routes for those that are alike."""
@@ -144,11 +170,39 @@ class _CollectiveRouter:
     def route_collectives(
         self, collectives: Sequence[Collective], each: Sequence[int], *, watch_all: bool
     ) -> list[RoutedCollective]:
-        bandwidth, kinds = np.array(self.capacity), [_kind(op) for op in collectives]
+        kinds = [_kind(op) for op in collectives]
         times: Counter[_Kind] = Counter()
         for kind, count in zip(kinds, each, strict=True):
             times[kind] += count
-        batches = _batches(dict(zip(kinds, collectives, strict=True)), times)
+        ops = dict(zip(kinds, collectives, strict=True))
+        # What is kept has the schedules too, whose ids are in the key.
+        together = self.cluster.remember_routes(
+            (_Together, tuple(times.items()), tuple(self.capacity), watch_all),
+            lambda: self._together(ops, times, watch_all=watch_all),
+            _Together.size,
+        )
+        made: dict[tuple[_Kind, int], RoutedCollective] = {}
+        routed = []
+        for op, kind in zip(collectives, kinds, strict=True):
+            key = kind, id(self._traffic(op))
+            if key not in made:
+                hbm = len(self.capacity) - self.cluster.world_size
+                made[key] = RoutedCollective(
+                    self._traffic(op),
+                    together.routes[kind],
+                    _vertices(self.cluster, op),
+                    self.capacity,
+                    hbm,
+                    together.contends.get(kind, False),
+                    *together.lanes.get(kind, (0, True)),
+                )
+            routed.append(made[key])
+        return routed
+
+    def _together(self, ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int], *, watch_all: bool) -> _Together:
+        """Where collectives of a program go, and which of them can hold each other back."""
+        bandwidth = np.array(self.capacity)
+        batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
         potential: dict[_Kind, PotentialFlows] = {}
@@ -162,35 +216,20 @@ class _CollectiveRouter:
             if one.routes.can_contend
         }
         lanes = self._lanes(batches, every, potential, contends, bandwidth)
-        made: dict[tuple[_Kind, int], RoutedCollective] = {}
-        routed = []
-        for op, kind in zip(collectives, kinds, strict=True):
-            key = kind, id(self._traffic(op))
-            if key not in made:
-                hbm = len(self.capacity) - self.cluster.world_size
-                made[key] = RoutedCollective(
-                    self._traffic(op),
-                    potential[kind].routes,
-                    _vertices(self.cluster, op),
-                    self.capacity,
-                    hbm,
-                    contends.get(kind, False),
-                    *lanes.get(kind, (0, True)),
-                )
-            routed.append(made[key])
-        return routed
+        routes = {kind: one.routes for kind, one in potential.items()}
+        return _Together([op.schedule for op in ops.values()], routes, contends, lanes)
 
     def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
         """Whether flows can hold each other back where there are no other collectives, and one of each kind.
 
         Groups of a thousand nodes that are alike have routes that differ in the numbers of links alone.
         """
+        if len(kinds) == 1 and not several and int(kinds[0].flows.sum()) == 1:
+            return False
         links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
         if several or len(kinds) > 1:
             return self._meet(kinds, links, place, bandwidth)
         (one,) = kinds
-        if int(one.flows.sum()) == 1:
-            return False
         # Of links and ranks it only matters which of them are the same, and which are no ranks.
         ends = np.concatenate([one.src, one.dst])
         who, own = np.unique(ends, return_inverse=True)[1], one.routes
@@ -266,13 +305,17 @@ class _CollectiveRouter:
         sizes = op.elements, op.itemsize, op.reduce_itemsize
         key = (id(op.schedule), *sizes)
         if key not in self._traffics:
-            self._traffics[key] = self.cluster.remember((Traffic, *key), lambda: Traffic(op.schedule, *sizes))
+            self._traffics[key] = self.cluster.remember(
+                (Traffic, *key), lambda: Traffic(op.schedule, *sizes), lambda made: 64 + 4 * len(made.route_keys)
+            )
         return self._traffics[key]
 
     def _route(self, batch: _Batch, bandwidth: Floats) -> PotentialFlows:
         # What is kept has the schedule too, whose id is in the key.
-        _, flows = self.cluster.remember(
-            (PotentialFlows, *batch.kinds), lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth))
+        _, flows = self.cluster.remember_routes(
+            (PotentialFlows, *batch.kinds),
+            lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth)),
+            lambda made: 5 * len(made[1].routes.link),
         )
         return replace(flows, times=batch.times)
 
@@ -312,7 +355,9 @@ class _CollectiveRouter:
         router = self.cluster.router
         every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
         numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
-        return self.cluster.remember((RouteTable, numbers.tobytes()), lambda: router.routes(*numbers))
+        return self.cluster.remember_routes(
+            (RouteTable, numbers.tobytes()), lambda: router.routes(*numbers), lambda table: 2 * len(table.link)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.basics.tolerances import SUM_OF_RATES
+from simulator.engine.colours import bits, mixed, summed
 from simulator.engine.routes import Routes
 
 
@@ -143,7 +144,7 @@ def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) 
     Another one does if all users take it too, and it is as narrow or narrower for each of them. All users take it only
     if the first and the last do, which rules out most at once.
     """
-    route, link, narrow = _contended(every, contended, capacity)
+    route, link, narrow = _distinct(*_contended(every, contended, capacity))
     users = np.bincount(link, minlength=len(capacity))
     first, last = np.zeros((2, len(capacity)), np.int64)
     first[link[::-1]], last[link] = route[::-1], route
@@ -177,6 +178,24 @@ def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floa
         narrow.append(one.routes.weight[rows] / capacity[links[-1]])
         before += len(one.routes)
     return np.concatenate(routes), np.concatenate(links), np.concatenate(narrow)
+
+
+def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floats]:
+    """One of all routes that take the same links, which are as narrow for each; what holds for it holds for the others.
+
+    Routes are compared with the one that has their hash, so that a hash by chance costs time alone.
+    """
+    begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
+    count, place = np.diff(begin), np.arange(len(route)) - begin[route]
+    facts = mixed(mixed(link, bits(narrow)), place)
+    _, first, same = np.unique(summed(route, facts, len(count)), return_index=True, return_inverse=True)
+    other = first[same]
+    row = np.minimum(begin[other][route] + place, len(route) - 1)
+    unlike = (link != link[row]) | (narrow != narrow[row])
+    own = (other == np.arange(len(count))) | (count != count[other])
+    own[route[unlike]] = True
+    kept = own[route]
+    return route[kept], link[kept], narrow[kept]
 
 
 def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:

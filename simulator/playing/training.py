@@ -53,7 +53,8 @@ def play_step(
         planned = _planned(cluster, step, jitter, limit_memory=limit_memory)
         # Real training follows the order in which things ended, to the last bit, and on all ranks.
         by = "events" if engine == "auto" and step.lesson is not None else engine
-        operations = cluster.world_size * len(planned.program.ranks[0])
+        lists = planned.program.lists
+        operations = cluster.world_size * len(lists.lists[lists.list_of[0]])
         # Numbers, and steps that nobody waits for, follow from what all ranks did.
         whole = step.lesson is not None or step.rounds > 1
         timeline = play(

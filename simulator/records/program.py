@@ -176,6 +176,10 @@ class RanksByList(Sequence[tuple[Op, ...]]):
             self._made[number] = tuple(self._own(place, number) for place in places)
         return self._made[number]
 
+    def one(self, rank: int, place: int) -> Op:
+        """One of a rank's operations, without making the others."""
+        return self._made[rank][place] if rank in self._made else self._own(place, rank)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -196,6 +200,10 @@ class Program:
     def lists(self) -> OperationLists:
         """The different lists, each once."""
         return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
+
+    def operation(self, rank: int, place: int) -> Op:
+        """One of a rank's operations: all of them are not made for it."""
+        return self.ranks.one(rank, place) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place]
 
     def collectives(self) -> dict[str, Collective]:
         """Every collective once, by name, in order of first appearance."""

@@ -75,7 +75,9 @@ class Communicator:
         if self.mode in _ALONE:
             return self._roughly("send", elements, itemsize, dtype, group)
         return self.cluster.remember(
-            (point_to_point, elements, dtype, group), partial(point_to_point, self.cluster, elements, dtype, group)
+            (point_to_point, elements, dtype, group),
+            partial(point_to_point, self.cluster, elements, dtype, group),
+            _size(group),
         )
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
@@ -83,13 +85,15 @@ class Communicator:
         if self.mode in _ALONE:
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
         if operation == "ring_shift":
-            return self.cluster.remember((ring_shift, *key), partial(ring_shift, self.cluster, elements, dtype, group))
+            return self.cluster.remember(
+                (ring_shift, *key), partial(ring_shift, self.cluster, elements, dtype, group), _size(group)
+            )
         if key not in self._planned:
             # What a strategy needs an algorithm has, or it was refused; a cut model exchanges in other ways too.
             able = self.algorithm == "auto" or operation in catalog.operations(self.algorithm)
             algorithm = self.algorithm if able else "auto"
             task = Task(Request(operation, len(group), elements), algorithm, group, dtype)
-            made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task))
+            made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task), _size(group))
             op = made.ops[0]
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op
@@ -207,3 +211,8 @@ def _served(operation: ServerOperation, party: parameter_server.Party) -> Schedu
             Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on)
         )
     return (parameter_server.push if operation == "push" else parameter_server.pull)(party)
+
+
+def _size(group: tuple[int, ...]) -> int:
+    """Numbers that a plan among so many ranks holds, about; its transfers are written out by nobody here."""
+    return 64 + 2 * len(group)

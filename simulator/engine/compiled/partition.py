@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.engine.collective_routing import RoutedCollective
-from simulator.engine.compiled.colours import Colours, bits, different, mixed, summed
+from simulator.engine.colours import Colours, bits, different, mixed, summed
 from simulator.engine.compiled.rows import Rows
 from simulator.records.operation import Collective
 

@@ -56,11 +56,11 @@ class PlayableMaker:
 
     Attributes
     ----------
-    remember : callable (key, make) -> value
+    remember : callable (key, make, size) -> value
         `Cluster.remember`, or, where nothing is kept from one program to the next, whatever calls `make`.
     """
 
-    remember: Callable[[Hashable, Callable[[], Any]], Any] = lambda _, make: make()
+    remember: Callable[[Hashable, Callable[[], Any], Callable[[Any], int]], Any] = lambda _, make, size: make()
     _made: dict[int, Playable] = field(default_factory=dict)
     _rows: dict[int, Rows] = field(default_factory=dict)
     _routes: dict[int, Ints] = field(default_factory=dict)
@@ -71,7 +71,9 @@ class PlayableMaker:
         schedule = routed.traffic.schedule
         if id(schedule) not in self._rows:
             # What is kept has the schedule too, whose id is the key.
-            made = self.remember((Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)))
+            made = self.remember(
+                (Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)), lambda made: 12 * len(made[1])
+            )
             self._rows[id(schedule)] = made[1]
         return self._rows[id(schedule)]
 

@@ -108,7 +108,7 @@ class TimelineWriter:
         work, meetings = self._work_of_lists[self.prepared.program.lists.list_of[rank]]
         starts, ends = (self._times_of(column, rank).copy() for column in (self.times.start, self.times.end))
         for place in meetings:
-            op = self.prepared.program.ranks[rank][place]
+            op = self.prepared.program.operation(rank, place)
             if isinstance(op, Collective):
                 starts[place] = self._last_came(op, rank, place)
         starts, ends = starts[work], ends[work]
