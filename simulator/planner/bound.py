@@ -2,7 +2,7 @@
 
 Rule: never above the played time, for a plan skips what its bound rules out. Counted are kernels as if no collective
 were beside them, what ranks that cut a layer exchange where the next kernels wait for it (in its closed form, alone on
-its links; nothing where there is none), the order of the pipeline's passes with sends in no time, and the optimizer.
+its links; nothing where there is none), the order of the pipeline's passes with what they send, and the optimizer.
 Not counted is what may be hidden: gathers and sums over data-parallel ranks, and waiting for shared links.
 """
 
@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.estimate import estimate
 from simulator.model.cut import Communication
 from simulator.planner.setting import Setting
 from simulator.step.communicator import Communicator
@@ -52,6 +54,14 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class PassTimes:
+    """Least times from a pass's beginning until its rank's next pass can begin, and until what it sends can go [s]."""
+
+    whole: float
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Passing:
     """What a bound is made of.
 
@@ -64,12 +74,16 @@ class Passing:
         By place of the pipeline [s].
     memory : int
         Least that the rank that holds most holds: model states, with whole gradients or activations [B].
+    sends : mapping of (int, int) to float
+        By places of the pipeline, from and to, how long a micro-batch's activations or gradients are on their way,
+        alone on their links [s].
     """
 
     pipeline: Pipeline
     stages: tuple[StageTimes, ...]
     updates: tuple[float, ...]
     memory: int
+    sends: Mapping[tuple[int, int], float]
 
     def quick(self) -> float:
         """Least time by each rank's own work, what must come before its first pass, and after its last [s]."""
@@ -102,11 +116,21 @@ class Passing:
         """The same with more that follows the last pass, by place of the pipeline [s]."""
         return replace(self, updates=tuple(max(pair) for pair in zip(self.updates, tails, strict=True)))
 
-    def along_order(self) -> float:
-        """Least time when all passes follow each other as the pipeline orders them [s]."""
-        if self.pipeline.shape.ranks == 1:
+    def along_order(
+        self, times: Mapping[Pass, PassTimes] | None = None, ends: Mapping[Pass, float] | None = None
+    ) -> float:
+        """Least time when all passes follow each other as the pipeline orders them [s].
+
+        Parameters
+        ----------
+        times : mapping of Pass to PassTimes, optional
+            More exact ones; then no rank has two passes at once.
+        ends : mapping of Pass to float, optional
+            How long the step goes on at least from a pass's beginning [s].
+        """
+        if self.pipeline.shape.ranks == 1 and times is None:
             return self.quick()
-        return _through(self)
+        return _through(self, times or {}, ends or {})
 
 
 @dataclass
@@ -122,6 +146,7 @@ class Bounds:
     _of_units: dict[tuple[object, ...], _UnitTimes] = field(default_factory=dict)
     _exchanges: dict[tuple[object, ...], float] = field(default_factory=dict)
     _states: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
+    _between: dict[tuple[object, ...], Mapping[tuple[int, int], float]] = field(default_factory=dict)
 
     def of(self, setting: Setting, step: TrainingStep) -> Passing:
         """The least times of a setting's passes; ValueError where this GPU lacks something."""
@@ -134,7 +159,23 @@ class Bounds:
             for one, alone in zip(whole.tolist(), kernels.tolist(), strict=True)
         )
         ranks = self._ranks_of(step, pipeline, held.tolist(), groups)
-        return Passing(pipeline, stages, tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks))
+        updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
+        return Passing(pipeline, stages, updates, memory, self._sends(setting, step, pipeline, groups))
+
+    def _sends(
+        self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
+    ) -> Mapping[tuple[int, int], float]:
+        """By places of the pipeline that are next to each other how long a send takes alone, of the first replica."""
+        key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.elements, step.precision.params
+        if key not in self._between:
+            communicator = Communicator(self.cluster, groups, "closed_form", True)
+            last, sends, ranks = setting.pp - 1, dict[tuple[int, int], float](), groups.grid.groups("pp")[0].tolist()
+            for pair in [*pairwise(range(setting.pp)), *([(0, last)] if last > 1 else [])]:
+                for ends in (pair, pair[::-1]):
+                    op = communicator.send(pipeline.elements, step.precision.params, ends, ranks[ends[0]])
+                    sends[ends] = estimate(self.cluster, op) or 0.0
+            self._between[key] = sends
+        return self._between[key]
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
         strategy = strategies.find(step.sharding.strategy)
@@ -275,45 +316,52 @@ def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
     return max([kernels, *under_way.values()])
 
 
-def _through(passing: Passing) -> float:
+def _through(passing: Passing, exact: Mapping[Pass, PassTimes], ends: Mapping[Pass, float]) -> float:
     """Go through the order: a pass begins when its rank is free and what it needs has come."""
-    pipeline, shape, last = passing.pipeline, passing.pipeline.shape, passing.pipeline.model_stages
-    order = pipeline.order
-    free, place_of = [0.0] * shape.ranks, [0] * shape.ranks
+    pipeline, shape, copies = passing.pipeline, passing.pipeline.shape, passing.pipeline.model_stages
+    order, place_of = pipeline.order, [pipeline.schedule.rank_of(n, shape.ranks) for n in range(shape.stages)]
+    free, done, last = [0.0] * shape.ranks, [0] * shape.ranks, 0.0
+    # By pass, forward ones apart, when what it sends can go.
     ended: dict[tuple[bool, int, int], float] = {}
     waiting = set(range(shape.ranks))
+
+    def came(one: Pass) -> float | None:
+        """When a pass has what it needs; None where that is not known yet."""
+        if one.work is Work.FORWARD:
+            return 0.0 if one.stage % copies == 0 else moved(one, one.stage - 1)
+        if one.work is Work.WEIGHT_GRADIENT:
+            return ended.get((False, one.stage, one.micro))
+        if one.stage % copies == copies - 1:
+            return ended.get((True, one.stage, one.micro))
+        return moved(one, one.stage + 1)
+
+    def moved(one: Pass, source: int) -> float | None:
+        end, ends = ended.get((source < one.stage, source, one.micro)), (place_of[source], place_of[one.stage])
+        return end if end is None or ends[0] == ends[1] else end + passing.sends[ends]
+
     while waiting:
-        moved = False
+        moving = False
         for rank in sorted(waiting):
             slots = order[rank]
-            while place_of[rank] < len(slots):
-                slot = slots[place_of[rank]]
-                ready = [_came(one, ended, last) for one in slot]
+            while done[rank] < len(slots):
+                slot = slots[done[rank]]
+                ready = [came(one) for one in slot]
                 if any(one is None for one in ready):
                     break
-                start, kernels = free[rank], 0.0
-                for one, came in zip(slot, ready, strict=True):
-                    times = passing.stages[one.stage % last]
-                    end = max(start, came or 0.0) + times.whole[one.work]
+                begin, kernels = free[rank], 0.0
+                for one, at in zip(slot, ready, strict=True):
+                    times, start = passing.stages[one.stage % copies], max(begin, at or 0.0)
+                    own = exact.get(one) or PassTimes(times.whole[one.work], times.whole[one.work])
                     if one.work is not Work.WEIGHT_GRADIENT:
-                        ended[one.work is Work.FORWARD, one.stage, one.micro] = end
+                        ended[one.work is Work.FORWARD, one.stage, one.micro] = start + own.sent
                     # Of two passes at once the kernels take turns, and each may hide the other's exchanges.
                     kernels += times.kernels[one.work]
-                    free[rank] = max(free[rank], end, start + kernels)
-                place_of[rank] += 1
-                moved = True
-            if place_of[rank] == len(slots):
+                    free[rank] = max(free[rank], start + own.whole, begin + kernels)
+                    last = max(last, start + ends.get(one, 0.0))
+                done[rank] += 1
+                moving = True
+            if done[rank] == len(slots):
                 waiting.discard(rank)
-        if not moved:
+        if not moving:
             raise ValueError("the order of the pipeline waits for itself")
-    return max(end + update for end, update in zip(free, passing.updates, strict=True))
-
-
-def _came(one: Pass, ended: Mapping[tuple[bool, int, int], float], last: int) -> float | None:
-    """When a pass has what it needs; None where that is not known yet."""
-    first_of_copy, last_of_copy = one.stage % last == 0, one.stage % last == last - 1
-    if one.work is Work.FORWARD:
-        return 0.0 if first_of_copy else ended.get((True, one.stage - 1, one.micro))
-    if one.work is Work.WEIGHT_GRADIENT:
-        return ended.get((False, one.stage, one.micro))
-    return ended.get((True, one.stage, one.micro)) if last_of_copy else ended.get((False, one.stage + 1, one.micro))
+    return max(last, *(end + update for end, update in zip(free, passing.updates, strict=True)))

@@ -8,15 +8,15 @@ best are those that playing everything would find.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
 from simulator.model.load import load_model
-from simulator.planner.beside import least_beside
 from simulator.planner.bound import Bounds, Passing
+from simulator.planner.noted import least_by_notes
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused, default_choices, settings
 from simulator.playing.scenario_cluster import Clusters
@@ -25,12 +25,13 @@ from simulator.scenario.training_records import TrainingSpec
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
-from simulator.sweeps.sweep import Backend, play_points
+from simulator.sweeps.one_by_one import Player, playing
+from simulator.sweeps.outcome import PointOutcome
+from simulator.sweeps.sweep import Backend
 
 BEST: Final = 10
-# Points that are played before the best are looked at again: the same however many processes play them, so that the
-# same points are played.
-_AT_ONCE: Final = 8
+# Points that are chosen ahead of outcomes where nobody knows how many workers there are.
+_AHEAD_OF_A_CLUSTER: Final = 32
 # A bound adds up in another order than the engine, which is as exact against closed forms.
 _ROUNDING: Final = 1e-9
 
@@ -157,15 +158,25 @@ def search(
     heapq.heapify(waiting)
     under_way = _Search(base, cluster, best, waiting)
     considered = len(waiting) + sum(refused.counts.values())
-    while True:
-        batch = under_way.next_points(_AT_ONCE)
-        under_way.play(batch, backend)
-        yield Plan(
+    backend = Backend(backend) if isinstance(backend, int) else backend
+
+    def found(*, ended: bool) -> Plan:
+        return Plan(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
-            under_way.do_not_fit, len(waiting), under_way.failed, ended=not batch,
+            under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
         )  # fmt: skip
-        if not batch:
-            return
+
+    with playing(backend, (0, Point({}, base))) as player:
+        for _ in under_way.through(player, _ahead(backend)):
+            yield found(ended=False)
+    yield found(ended=True)
+
+
+def _ahead(backend: Backend) -> int:
+    """Points that are chosen before the outcome of the first of them is known: enough that no process waits."""
+    if backend.scheduler is not None:
+        return _AHEAD_OF_A_CLUSTER
+    return 0 if backend.jobs in (None, 1) else (backend.jobs or 1) + 1
 
 
 def _refuse(base: Scenario, training: TrainingSpec) -> None:
@@ -218,18 +229,47 @@ class _Search:
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
 
-    def next_points(self, most: int) -> list[_Entry]:
-        """Settings to play next: of those that may be among the best the lowest bounds, of those that may fit."""
-        limit, batch = self.last_of_best(), list[_Entry]()
-        while self.waiting and len(batch) < most and self.waiting[0].bound <= limit:
+    def through(self, player: Player, ahead: int) -> Iterator[None]:
+        """Play what may be among the best; yields after each outcome.
+
+        Which point is next follows from the outcomes of all but the last `ahead` points before it, so that with as many
+        processes the same points are played, however long each takes.
+        """
+        chosen, outcomes = list[_Entry](), dict[int, PointOutcome]()
+        while True:
+            while len(self.played) + self.failures < len(chosen) - ahead:
+                if (number := len(self.played) + self.failures) in outcomes:
+                    self._note(chosen[number], outcomes.pop(number))
+                    yield
+                else:
+                    outcome = player.outcome()
+                    outcomes[outcome.index] = outcome
+            entry = self._next()
+            if entry is not None:
+                player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting))))
+                chosen.append(entry)
+            elif ahead:
+                ahead = 0  # what was chosen is all that may be among the best; its outcomes are waited for
+            else:
+                return
+
+    @property
+    def failures(self) -> int:
+        """How many could not be played."""
+        return sum(self.failed.values())
+
+    def _next(self) -> _Entry | None:
+        """The setting to play next: of those that may be among the best and may fit the one with the lowest bound."""
+        limit = self.last_of_best()
+        while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
             if entry.sieved == 2:
-                batch.append(entry)
-            elif self._sieve(entry):
+                return entry
+            if self._sieve(entry):
                 heapq.heappush(self.waiting, entry)
             else:
                 self.do_not_fit += 1
-        return batch
+        return None
 
     def _sieve(self, entry: _Entry) -> bool:
         """Raise an entry's bound by the next finer one; False where it does not fit."""
@@ -243,15 +283,12 @@ class _Search:
             largest = max(stage.nbytes for stage in memory_of_notes(noted))
             if largest > self.cluster.gpus[0].hbm_bytes:
                 return False
-            bound = least_beside(entry.passing, noted)
+            bound = least_by_notes(entry.passing, noted)
         entry.bound = max(entry.bound, bound)
         return True
 
-    def play(self, batch: Sequence[_Entry], backend: Backend | int) -> None:
-        points = [(n, Point({}, scenario_of(self.base, entry.setting))) for n, entry in enumerate(batch)]
-        outcomes = sorted(play_points(points, backend), key=lambda outcome: outcome.index)
-        for entry, outcome in zip(batch, outcomes, strict=True):
-            if outcome.report is None:
-                self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
-            else:
-                self.played.append(Played(entry.setting, entry.number, entry.bound, dict(outcome.report)))
+    def _note(self, entry: _Entry, outcome: PointOutcome) -> None:
+        if outcome.report is None:
+            self.failed[outcome.error or ""] = self.failed.get(outcome.error or "", 0) + 1
+        else:
+            self.played.append(Played(entry.setting, entry.number, entry.bound, dict(outcome.report)))

@@ -178,15 +178,18 @@ class Pipeline:
         if ranks[0] == ranks[1]:
             return None
         what = "activations" if forward else "gradients"
-        step = self.step
-        cut = step.parallelism.cut()
-        tokens = step.seq_len * step.micro_batch_size // (cut.context.ranks * cut.along_sequence)
-        elements = tokens * step.model.hidden_size
         name = f"{what} to stage {target} {micro}"
         # The unit that takes it: a stage's first one, or its last.
         taker = self._ends[target][0 if forward else 1]
         act = Act(Exchange.SEND, (taker,), micro, what=what)
-        return builder.send(name, elements, step.precision.params, ranks, after, act)
+        return builder.send(name, self.elements, self.step.precision.params, ranks, after, act)
+
+    @cached_property
+    def elements(self) -> int:
+        """What a rank sends to the next stage of a micro-batch, or back: its part of the tokens, of hidden size."""
+        cut = self.step.parallelism.cut()
+        tokens = self.step.seq_len * self.step.micro_batch_size // (cut.context.ranks * cut.along_sequence)
+        return tokens * self.step.model.hidden_size
 
     @cached_property
     def _ends(self) -> Sequence[tuple[str, str]]:

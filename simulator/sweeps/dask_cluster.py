@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -69,6 +69,57 @@ def play(
         # Sent as the result of a task and not scattered: if the worker that holds it is lost, Dask runs the task again.
         named_files: Any = client.submit(dict, files, pure=False) if files else None
         yield from _played(client, numbered, keep, named_files, alone=alone)
+
+
+@dataclass(slots=True)
+class Submitted:
+    """Points that are submitted to a cluster one by one, and come back in any order.
+
+    Attributes
+    ----------
+    client : distributed.Client
+    files : future or None
+        What the points name.
+    """
+
+    client: Client
+    files: Any
+    _waiting: dict[Any, tuple[NumberedPoint, Any]] = field(default_factory=dict)
+
+    def submit(self, point: NumberedPoint) -> None:
+        """Hand a point over."""
+        future: Any = self.client.submit(
+            play_on_worker, point, keep=None, files=self.files, ours=edition(), alone=False, pure=False
+        )
+        self._waiting[future.key] = point, future
+
+    def outcome(self) -> PointOutcome:
+        """Wait for the next outcome; which point's does not matter."""
+        from distributed import as_completed
+
+        futures = [future for _, future in self._waiting.values()]
+        future, answer = next(as_completed(futures, loop=self.client.loop, with_results=True, raise_errors=False))
+        point, _ = self._waiting.pop(future.key)
+        return _outcome_and_files(point, future.status, answer)[0]
+
+    def cancel(self) -> None:
+        """Drop what has not come back."""
+        with suppress(OSError):
+            self.client.cancel([future for _, future in self._waiting.values()], force=True)
+
+
+@contextmanager
+def submitted(address: str, points: Sequence[NumberedPoint]) -> Iterator[Submitted]:
+    """What takes points until the block ends; all name the files that these name, and errors are those of `play`."""
+    check(address)
+    with _connected(address) as client:
+        _refuse_others(client, address)
+        files = files_to_send([point for _, point in points])
+        taking = Submitted(client, client.submit(dict, files, pure=False) if files else None)
+        try:
+            yield taking
+        finally:
+            taking.cancel()
 
 
 def check(address: str) -> None:

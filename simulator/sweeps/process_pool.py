@@ -71,6 +71,19 @@ def play(
         pool.stop()
 
 
+@contextmanager
+def staying(jobs: int, pool: WorkerPool | None = None) -> Iterator[WorkerPool]:
+    """Workers that wait for points, which come one by one, until the block ends; see `WorkerPool.submit`."""
+    pool = pool or WorkerPool()
+    pool.stays = True
+    try:
+        for _ in range(jobs):
+            pool.start_worker()
+        yield pool
+    finally:
+        pool.stop()
+
+
 def preload(*imports: str) -> WorkerPool:
     """Start a fork server that imports these modules, and what playing needs, in the background; workers copy it.
 
@@ -98,7 +111,10 @@ class _Worker:
 
 @dataclass(slots=True)
 class WorkerPool:
-    """The workers, the points that wait, how many workers each point has lost, and starts that failed in a row."""
+    """The workers, the points that wait, how many workers each point has lost, and starts that failed in a row.
+
+    Workers that stay wait when there is nothing to play; others end.
+    """
 
     context: SpawnContext | ForkServerContext = _SPAWN
     waiting: deque[NumberedPoint] = field(default_factory=deque)
@@ -106,6 +122,23 @@ class WorkerPool:
     by_pipe: dict[Connection, _Worker] = field(default_factory=dict)
     lost: Counter[int] = field(default_factory=Counter)
     failed_starts: int = 0
+    stays: bool = False
+
+    def submit(self, point: NumberedPoint) -> None:
+        """Let a point wait, and send it to a worker that has nothing to do."""
+        self.waiting.append(point)
+        idle = next((one for one in self.by_pipe.values() if one.ready and one.point is None), None)
+        if idle is not None:
+            with suppress(OSError):  # killed just now; the next `recv` of its pipe shows it
+                self._send_next_point(idle)
+
+    def outcome(self) -> PointOutcome:
+        """Wait for the next outcome; which point's does not matter."""
+        while True:
+            pipe = connection.wait(self.by_pipe)[0]
+            outcome = self.receive(self.by_pipe[pipe])  # type: ignore[index]
+            if outcome is not None:
+                return outcome
 
     def start_worker(self) -> None:
         """Start a worker; its first message says that it is ready."""
@@ -134,7 +167,7 @@ class WorkerPool:
         if self.waiting:
             worker.point = self.waiting.popleft()
             worker.pipe.send((*worker.point, self.keep))
-        else:
+        elif not self.stays:
             self._release(worker)
 
     def _release(self, worker: _Worker) -> None:
@@ -162,7 +195,7 @@ class WorkerPool:
                 from simulator.sweeps.outcome import failed
 
                 failure = failed(index, point, lost_text("process", MOST_LOSSES))
-        if self.waiting:
+        if self.waiting or self.stays:
             self.start_worker()
         return failure
 

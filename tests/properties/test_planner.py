@@ -14,9 +14,9 @@ import pytest
 
 from simulator.errors import DeadlockError
 from simulator.planner import space
-from simulator.planner.beside import least_beside
 from simulator.planner.bound import Bounds
 from simulator.planner.explain import against
+from simulator.planner.noted import least_by_notes
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused
@@ -78,7 +78,7 @@ def drawn(seed: int) -> tuple[Scenario, Setting, float, int] | None:
             cluster = Clusters().of(scenario)
             passing = Bounds(cluster).of(setting, step)
             load_scenario(told(scenario, setting))
-            finest = least_beside(passing, few_micro_batches(cluster, step, gpus, closed_forms=True))
+            finest = least_by_notes(passing, few_micro_batches(cluster, step, gpus, closed_forms=True))
         except ValueError:
             return None
         return scenario, setting, max(passing.quick(), passing.along_order(), finest), passing.memory

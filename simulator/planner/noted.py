@@ -1,0 +1,181 @@
+"""How long does a step take at least, by what was noted of a few micro-batches of each stage's rank?
+
+Rule: as in bound.py, never above the played time, and finer, for notes have every kernel and every collective. Kernels
+and what ranks that cut a layer exchange follow each other as noted, in their closed forms, alone on their links. What
+data-parallel ranks send may be hidden, at a price: while a collective of a rank is in flight its kernels go at their
+contended pace. And a stream carries one collective after the other, so that nothing ends before all that are left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simulator.planner.bound import Passing, PassTimes
+from simulator.records.operation import Collective, Compute, Op
+from simulator.step.pipelines.schedule import Pass
+from simulator.step.plan import StageNotes
+from simulator.step.streams import dimension_of
+
+
+@dataclass(frozen=True, slots=True)
+class NotedPass:
+    """One pass, as if nothing else were going on.
+
+    Attributes
+    ----------
+    times : PassTimes
+    kernels : tuple of (float, float)
+        How long they take alone, and beside a collective [s].
+    streams : mapping of str to float
+        By stream of data-parallel ranks the sum of its collectives [s].
+    left : mapping of str to float
+        By stream, from the pass's beginning to the end of its collectives at least [s]; those that may begin before it
+        are left out.
+    """
+
+    times: PassTimes
+    kernels: tuple[tuple[float, float], ...]
+    streams: Mapping[str, float]
+    left: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class NotedRank:
+    """One stage's rank.
+
+    Attributes
+    ----------
+    stage : int
+        Its place in the pipeline.
+    passes : mapping of Pass to NotedPass
+        All of a step, in its order.
+    tail : float
+        Least time from the end of the last pass to the end of the step [s].
+    after : mapping of str to float
+        By stream, least time from the end of its last collective in a pass to the end of the step [s].
+    """
+
+    stage: int
+    passes: Mapping[Pass, NotedPass]
+    tail: float
+    after: Mapping[str, float]
+
+    def ends(self) -> dict[Pass, float]:
+        """By pass how long the step goes on at least from its beginning, for what streams have to carry [s]."""
+        left: dict[str, float] = {}
+        ends: dict[Pass, float] = {}
+        for one, noted in reversed(list(self.passes.items())):
+            ends[one] = max((noted.left[name] + left.get(name, self.after[name]) for name in noted.left), default=0.0)
+            for name, seconds in noted.streams.items():
+                left[name] = left.get(name, self.after[name]) + seconds
+        return ends
+
+    def least(self, waiting: float) -> float:
+        """Least time of the step whose kernels wait so long for exchanges, whatever is hidden [s].
+
+        While they wait, and in the tail, collectives are in flight at no cost.
+        """
+        kernels, streams, times = (
+            list[tuple[float, float]](),
+            dict[str, float](),
+            Counter(map(id, self.passes.values())),
+        )
+        for noted in {id(noted): noted for noted in self.passes.values()}.values():
+            often = times[id(noted)]
+            kernels += [(often * alone, often * contended) for alone, contended in noted.kernels]
+            for name, seconds in noted.streams.items():
+                streams[name] = streams.get(name, 0.0) + often * seconds
+        alone, in_flight = sum(one for one, _ in kernels), max(streams.values(), default=0.0)
+        return alone + waiting + self.tail + _cost(kernels, in_flight - waiting - self.tail)
+
+
+def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
+    """Least that hiding so much costs [s]; what more is in flight than kernels can hide is time of its own.
+
+    Whatever hides what, it costs at least what it costs the kernels that lose least by it.
+    """
+    cost, left = 0.0, hidden
+    for alone, contended in sorted(kernels, key=lambda one: (one[1] - one[0]) / one[1] if one[1] else 0.0):
+        if left <= 0.0:
+            return cost
+        share = min(1.0, left / contended) if contended else 0.0
+        cost += share * (contended - alone)
+        left -= share * contended
+    return cost + max(left, 0.0)
+
+
+def least_by_notes(passing: Passing, noted: Sequence[StageNotes]) -> float:
+    """Least time of a step, from the bound of its passes and what was noted of each stage's ranks [s]."""
+    ranks = [noted_rank(notes) for notes in noted]
+    shape, least = passing.pipeline.shape, max(rank.least(passing.waiting(rank.stage)) for rank in ranks)
+    tails = [max(rank.tail for rank in ranks if rank.stage == place) for place in range(shape.ranks)]
+    passing = passing.with_tails(tails)
+    if any(len(slot) > 1 for slots in passing.pipeline.order for slot in slots):
+        return max(least, passing.along_order())  # what was noted of two passes at once cannot be told apart
+    first = {rank.stage: rank for rank in reversed(ranks)}
+    times, ends = dict[Pass, PassTimes](), dict[Pass, float]()
+    for rank in first.values():
+        times |= {one: own.times for one, own in rank.passes.items()}
+        ends |= rank.ends()
+    return max(least, passing.along_order(times, ends))
+
+
+def noted_rank(notes: StageNotes) -> NotedRank:
+    """Sum up what was noted; passes that are not are as the last of their kind that is."""
+    starts = [*notes.begins.values(), notes.ends]
+    made = {
+        one: _pass(notes.ops[begin:end]) for (one, begin), end in zip(notes.begins.items(), starts[1:], strict=True)
+    }
+    stands: dict[tuple[object, int], Pass] = {}
+    for micro in notes.micros:
+        stands |= {(one.work, one.stage): one for one in made if one.micro == micro}
+    passes = {one: made[one] if one in made else made[stands[one.work, one.stage]] for one in notes.order}
+    last: dict[str, list[str]] = {"compute": []}
+    for op in notes.ops[: notes.ends]:
+        if (isinstance(op, Compute) and op.stream == "compute") or _is_data_parallel(op):
+            last[op.stream] = [op.name]
+    after = {stream: _tail(notes, stream, names) for stream, names in last.items()}
+    return NotedRank(notes.stage, passes, after.pop("compute"), after)
+
+
+def _is_data_parallel(op: Op) -> bool:
+    return isinstance(op, Collective) and op.duration is not None and dimension_of(op.stream) == "dp"
+
+
+def _pass(ops: Sequence[Op]) -> NotedPass:
+    """A pass from its beginning on; what it waits for of other passes is there, and so is what is gathered for it."""
+    ended, free = dict[str, float](), dict[str, float]()
+    sent: float | None = None
+    kernels, streams, left = list[tuple[float, float]](), dict[str, float](), dict[str, float]()
+    for op in ops:
+        waits = [ended[name] for name in op.after if name in ended]
+        dimension = dimension_of(op.stream)
+        if op.stream == "compute":
+            seconds = op.duration if isinstance(op, Compute) else 0.0
+            free["compute"] = ended[op.name] = max([free.get("compute", 0.0), *waits]) + seconds
+            if isinstance(op, Compute):
+                kernels.append((op.duration, op.duration if op.contended is None else op.contended))
+        elif dimension == "pp" and isinstance(op, Collective):
+            # What comes waits for nothing and is there when the pass begins.
+            sent = max([sent or 0.0, *waits]) if op.after else sent
+        elif _is_data_parallel(op) and isinstance(op, Collective):
+            streams[op.stream] = streams.get(op.stream, 0.0) + (op.duration or 0.0)
+            if op.stream in left or waits:
+                left[op.stream] = max([left.get(op.stream, 0.0), *waits]) + (op.duration or 0.0)
+        elif isinstance(op, Collective) and dimension in ("tp", "cp", "ep"):
+            free[op.stream] = ended[op.name] = max([free.get(op.stream, 0.0), *waits]) + (op.duration or 0.0)
+    busy = free.get("compute", 0.0)
+    return NotedPass(PassTimes(busy, busy if sent is None else sent), tuple(kernels), streams, left)
+
+
+def _tail(notes: StageNotes, stream: str, last: Sequence[str]) -> float:
+    """The longest way through what begins when the last operations on a stream of the passes have ended [s]."""
+    ended, free = dict.fromkeys(last, 0.0), {stream: 0.0}
+    for op in notes.ops[notes.ends :]:
+        waits = [ended[name] for name in op.after if name in ended]
+        if waits or op.stream in free:
+            seconds = op.duration if isinstance(op, Compute | Collective) else 0.0
+            ended[op.name] = free[op.stream] = max([free.get(op.stream, 0.0), *waits]) + (seconds or 0.0)
+    return max(ended.values(), default=0.0)
