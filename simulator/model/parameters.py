@@ -8,6 +8,7 @@ norms, and biases that are added to a whole output, stay whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from simulator.model.cut import WHOLE, Cut
@@ -88,6 +89,7 @@ def embedding_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Paramete
     return (token,)
 
 
+@lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: Cut = WHOLE) -> tuple[Parameter, ...]:
     """One layer's tensors; of a model whose layers differ those of its last."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)

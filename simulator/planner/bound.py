@@ -9,8 +9,9 @@ Not counted is what may be hidden: gathers and sums over data-parallel ranks, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -74,16 +75,16 @@ class Passing:
         By place of the pipeline [s].
     memory : int
         Least that the rank that holds most holds: model states, with whole gradients or activations [B].
-    sends : mapping of (int, int) to float
+    sends : callable () -> mapping of (int, int) to float
         By places of the pipeline, from and to, how long a micro-batch's activations or gradients are on their way,
-        alone on their links [s].
+        alone on their links [s]; most settings are ruled out before anybody asks.
     """
 
     pipeline: Pipeline
     stages: tuple[StageTimes, ...]
     updates: tuple[float, ...]
     memory: int
-    sends: Mapping[tuple[int, int], float]
+    sends: Callable[[], Mapping[tuple[int, int], float]]
 
     def quick(self) -> float:
         """Least time by each rank's own work, what must come before its first pass, and after its last [s]."""
@@ -111,10 +112,6 @@ class Passing:
             times * (self.stages[stage].whole[work] - self.stages[stage].kernels[work])
             for (stage, work), times in counts.items()
         )
-
-    def with_tails(self, tails: Sequence[float]) -> Passing:
-        """The same with more that follows the last pass, by place of the pipeline [s]."""
-        return replace(self, updates=tuple(max(pair) for pair in zip(self.updates, tails, strict=True)))
 
     def along_order(
         self, times: Mapping[Pass, PassTimes] | None = None, ends: Mapping[Pass, float] | None = None
@@ -160,7 +157,8 @@ class Bounds:
         )
         ranks = self._ranks_of(step, pipeline, held.tolist(), groups)
         updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
-        return Passing(pipeline, stages, updates, memory, self._sends(setting, step, pipeline, groups))
+        sends = partial(self._sends, setting, step, pipeline, groups)
+        return Passing(pipeline, stages, updates, memory, sends)
 
     def _sends(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
@@ -179,7 +177,9 @@ class Bounds:
 
     def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
         strategy = strategies.find(step.sharding.strategy)
-        shared = groups.data_parallel if step.model.num_experts else groups.data_parallel > 1
+        cut = step.parallelism.cut()
+        # Whether others have a layer's parameters, and its experts, is all that counts.
+        shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
             strategy.shards_parameters, step.parallelism.apart and step.model.tied,
@@ -323,7 +323,7 @@ def _through(passing: Passing, exact: Mapping[Pass, PassTimes], ends: Mapping[Pa
     free, done, last = [0.0] * shape.ranks, [0] * shape.ranks, 0.0
     # By pass, forward ones apart, when what it sends can go.
     ended: dict[tuple[bool, int, int], float] = {}
-    waiting = set(range(shape.ranks))
+    waiting, sends = set(range(shape.ranks)), passing.sends() if shape.ranks > 1 else {}
 
     def came(one: Pass) -> float | None:
         """When a pass has what it needs; None where that is not known yet."""
@@ -337,7 +337,7 @@ def _through(passing: Passing, exact: Mapping[Pass, PassTimes], ends: Mapping[Pa
 
     def moved(one: Pass, source: int) -> float | None:
         end, ends = ended.get((source < one.stage, source, one.micro)), (place_of[source], place_of[one.stage])
-        return end if end is None or ends[0] == ends[1] else end + passing.sends[ends]
+        return end if end is None or ends[0] == ends[1] else end + sends[ends]
 
     while waiting:
         moving = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.planner.bound import Passing, PassTimes
 from simulator.records.operation import Collective, Compute, Op
@@ -107,11 +107,20 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
 
 
 def least_by_notes(passing: Passing, noted: Sequence[StageNotes]) -> float:
-    """Least time of a step, from the bound of its passes and what was noted of each stage's ranks [s]."""
+    """Least time of a step [s].
+
+    Parameters
+    ----------
+    passing : Passing
+        The bound of its passes; taken for stages of which nothing was noted.
+    noted : sequence of StageNotes
+        Of ranks of all stages, or of some.
+    """
     ranks = [noted_rank(notes) for notes in noted]
-    shape, least = passing.pipeline.shape, max(rank.least(passing.waiting(rank.stage)) for rank in ranks)
-    tails = [max(rank.tail for rank in ranks if rank.stage == place) for place in range(shape.ranks)]
-    passing = passing.with_tails(tails)
+    least, updates = max(rank.least(passing.waiting(rank.stage)) for rank in ranks), list(passing.updates)
+    for rank in ranks:
+        updates[rank.stage] = max(updates[rank.stage], rank.tail)
+    passing = replace(passing, updates=tuple(updates))
     if any(len(slot) > 1 for slots in passing.pipeline.order for slot in slots):
         return max(least, passing.along_order())  # what was noted of two passes at once cannot be told apart
     first = {rank.stage: rank for rank in reversed(ranks)}

@@ -32,6 +32,8 @@ from simulator.sweeps.sweep import Backend
 BEST: Final = 10
 # Points that are chosen ahead of outcomes where nobody knows how many workers there are.
 _AHEAD_OF_A_CLUSTER: Final = 32
+# Finer bounds after the first: along the pipeline's order, by what its first stage does, by what all stages do.
+_SIEVES: Final = 3
 # A bound adds up in another order than the engine, which is as exact against closed forms.
 _ROUNDING: Final = 1e-9
 
@@ -263,7 +265,7 @@ class _Search:
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
-            if entry.sieved == 2:
+            if entry.sieved == _SIEVES:
                 return entry
             if self._sieve(entry):
                 heapq.heappush(self.waiting, entry)
@@ -273,17 +275,22 @@ class _Search:
 
     def _sieve(self, entry: _Entry) -> bool:
         """Raise an entry's bound by the next finer one; False where it does not fit."""
-        if entry.passing.memory > self.cluster.gpus[0].hbm_bytes:
+        hbm = self.cluster.gpus[0].hbm_bytes
+        if entry.passing.memory > hbm:
             return False
         entry.sieved += 1
         if entry.sieved == 1:
             bound = entry.passing.along_order()
         else:
-            noted = few_micro_batches(self.cluster, entry.step, entry.setting.gpus, closed_forms=True)
-            largest = max(stage.nbytes for stage in memory_of_notes(noted))
-            if largest > self.cluster.gpus[0].hbm_bytes:
+            first_alone = entry.sieved == 2
+            noted = few_micro_batches(
+                self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=[0] if first_alone else None
+            )
+            if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
             bound = least_by_notes(entry.passing, noted)
+            if entry.setting.pp == 1:
+                entry.sieved = _SIEVES
         entry.bound = max(entry.bound, bound)
         return True
 

@@ -22,8 +22,8 @@ from simulator.step.taking_turns import taking_turns
 from simulator.step.units import Unit
 
 
-# Each rank's part is asked for by itself.
-@lru_cache(maxsize=4)
+# Each rank's part is asked for by itself, and a plan has many settings of one order.
+@lru_cache(maxsize=32)
 def _order_of(schedule: PipelineSchedule, shape: PipelineShape) -> Order:
     return schedule.order(shape)
 

@@ -6,7 +6,7 @@ out of the engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.basics.garbage import collected_later
@@ -141,7 +141,12 @@ class StageNotes:
 
 @collected_later()
 def few_micro_batches(
-    cluster: Cluster, step: TrainingStep, world_size: int, *, closed_forms: bool = False
+    cluster: Cluster,
+    step: TrainingStep,
+    world_size: int,
+    *,
+    closed_forms: bool = False,
+    stages: Collection[int] | None = None,
 ) -> tuple[StageNotes, ...]:
     """The step of one rank of each stage as `ranks_alone` has it, `at_once`, in so many operations for any step.
 
@@ -154,15 +159,17 @@ def few_micro_batches(
         Ranks that carry out the step.
     closed_forms : bool
         Whether collectives have the durations of their closed forms, where there are some, for a cluster of all ranks.
+    stages : collection of int, optional
+        Places of the pipeline that are wanted; all where it is left out.
     """
     groups = groups_of(step, world_size)
     communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
-    made = _noted(cluster, step, communicator, few=True)
-    pipeline = Pipeline.of(step)
-    stages = [number // groups.unlike_places for number in range(groups.lists)]
+    stage_of = [number // groups.unlike_places for number in range(groups.lists)]
+    lists = [number for number, stage in enumerate(stage_of) if stages is None or stage in stages]
+    made, pipeline = _noted(cluster, step, communicator, few=lists), Pipeline.of(step)
     return tuple(
         StageNotes(stage, tuple(one.builder.ops), one.begins, one.ends, pipeline.passes(stage), one.micros)
-        for stage, one in zip(stages, made, strict=True)
+        for stage, one in zip([stage_of[number] for number in lists], made, strict=True)
     )
 
 
@@ -188,8 +195,10 @@ class _Noted:
     micros: Sequence[int]
 
 
-def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: bool = False) -> list[_Noted]:
-    """Note the operations of the first rank of each list; of all micro-batches, or of a few."""
+def _noted(
+    cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
+) -> list[_Noted]:
+    """Note the operations of the first rank of each list; or of `few` lists, of a few micro-batches."""
     strategy, groups = catalog.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
@@ -199,7 +208,7 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
         for place in range(groups.unlike_places)
     ]
     noted = []
-    for number in range(groups.lists):
+    for number in range(groups.lists) if few is None else few:
         stage, place = divmod(number, groups.unlike_places)
         rank = groups.list_of.index(number)
         builder = ProgramBuilder(communicator, rank, step.precision.params, step.framework)
@@ -212,8 +221,8 @@ def _noted(cluster: Cluster, step: TrainingStep, communicator: Communicator, *, 
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
-        micros = pipeline.few(stage) if few else range(step.accumulation)
-        begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros, by_turns=not few)
+        micros = range(step.accumulation) if few is None else pipeline.few(stage)
+        begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros, by_turns=few is None)
         ends = len(builder.ops)
         update(builder, passes, timer, rank_states, strategy)
         noted.append(_Noted(builder, passes, rank_states, begins, ends, micros))

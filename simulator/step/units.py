@@ -5,8 +5,9 @@ Rule: turns a model's operations into costs of kernels and bytes of activations;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
@@ -100,10 +101,13 @@ def units(
     first, *layers, last = modules(step.model, batch.cut)
     embedding = _plain("embedding", first.elements, ends, embedding_operations(step.model, batch))
     computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.elements))
-    made = [
-        _with_gradients(timer, unit, module, ranks, sharded=sharded)
-        for unit, module in zip(computed, (first, *layers, last), strict=True)
-    ]
+    # Layers share their parameters, of which a mixture of experts has hundreds: what follows is worked out once.
+    known: dict[int, Mapping[str, Any]] = {}
+    made = []
+    for unit, module in zip(computed, (first, *layers, last), strict=True):
+        own = id(module.parameters)
+        known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
+        made.append(replace(unit, **known[own]))
     if batch.cut.sequence:
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
     if step.model.tied and step.parallelism.apart:
@@ -111,11 +115,11 @@ def units(
         made[0] = replace(made[0], shared=table)
         # The last stage multiplies by a copy of its own.
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
-        made[-1] = _with_gradients(timer, replace(made[-1], elements=copied.elements), copied, ranks, sharded=sharded)
-        made[-1] = replace(made[-1], shared=table)
+        more = _of_gradients(timer, copied.elements, copied, ranks, sharded=sharded)
+        made[-1] = replace(made[-1], elements=copied.elements, shared=table, **more)
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
-        made = [part for unit in made for part in _apart(timer, unit, step, ranks, sharing)]
+        made = _apart(timer, made, step, ranks, sharing)
     return tuple(made)
 
 
@@ -142,40 +146,45 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     return fused_loss(operations) if step.framework.fused_loss else operations
 
 
-def _apart(timer: KernelTimer, unit: Unit, step: TrainingStep, ranks: int, sharing: int) -> Iterator[Unit]:
-    """A layer's experts, which `sharing` ranks have, and the rest of it: gradients are reduced over different ranks."""
-    experts = _expert_elements(step, unit)
-    if experts:
-        module = Module(f"{unit.name} experts", (Parameter("experts", (experts,)),))
-        passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
-        alone = Unit(module.name, experts, *passes, None, 0, 0, spread=True)
-        yield _with_gradients(timer, alone, module, sharing, sharded=False)
-        rest = Module(unit.name, (Parameter("rest", (unit.elements - experts,)),))
-        unit = _with_gradients(timer, replace(unit, elements=rest.elements), rest, ranks, sharded=False)
-    yield unit
+def _apart(timer: KernelTimer, made: Sequence[Unit], step: TrainingStep, ranks: int, sharing: int) -> list[Unit]:
+    """Layers' experts, which `sharing` ranks have, and the rest of them: gradients are reduced over different ranks."""
+    parameters = layer_parameters(step.model, step.parallelism.cut())
+    experts = sum(parameter.elements for parameter in parameters if is_expert(parameter.name))
+    of_experts = _of_gradients(timer, experts, _in_one("experts", experts), sharing, sharded=False)
+    parts, of_rest = list[Unit](), dict[int, Mapping[str, Any]]()
+    for unit in made:
+        if unit.is_layer and int(unit.name.split()[1]) >= step.model.dense_layers and experts:
+            passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
+            parts.append(Unit(f"{unit.name} experts", experts, *passes, None, 0, 0, spread=True))
+            parts[-1] = replace(parts[-1], **of_experts)
+            rest = unit.elements - experts
+            of_rest[rest] = of_rest.get(rest) or _of_gradients(timer, rest, _in_one("rest", rest), ranks, sharded=False)
+            parts.append(replace(unit, elements=rest, **of_rest[rest]))
+        else:
+            parts.append(unit)
+    return parts
 
 
-def _expert_elements(step: TrainingStep, unit: Unit) -> int:
-    """Of a layer the parameters of the experts that this rank has."""
-    model = step.model
-    if not unit.is_layer or int(unit.name.split()[1]) < model.dense_layers:
-        return 0
-    parameters = layer_parameters(model, step.parallelism.cut())
-    return sum(parameter.elements for parameter in parameters if is_expert(parameter.name))
+def _in_one(name: str, elements: int) -> Module:
+    """What is not told apart."""
+    return Module(name, (Parameter(name, (elements,)),))
 
 
 def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:
     """By module how many elements are not cut: each rank sums their gradients over its part of the sequence."""
     # As many experts as this rank has, in one piece.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
+    known: dict[int, int] = {}
     for whole, own in zip(modules(step.model, uncut), modules(step.model, cut), strict=True):
-        same = zip(whole.parameters, own.parameters, strict=True)
-        # Every rank's experts have seen all tokens that were theirs.
-        yield sum(
-            mine.elements
-            for one, mine in same
-            if one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
-        )
+        if id(own.parameters) not in known:
+            same = zip(whole.parameters, own.parameters, strict=True)
+            # Every rank's experts have seen all tokens that were theirs.
+            known[id(own.parameters)] = sum(
+                mine.elements
+                for one, mine in same
+                if one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
+            )
+        yield known[id(own.parameters)]
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
@@ -188,6 +197,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         kinds = {dense: with_copies(operations, models[dense], batch) for dense, operations in kinds.items()}
     passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
     costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
+    elements = {id(layer.parameters): layer.elements for layer in {id(one.parameters): one for one in layers}.values()}
     for i, layer in enumerate(layers):
         dense = i < step.model.dense_layers
         keeping = kept(step.checkpointing, i, step.model, kinds[dense], entry)
@@ -198,7 +208,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
                 recompute += PassPieces((Piece(timer.cost(second_maps(step.model, batch))),))
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
-        yield Unit(f"layer {i}", layer.elements, *passes[dense], recompute, *memory)
+        yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[dense], recompute, *memory)
 
 
 def _recompute(
@@ -231,20 +241,19 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     return replace(head, recomputed=buffers, makes=(head.name,))
 
 
-def _with_gradients(timer: KernelTimer, unit: Unit, module: Module, ranks: int, *, sharded: bool) -> Unit:
-    """A unit with what its gradients and its sharding ask for besides the passes."""
-    step, copied = timer.step, timer.step.framework.parameter_bytes * unit.elements
+def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
+    """What a unit of so many elements has besides its passes: for its gradients and its sharding."""
+    step, copied = timer.step, timer.step.framework.parameter_bytes * elements
     computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
-    added = (computed + 2 * accumulated) * unit.elements
+    added = (computed + 2 * accumulated) * elements
     small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
-    return replace(
-        unit,
-        copies=timer.copies(copied) if ranks > 1 and copied else None,
+    return {
+        "copies": timer.copies(copied) if ranks > 1 and copied else None,
         # One kernel that reads what is new and adds it in place.
-        accumulate=timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
-        resident=small if ranks > 1 and sharded else 0,
-        tensors=len(module.parameters),
-    )
+        "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
+        "resident": small if ranks > 1 and sharded else 0,
+        "tensors": len(module.parameters),
+    }
 
 
 def _passes(

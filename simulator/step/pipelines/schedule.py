@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 
 class Work(Enum):
@@ -144,13 +145,25 @@ class PipelineSchedule:
 
     def rank_of(self, stage: int, ranks: int) -> int:
         """The rank that a stage lies on."""
-        if self.placement is Placement.LOOP:
-            return stage % ranks
-        return stage if stage < ranks else 2 * ranks - 1 - stage
+        return _rank_of(self.placement, stage, ranks)
 
     def stages_of(self, rank: int, shape: PipelineShape) -> tuple[int, ...]:
         """Stages of a rank, rising."""
-        return tuple(stage for stage in range(shape.stages) if self.rank_of(stage, shape.ranks) == rank)
+        return _stages_by_rank(self.placement, shape.stages, shape.ranks)[rank]
+
+
+def _rank_of(placement: Placement, stage: int, ranks: int) -> int:
+    if placement is Placement.LOOP:
+        return stage % ranks
+    return stage if stage < ranks else 2 * ranks - 1 - stage
+
+
+@lru_cache(maxsize=64)
+def _stages_by_rank(placement: Placement, stages: int, ranks: int) -> tuple[tuple[int, ...], ...]:
+    every = [list[int]() for _ in range(ranks)]
+    for stage in range(stages):
+        every[_rank_of(placement, stage, ranks)].append(stage)
+    return tuple(map(tuple, every))
 
 
 def at_least_one(shape: PipelineShape) -> str:
