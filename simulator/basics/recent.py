@@ -36,10 +36,15 @@ class Recent:
             self._kept.move_to_end(key)
             found: T = self._kept[key][0]
             return found
+        self._leave(0)  # what is too large for others to stay beside it goes before the next is made
         made = make()
         takes = size if isinstance(size, int) else size(made)
         self._kept[key] = made, takes
         self._taken += takes
-        while self._taken > self._room and len(self._kept) > 1:
-            self._taken -= self._kept.popitem(last=False)[1][1]
+        self._leave(1)
         return made
+
+    def _leave(self, newest: int) -> None:
+        """Drop the oldest answers until there is room again, or so many are left."""
+        while self._taken > self._room and len(self._kept) > newest:
+            self._taken -= self._kept.popitem(last=False)[1][1]

@@ -91,21 +91,23 @@ class Passing:
         schedule, shape, copies = self.pipeline.schedule, self.pipeline.shape, self.pipeline.model_stages
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
+        # Of two passes at once each may hide the other's exchanges.
+        least = [one.kernels if schedule.pairs else one.whole for one in self.stages]
         longest = 0.0
         for place in range(shape.ranks):
             own = [stage % copies for stage in schedule.stages_of(place, shape)]
-            # Of two passes at once each may hide the other's exchanges; only the order tells which are.
-            least = [self.stages[n].whole if shape.ranks == 1 else self.stages[n].kernels for n in own]
-            each = sum(times[work] for times in least for work in works)
+            each = sum(least[stage][work] for stage in own for work in works)
             micros = shape.micro_batches // (shape.stages // copies)
-            ends = sum(one.whole[Work.FORWARD] + one.kernels[back] for one in self.stages[: min(own)])
+            # After the last of halved backward passes a rank may still have gradients of weights to do, beside others.
+            around = [Work.FORWARD] if schedule.splits_backward else [Work.FORWARD, back]
+            ends = sum(one[work] for one in least[: min(own)] for work in around)
             longest = max(longest, micros * each + ends + self.updates[place])
         return longest
 
     def waiting(self, place: int) -> float:
         """How long a rank's kernels wait at least for exchanges [s]; of passes at once nothing is sure."""
         copies = self.pipeline.model_stages
-        if any(len(slot) > 1 for slot in self.pipeline.order[place]):
+        if self.pipeline.schedule.pairs:
             return 0.0
         counts = Counter((one.stage % copies, one.work) for one in self.pipeline.passes(place))
         return sum(

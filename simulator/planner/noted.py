@@ -121,7 +121,7 @@ def least_by_notes(passing: Passing, noted: Sequence[StageNotes]) -> float:
     for rank in ranks:
         updates[rank.stage] = max(updates[rank.stage], rank.tail)
     passing = replace(passing, updates=tuple(updates))
-    if any(len(slot) > 1 for slots in passing.pipeline.order for slot in slots):
+    if passing.pipeline.schedule.pairs:
         return max(least, passing.along_order())  # what was noted of two passes at once cannot be told apart
     first = {rank.stage: rank for rank in reversed(ranks)}
     times, ends = dict[Pass, PassTimes](), dict[Pass, float]()

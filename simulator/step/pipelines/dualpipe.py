@@ -47,4 +47,5 @@ SCHEDULE = PipelineSchedule(
     refusal=_refusal,
     bubble=_bubble,
     held=_held,
+    pairs=True,
 )

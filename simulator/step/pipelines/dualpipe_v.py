@@ -39,4 +39,5 @@ SCHEDULE = PipelineSchedule(
     refusal=_refusal,
     bubble=_bubble,
     held=_held,
+    pairs=True,
 )

@@ -120,6 +120,8 @@ class PipelineSchedule:
         Stages a rank; None where the user chooses.
     grouped : bool
         Whether it listens to `PipelineShape.group`.
+    pairs : bool
+        Whether a rank may have two passes at once.
     splits_backward : bool
         Whether gradients of inputs and of weights are passes of their own.
     order : function (shape) -> Order
@@ -142,6 +144,7 @@ class PipelineSchedule:
     bubble: Callable[[PipelineShape, PassTimes], float] | None
     held: Callable[[PipelineShape, int], int] | None
     grouped: bool = False
+    pairs: bool = False
 
     def rank_of(self, stage: int, ranks: int) -> int:
         """The rank that a stage lies on."""
