@@ -9,29 +9,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from pydantic import ValidationError
 
 from simulator.basics import document
 from simulator.basics.atomic_files import write_atomically
-from simulator.basics.counts import TOKENS, parse_count
 from simulator.basics.units import format_memory, format_time
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
-from simulator.errors import ScenarioError, one_of
-from simulator.model.load import load_model
+from simulator.errors import ScenarioError
+from simulator.planner.asked import Said, base_scenario, choices_of, sequences_of
 from simulator.planner.explain import against
-from simulator.planner.search import Plan, Played, gpus_per_node, search
-from simulator.planner.setting import KEYS, scenario_of
-from simulator.planner.space import Choices, default_choices
-from simulator.playing.scenario_cluster import Clusters
+from simulator.planner.search import Plan, Played, search
+from simulator.planner.setting import scenario_of
+from simulator.planner.space import Choices
 from simulator.report.tables.layout import Column
-from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
-from simulator.scenario.shape import adapter
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
 from simulator.sweeps.sweep import Backend
 
 # By the key of a scenario the option that sets it.
@@ -65,7 +58,7 @@ class Asked:
 def plan(asked: Asked, backend: Backend, *, as_json: bool) -> None:
     """Search, print, and write best.yaml and plan.json where there is a folder for them."""
     base = _base(asked)
-    sequences = _sequences(asked.global_batch, asked.seq_len)
+    sequences = sequences_of(asked.global_batch, asked.seq_len, "--global-batch")
     choices = _choices(asked, base, sequences)
     found, ended = None, None
     try:
@@ -96,91 +89,26 @@ def _base(asked: Asked) -> Scenario:
     cluster: dict[str, Any] = {"topology": asked.topology, "world_size": asked.gpus}
     if asked.gpu is not None:
         cluster["gpu"] = asked.gpu
-    training = {"model": asked.model, "seq_len": asked.seq_len}
-    data = {"name": "plan", "cluster": cluster, "training": training, "plots": []}
-    for key in asked.settings or {}:
-        name = next((name for name, own in KEYS.items() if _overlap(key, own)), None)
-        if name is not None:
-            raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
     try:
-        return load_scenario(data, asked.settings or {})
+        return base_scenario(asked.model, cluster, asked.seq_len, asked.settings or {})
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise
 
 
-def _overlap(key: str, other: str) -> bool:
-    """Whether one of two keys is the other, or in it."""
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
-def _sequences(text: str, seq_len: int) -> int:
-    """Sequences of a step, from a number of tokens, or of sequences: 4M, 512seq."""
-    if text.endswith("seq"):
-        return _count("--global-batch", text.removesuffix("seq").strip())
-    tokens = _count("--global-batch", text)
-    if tokens % seq_len:
-        raise ScenarioError(
-            f"--global-batch {text}: {tokens:,} tokens are no whole number of sequences of {seq_len:,}; "
-            f"write {tokens // seq_len * seq_len}, or {max(1, tokens // seq_len)}seq"
-        )
-    return tokens // seq_len
-
-
-def _count(option: str, text: str) -> int:
-    try:
-        return parse_count(text, TOKENS)
-    except ValueError as error:
-        raise ScenarioError(f"{option} {text}: {error}") from error
-
-
 def _choices(asked: Asked, base: Scenario, sequences: int) -> Choices:
     """The defaults, with what --fix, --among and --without say."""
-    training = base.training
-    if training is None:
-        raise TypeError("a plan is of a training step")
-    cluster = Clusters().of(base)
-    model = load_model(training.model, training.seq_len, base.base)
-    choices = default_choices(base, model, gpus_per_node(cluster), sequences)
-    values, why, by = dict(choices.values), dict(choices.why), dict[str, str]()
-    for option, texts in (("--fix", asked.fix), ("--among", asked.among)):
-        for text in texts:
-            name, equals, written = (part.strip() for part in text.partition("="))
-            if not equals or not written:
-                raise ScenarioError(f"{option} {text}: must be NAME=VALUE, such as {option} tp=8")
-            if name not in KEYS:
-                raise ScenarioError(f"{option} {text}: got {name!r}; {one_of(tuple(KEYS), name)}")
-            if name in by:
-                raise ScenarioError(f"{option} {text}: contradicts {by[name]}; leave one of the two out")
-            pieces = [written] if option == "--fix" else written.split(",")
-            values[name] = tuple(_value(f"{option} {text}", name, piece.strip()) for piece in pieces)
-            by[name], why[name] = f"{option} {text}", f"as {option} says"
-    for left_out in asked.without:
-        of = (key for key, own in values.items() if any(isinstance(v, str) and v == left_out for v in own))
-        name = next(of, "")
-        if left_out == "offload":
-            values["offload"] = ("none",)
-        elif not name:
-            known = sorted({str(v) for own in values.values() for v in own if isinstance(v, str)})
-            raise ScenarioError(f"--without {left_out}: {one_of(known, left_out)}")
-        else:
-            values[name] = tuple(value for value in values[name] if str(value) != left_out)
-            if not values[name]:
-                raise ScenarioError(
-                    f"--without {left_out}: leaves no {name}; it contradicts {by.get(name, 'the rest')}"
-                )
-    return Choices(values, why)
+    said = [_said(option, text) for option, texts in (("--fix", asked.fix), ("--among", asked.among)) for text in texts]
+    return choices_of(base, sequences, said, [Said(f"--without {text}", "", [text]) for text in asked.without])
 
 
-def _value(option: str, name: str, text: str) -> Any:
-    """A value as the scenario's key takes it."""
-    value = document.parse(text, option).data
-    if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
-        raise ScenarioError(f"{option}: got {text!r}, whose servers hold what ranks do not; a plan is without")
-    try:
-        return adapter(KEYS[name]).validate_python(value)
-    except ValidationError as error:
-        raise ScenarioError(f"{option}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+def _said(option: str, text: str) -> Said:
+    where = f"{option} {text}"
+    name, equals, written = (part.strip() for part in text.partition("="))
+    if not equals or not written:
+        raise ScenarioError(f"{where}: must be NAME=VALUE, such as {option} tp=8")
+    pieces = [written] if option == "--fix" else written.split(",")
+    return Said(where, name, [document.parse(piece.strip(), where).data for piece in pieces])
 
 
 def _progress(found: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Estimates a collective's time where no closed form is exact; used to choose an algorithm, never reported as a time.
+"""Estimates a collective's time where no closed form is exact, or bounds it; never reported as a time.
 
 Rule: no clock. All transfers of a round are assumed to flow at once and to share links evenly; the rule of transfers
 then gives each one's start from the ends of those that it waits for. No estimate is shorter than the time that the
@@ -66,6 +66,29 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
             _end(ends, begin, waits, before, ways.latency, sent[turn] / rate, op.startup)
             begin += size
     return float(max(op.startup + (load / bandwidth).max(initial=0.0), ends.max(initial=op.startup)))
+
+
+def least(cluster: Cluster, op: Collective) -> float:
+    """Time that is never above the played one: what the busiest link needs for all of its bytes [s].
+
+    Transfers may wait for each other and share rates as they like, but every byte passes the links of its route, and
+    routes are those of the cluster. Where there are too many transfers it is the start-up alone.
+    """
+    if op.schedule.has_more_than(_MOST):
+        return op.startup
+    transfers = write_out(op.schedule)
+    nbytes = transfer_elements(transfers, timed_sizes(op.schedule, op.elements)) * np.where(
+        transfers.reduce, op.reduce_itemsize, op.itemsize
+    )
+    bandwidth, begin = np.array(cluster.router.bandwidth), 0
+    load = np.zeros(len(bandwidth))
+    for part in op.schedule.repeats():
+        size = len(part.round)
+        ways = _ways(cluster, op, part.round.src, part.round.dst)
+        sent = nbytes[begin : begin + size * part.times].reshape(part.times, size).sum(axis=0)
+        load += np.bincount(ways.link, np.repeat(sent, np.diff(np.append(ways.start, len(ways.link)))), len(bandwidth))
+        begin += size * part.times
+    return op.startup + float((load / bandwidth).max(initial=0.0))
 
 
 def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:

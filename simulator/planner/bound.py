@@ -1,9 +1,9 @@
 """How long does a step take at least, whatever overlaps: kernels, exchanges that nothing hides, and the bubble?
 
 Rule: never above the played time, for a plan skips what its bound rules out. Counted are kernels as if no collective
-were beside them, what ranks that cut a layer exchange where the next kernels wait for it (in its closed form, alone on
-its links; nothing where there is none), the order of the pipeline's passes with what they send, and the optimizer.
-Not counted is what may be hidden: gathers and sums over data-parallel ranks, and waiting for shared links.
+were beside them, what ranks that cut a layer exchange where the next kernels wait for it (alone on its links), the
+order of the pipeline's passes with what they send, and the optimizer. Not counted is what may be hidden: gathers and
+sums over data-parallel ranks, and waiting for shared links.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.estimate import estimate
+from simulator.collectives.estimate import estimate, least
 from simulator.model.cut import Communication
 from simulator.planner.setting import Setting
+from simulator.records.operation import Collective
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
@@ -142,10 +143,14 @@ class Bounds:
     """
 
     cluster: Cluster
+    durations: LeastDurations = field(init=False)
     _of_units: dict[tuple[object, ...], _UnitTimes] = field(default_factory=dict)
     _exchanges: dict[tuple[object, ...], float] = field(default_factory=dict)
     _states: dict[tuple[object, ...], tuple[float, int]] = field(default_factory=dict)
     _between: dict[tuple[object, ...], Mapping[tuple[int, int], float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.durations = LeastDurations(self.cluster)
 
     def of(self, setting: Setting, step: TrainingStep) -> Passing:
         """The least times of a setting's passes; ValueError where this GPU lacks something."""
@@ -195,7 +200,7 @@ class Bounds:
                 sharded=strategy.shards_parameters,
             )
             communicator = Communicator(self.cluster, groups, "closed_form", True)
-            exchanges = _Exchanges(communicator, step.precision.params, setting, self._exchanges)
+            exchanges = _Exchanges(communicator, step.precision.params, setting, self.durations, self._exchanges)
             self._of_units[key] = _unit_times(made, exchanges)
         return self._of_units[key]
 
@@ -262,12 +267,31 @@ class _UnitTimes:
 
 
 @dataclass(frozen=True)
+class LeastDurations:
+    """How long collectives take at least, alone on their links: by closed forms, or by the busiest link's bytes."""
+
+    cluster: Cluster
+    _known: dict[tuple[object, ...], tuple[object, float]] = field(default_factory=dict)
+
+    def of(self, op: Collective) -> float:
+        """Of one collective [s]."""
+        if op.duration is not None:
+            return op.duration
+        # What is kept has the schedule too, whose id is in the key.
+        key = id(op.schedule), op.elements, op.itemsize, op.group
+        if key not in self._known:
+            self._known[key] = op.schedule, least(self.cluster, op)
+        return self._known[key][1]
+
+
+@dataclass(frozen=True)
 class _Exchanges:
     """Least times of what ranks that cut a layer exchange."""
 
     communicator: Communicator
     activations: str
     setting: Setting
+    durations: LeastDurations
     known: dict[tuple[object, ...], float]
 
     def seconds(self, exchange: Communication) -> float:
@@ -276,7 +300,7 @@ class _Exchanges:
         key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
         if key not in self.known:
             op = self.communicator.plan(exchange.operation, exchange.elements, dtype, exchange.group)
-            self.known[key] = 0.0 if op is None or op.duration is None else op.duration
+            self.known[key] = 0.0 if op is None else self.durations.of(op)
         return self.known[key]
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from simulator.planner.bound import Passing, PassTimes
+from simulator.planner.bound import LeastDurations, Passing, PassTimes
 from simulator.records.operation import Collective, Compute, Op
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.plan import StageNotes
@@ -106,7 +107,7 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
     return cost + max(left, 0.0)
 
 
-def least_by_notes(passing: Passing, noted: Sequence[StageNotes]) -> float:
+def least_by_notes(passing: Passing, noted: Sequence[StageNotes], durations: LeastDurations) -> float:
     """Least time of a step [s].
 
     Parameters
@@ -115,8 +116,9 @@ def least_by_notes(passing: Passing, noted: Sequence[StageNotes]) -> float:
         The bound of its passes; taken for stages of which nothing was noted.
     noted : sequence of StageNotes
         Of ranks of all stages, or of some.
+    durations : LeastDurations
     """
-    ranks = [noted_rank(notes) for notes in noted]
+    ranks = [noted_rank(notes, durations) for notes in noted]
     least, updates = max(rank.least(passing.waiting(rank.stage)) for rank in ranks), list(passing.updates)
     for rank in ranks:
         updates[rank.stage] = max(updates[rank.stage], rank.tail)
@@ -131,12 +133,11 @@ def least_by_notes(passing: Passing, noted: Sequence[StageNotes]) -> float:
     return max(least, passing.along_order(times, ends))
 
 
-def noted_rank(notes: StageNotes) -> NotedRank:
+def noted_rank(notes: StageNotes, durations: LeastDurations) -> NotedRank:
     """Sum up what was noted; passes that are not are as the last of their kind that is."""
-    starts = [*notes.begins.values(), notes.ends]
-    made = {
-        one: _pass(notes.ops[begin:end]) for (one, begin), end in zip(notes.begins.items(), starts[1:], strict=True)
-    }
+    begins = [*notes.begins.values(), notes.ends]
+    segments = zip(notes.begins, pairwise(begins), strict=True)
+    made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
     stands: dict[tuple[object, int], Pass] = {}
     for micro in notes.micros:
         stands |= {(one.work, one.stage): one for one in made if one.micro == micro}
@@ -145,15 +146,15 @@ def noted_rank(notes: StageNotes) -> NotedRank:
     for op in notes.ops[: notes.ends]:
         if (isinstance(op, Compute) and op.stream == "compute") or _is_data_parallel(op):
             last[op.stream] = [op.name]
-    after = {stream: _tail(notes, stream, names) for stream, names in last.items()}
+    after = {stream: _tail(notes, stream, names, durations) for stream, names in last.items()}
     return NotedRank(notes.stage, passes, after.pop("compute"), after)
 
 
 def _is_data_parallel(op: Op) -> bool:
-    return isinstance(op, Collective) and op.duration is not None and dimension_of(op.stream) == "dp"
+    return isinstance(op, Collective) and dimension_of(op.stream) == "dp"
 
 
-def _pass(ops: Sequence[Op]) -> NotedPass:
+def _pass(ops: Sequence[Op], durations: LeastDurations) -> NotedPass:
     """A pass from its beginning on; what it waits for of other passes is there, and so is what is gathered for it."""
     ended, free = dict[str, float](), dict[str, float]()
     sent: float | None = None
@@ -170,21 +171,22 @@ def _pass(ops: Sequence[Op]) -> NotedPass:
             # What comes waits for nothing and is there when the pass begins.
             sent = max([sent or 0.0, *waits]) if op.after else sent
         elif _is_data_parallel(op) and isinstance(op, Collective):
-            streams[op.stream] = streams.get(op.stream, 0.0) + (op.duration or 0.0)
+            takes = durations.of(op)
+            streams[op.stream] = streams.get(op.stream, 0.0) + takes
             if op.stream in left or waits:
-                left[op.stream] = max([left.get(op.stream, 0.0), *waits]) + (op.duration or 0.0)
+                left[op.stream] = max([left.get(op.stream, 0.0), *waits]) + takes
         elif isinstance(op, Collective) and dimension in ("tp", "cp", "ep"):
-            free[op.stream] = ended[op.name] = max([free.get(op.stream, 0.0), *waits]) + (op.duration or 0.0)
+            free[op.stream] = ended[op.name] = max([free.get(op.stream, 0.0), *waits]) + durations.of(op)
     busy = free.get("compute", 0.0)
     return NotedPass(PassTimes(busy, busy if sent is None else sent), tuple(kernels), streams, left)
 
 
-def _tail(notes: StageNotes, stream: str, last: Sequence[str]) -> float:
+def _tail(notes: StageNotes, stream: str, last: Sequence[str], durations: LeastDurations) -> float:
     """The longest way through what begins when the last operations on a stream of the passes have ended [s]."""
     ended, free = dict.fromkeys(last, 0.0), {stream: 0.0}
     for op in notes.ops[notes.ends :]:
         waits = [ended[name] for name in op.after if name in ended]
         if waits or op.stream in free:
-            seconds = op.duration if isinstance(op, Compute | Collective) else 0.0
-            ended[op.name] = free[op.stream] = max([free.get(op.stream, 0.0), *waits]) + (seconds or 0.0)
+            takes = durations.of(op) if isinstance(op, Collective) else op.duration if isinstance(op, Compute) else 0.0
+            ended[op.name] = free[op.stream] = max([free.get(op.stream, 0.0), *waits]) + takes
     return max(ended.values(), default=0.0)

@@ -15,10 +15,10 @@ from typing import Any, Final
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
 from simulator.model.load import load_model
-from simulator.planner.bound import Bounds, Passing
+from simulator.planner.bound import Bounds, LeastDurations, Passing
 from simulator.planner.noted import least_by_notes
 from simulator.planner.setting import Setting, scenario_of
-from simulator.planner.space import Choices, Refused, default_choices, settings
+from simulator.planner.space import Choices, Refused, default_choices, gpus_per_node, settings
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.training_records import TrainingSpec
@@ -156,9 +156,10 @@ def search(
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
     refused = Refused()
-    waiting = _bounded(choices, base, sequences, refused, Bounds(cluster))
+    bounds = Bounds(cluster)
+    waiting = _bounded(choices, base, sequences, refused, bounds)
     heapq.heapify(waiting)
-    under_way = _Search(base, cluster, best, waiting)
+    under_way = _Search(base, cluster, bounds.durations, best, waiting)
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
 
@@ -194,11 +195,6 @@ def _refuse(base: Scenario, training: TrainingSpec) -> None:
         raise ScenarioError("training.numerics: a plan is of times alone; leave it out")
 
 
-def gpus_per_node(cluster: Cluster) -> int:
-    """GPUs of a node, whose links tensor parallelism needs."""
-    return max(map(len, cluster.nodes), default=cluster.world_size)
-
-
 def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused, bounds: Bounds) -> list[_Entry]:
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
@@ -215,6 +211,7 @@ def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused,
 class _Search:
     base: Scenario
     cluster: Cluster
+    durations: LeastDurations
     best: int
     waiting: list[_Entry]
     played: list[Played] = field(default_factory=list)
@@ -288,7 +285,7 @@ class _Search:
             )
             if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
-            bound = least_by_notes(entry.passing, noted)
+            bound = least_by_notes(entry.passing, noted, self.durations)
             if entry.setting.pp == 1:
                 entry.sieved = _SIEVES
         entry.bound = max(entry.bound, bound)

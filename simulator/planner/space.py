@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from simulator.cluster.cluster import Cluster
 from simulator.model.shape import Transformer
 from simulator.planner.setting import Setting
 from simulator.scenario.build_training import parallelism, to_step
@@ -97,6 +98,11 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "offload": "none; --among offload=none,optimizer adds the host",
     }
     return Choices(values, why)
+
+
+def gpus_per_node(cluster: Cluster) -> int:
+    """GPUs of a node, whose links tensor parallelism needs."""
+    return max(map(len, cluster.nodes), default=cluster.world_size)
 
 
 def _powers(most: int) -> Iterator[int]:
