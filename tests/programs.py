@@ -181,7 +181,8 @@ def same_for_all(ranks: int, places: Sequence[Op | tuple[Collective, ...]]) -> P
         groups = of_name[op.name]
         return op.name, lambda: Family(tuple(map(content, groups)), len(groups), groups.__getitem__)
 
-    return Program(RanksByList(OperationLists.made((ops,), (0,) * ranks, family), own))
+    lists = OperationLists.made((ops,), (0,) * ranks, family)
+    return Program(RanksByList(lists, own, lambda place, rank: own(place, rank).name))
 
 
 FAMILIES: dict[str, Callable[[np.random.Generator], Case]] = {

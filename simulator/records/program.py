@@ -151,13 +151,15 @@ class RanksByList(Sequence[tuple[Op, ...]]):
     lists : OperationLists
     own : callable (place, rank) -> Op
         What a rank does at a place of its list.
+    name : callable (place, rank) -> str
+        The name of that, for which not all of it must be made.
     """
 
-    __slots__ = ("_made", "_own", "lists")
+    __slots__ = ("_made", "_own", "lists", "name")
 
-    def __init__(self, lists: OperationLists, own: Callable[[int, int], Op]) -> None:
+    def __init__(self, lists: OperationLists, own: Callable[[int, int], Op], name: Callable[[int, int], str]) -> None:
         self.lists = lists
-        self._own = own
+        self._own, self.name = own, name
         self._made: dict[int, tuple[Op, ...]] = {}
 
     def __len__(self) -> int:
@@ -200,6 +202,10 @@ class Program:
     def lists(self) -> OperationLists:
         """The different lists, each once."""
         return self.ranks.lists if isinstance(self.ranks, RanksByList) else OperationLists.by_identity(self.ranks)
+
+    def name(self, rank: int, place: int) -> str:
+        """The name of one of a rank's operations."""
+        return self.ranks.name(place, rank) if isinstance(self.ranks, RanksByList) else self.ranks[rank][place].name
 
     def operation(self, rank: int, place: int) -> Op:
         """One of a rank's operations: all of them are not made for it."""

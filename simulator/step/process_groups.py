@@ -237,7 +237,7 @@ def for_every_rank(stages: Sequence[NotedList], groups: Groups, among: Among) ->
         return (tuple(stages[0].ops),) * groups.world_size
     spread = _Spread(stages, groups, among)
     lists = OperationLists.made(tuple(tuple(stage.ops) for stage in stages), groups.list_of, spread.family_at)
-    return RanksByList(lists, spread.own)
+    return RanksByList(lists, spread.own, spread.name)
 
 
 @dataclass(slots=True)
@@ -266,6 +266,11 @@ class _Spread:
             return op if after == op.after else op.named(op.name, after, op.group)
         # Ranks of one group may wait for collectives of different other groups, so `after` is each rank's own.
         return op if after == op.after else replace(op, after=after)
+
+    def name(self, place: int, rank: int) -> str:
+        """The name of what a rank does at a place of its stage's list."""
+        stage = self.stages[self.groups.list_of[rank]]
+        return self._named(stage.ops[place].name, rank, stage.scopes)
 
     def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
         """A collective of a stage's list, of every group that has ranks there.

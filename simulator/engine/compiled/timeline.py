@@ -94,13 +94,19 @@ class TimelineWriter:
 
     def _spans(self, rank: int) -> tuple[Span, ...]:
         starts, ends = (self._times_of(column, rank).tolist() for column in (self.times.start, self.times.end))
-        spans = []
-        for place, (op, came, end) in enumerate(zip(self.prepared.program.ranks[rank], starts, ends, strict=True)):
-            start = self._last_came(op, rank, place) if isinstance(op, Collective) and op.rendezvous else came
+        program, spans = self.prepared.program, []
+        # Ranks of one list do the same, each among its own groups.
+        for place, (op, start, end) in enumerate(
+            zip(program.lists.lists[program.lists.list_of[rank]], starts, ends, strict=True)
+        ):
             if isinstance(op, Compute):
-                spans.append(Span(rank, op.stream, op.name, op.kind, start, end, op.nbytes, op.flops))
+                name = program.name(rank, place)
+                spans.append(Span(rank, op.stream, name, op.kind, start, end, op.nbytes, op.flops))
             elif isinstance(op, Collective):
-                spans.append(Span(rank, op.stream, op.name, op.schedule.operation, start, end, float(op.nbytes)))
+                own = program.operation(rank, place) if op.rendezvous else None
+                come = self._last_came(own, rank, place) if isinstance(own, Collective) else start
+                name, nbytes = program.name(rank, place), float(op.nbytes)
+                spans.append(Span(rank, op.stream, name, op.schedule.operation, come, end, nbytes))
         return in_order(spans)
 
     def _at_work(self, rank: int) -> float:
