@@ -11,6 +11,7 @@ import typer
 
 import simulator
 from simulator.cli.completion import LISTS, lists, names_of
+from simulator.cli.counting import as_days, as_length
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
 from simulator.cli.options import (
@@ -304,6 +305,14 @@ def plan(
     without: Annotated[list[str] | None, typer.Option(metavar="VALUE", help="Leave out: zero3, interleaved.")] = None,
     settings: Settings = None,
     best: Annotated[int, typer.Option(min=1, help="How many settings are told.")] = 10,
+    tokens: Annotated[
+        float | None, typer.Option(metavar="NUMBER", parser=as_length, help="Of the whole training: 15e12, 1T.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU hour, in any currency.")] = None,
+    watts: Annotated[float | None, typer.Option(min=0.0, help="Power of a GPU with its share of the rest.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="DAYS", parser=as_days, help="Days that it may take: 30, 30d, 6w.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where best.yaml and plan.json go.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
     cache: Cache = None,
@@ -326,7 +335,7 @@ def plan(
 
     asked = Asked(
         model, topology, gpus, seq_len, global_batch, gpu, fix or [], among or [], without or [],
-        as_overrides(settings or []), best, out,
+        as_overrides(settings or []), best, out, tokens, price, watts, deadline,
     )  # fmt: skip
     planned(asked, Backend(jobs, cache=cache, pool=pool), as_json=as_json)
 

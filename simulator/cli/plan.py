@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
-from simulator.basics import document
+from simulator.basics import document as documents
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.units import format_memory, format_time
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.errors import ScenarioError
+from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.planner.asked import Said, base_scenario, choices_of, sequences_of
 from simulator.planner.explain import against
+from simulator.planner.nearest import Need, Way, least_memory, ways_to_fit
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import scenario_of
 from simulator.planner.space import Choices
+from simulator.planner.told import document, holders, nearest_document, reasons
 from simulator.report.tables.layout import Column
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import Budget, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend
 
@@ -53,13 +56,17 @@ class Asked:
     settings: Mapping[str, str] | None = None
     best: int = 10
     out: Path | None = None
+    tokens: float | None = None
+    price: float | None = None
+    watts: float | None = None
+    deadline: float | None = None
 
 
 def plan(asked: Asked, backend: Backend, *, as_json: bool) -> None:
     """Search, print, and write best.yaml and plan.json where there is a folder for them."""
     base = _base(asked)
     sequences = sequences_of(asked.global_batch, asked.seq_len, "--global-batch")
-    choices = _choices(asked, base, sequences)
+    choices, budget = _choices(asked, base, sequences), _budget(asked)
     found, ended = None, None
     try:
         for found in search(base, sequences, choices, best=asked.best, backend=backend):
@@ -72,17 +79,32 @@ def plan(asked: Asked, backend: Backend, *, as_json: bool) -> None:
     if found is None or (ended is not None and not found.best):
         typer.echo(f"{word(ended)}; nothing was played", err=True)
         raise typer.Exit(exit_code(ended))
+    data = document(found, budget)
+    if not found.best:
+        need, ways = least_memory(choices, base, sequences), ways_to_fit(choices, base, sequences)
+        data |= nearest_document(need, list(ways) if as_json else _print_nearest(asked, need, ways))
     if asked.out is not None:
-        _write(found, asked.out)
+        _write(found, asked.out, data)
     if as_json:
-        typer.echo(json.dumps(_document(found), indent=2))
+        typer.echo(json.dumps(data, indent=2))
     else:
-        _print(found, asked)
+        _print(found, asked, budget)
     if ended is not None:
         typer.echo(f"{word(ended)}: the best so far, of {len(found.played)} that were played", err=True)
         raise typer.Exit(exit_code(ended))
     if not found.best:
         raise typer.Exit(1)
+
+
+def _budget(asked: Asked) -> Budget | None:
+    """What the whole training is; a price, a power or a deadline without its tokens says nothing."""
+    given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
+    if asked.tokens is None:
+        option = next((name for name, value in given.items() if value is not None), None)
+        if option is not None:
+            raise ScenarioError(f"{option}: needs --tokens, the length of the training; write --tokens 1e12")
+        return None
+    return Budget(tokens=asked.tokens, price=asked.price, watts=asked.watts)
 
 
 def _base(asked: Asked) -> Scenario:
@@ -108,7 +130,7 @@ def _said(option: str, text: str) -> Said:
     if not equals or not written:
         raise ScenarioError(f"{where}: must be NAME=VALUE, such as {option} tp=8")
     pieces = [written] if option == "--fix" else written.split(",")
-    return Said(where, name, [document.parse(piece.strip(), where).data for piece in pieces])
+    return Said(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])
 
 
 def _progress(found: Plan) -> str:
@@ -117,28 +139,42 @@ def _progress(found: Plan) -> str:
     return f"{len(found.played):,} played, {ruled_out}; {lead}    "
 
 
-def _print(found: Plan, asked: Asked) -> None:
-    if not found.best:
-        print_text(f"No setting of {asked.model} fits on {asked.gpus:,} GPUs, of {found.considered:,}.")
-    else:
+def _print(found: Plan, asked: Asked, budget: Budget | None) -> None:
+    if found.best:
         best = found.best[0]
-        print_text(
-            f"{best.setting.text}: {format_time(best.step_time)} a step, "
-            f"{best.report['tokens_per_s_per_gpu']:,.0f} tokens/s a GPU, {100 * best.report['mfu']:.1f} % MFU, "
-            f"{format_memory(best.report['peak_memory_bytes'])} of memory"
-        )
+        print_text(_sentence(best))
+        if budget is not None:
+            length = f"{tokens_text(budget.tokens or 0.0)} tokens"
+            taken = amounts_text(amounts(best.report, best.setting.gpus, budget), budget)
+            print_text(f"{length} take {taken}; estimated, without failures and checkpoints")
+            _print_deadline(best, budget, asked)
         _print_best(found)
+        _print_holders(best)
     print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
-    reasons = {**found.refused.counts, "do not fit into memory": found.do_not_fit}
-    reasons["cannot be among the best: their bound is above them"] = found.slower
-    reasons |= {f"failed: {error}": count for error, count in found.failed.items()}
-    for reason, count in sorted(reasons.items(), key=lambda one: -one[1]):
-        if count:
-            print_text(f"  {count:,} {reason}", indent="    ")
+    for reason, count in reasons(found).items():
+        print_text(f"  {count:,} {reason}", indent="    ")
+
+
+def _sentence(best: Played) -> str:
+    report = best.report
+    return (
+        f"{best.setting.text}: {format_time(best.step_time)} a step, {report['tokens_per_s_per_gpu']:,.0f} tokens/s a "
+        f"GPU, {100 * report['mfu']:.1f} % MFU, {format_memory(report['peak_memory_bytes'])} of memory"
+    )
+
+
+def _print_deadline(best: Played, budget: Budget, asked: Asked) -> None:
+    if asked.deadline is None:
+        return
+    days = amounts(best.report, best.setting.gpus, budget)["days"]
+    word = "meets" if days <= asked.deadline else "misses"
+    print_text(
+        f"{asked.gpus:,} GPUs {word} the deadline of {asked.deadline:g} days by {abs(asked.deadline - days):.1f}"
+    )
 
 
 def _print_best(found: Plan) -> None:
-    heads = ("", "step", "tokens/s/GPU", "MFU", "memory", "exposed", "idle")
+    heads = ("", "step", "80 %", "tokens/s/GPU", "MFU", "memory", "exposed", "idle")
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
     columns.append(Column("why it loses", left=True, folds=True))
     rows = []
@@ -148,10 +184,11 @@ def _print_best(found: Plan) -> None:
             [
                 str(number),
                 format_time(one.step_time),
+                _interval(report),
                 f"{report['tokens_per_s_per_gpu']:,.0f}",
                 f"{100 * report['mfu']:.1f} %",
                 format_memory(report["peak_memory_bytes"]),
-                f"{100 * report['exposed_comm_time_s'] / one.step_time:.1f} %",
+                _exposed(report, one.step_time),
                 f"{100 * report['bubble_time_s'] / one.step_time:.1f} %",
                 one.setting.text,
                 against(found.best[0], one).text,
@@ -161,36 +198,43 @@ def _print_best(found: Plan) -> None:
     print_table(columns, rows)
 
 
-def _document(found: Plan) -> dict[str, Any]:
-    """All of it as plain data."""
-    return {
-        "sequences": found.sequences,
-        "considered": found.considered,
-        "played": len(found.played),
-        "ended": found.ended,
-        "refused": dict(found.refused.counts),
-        "do_not_fit": found.do_not_fit,
-        "slower_by_their_bound": found.slower,
-        "failed": found.failed,
-        "choices": {name: list(values) for name, values in found.choices.values.items()},
-        "why": dict(found.choices.why),
-        "best": [_of_one(found, one) for one in found.best],
-    }
+def _interval(report: Mapping[str, Any]) -> str:
+    """Where four of five runs like this one are expected."""
+    ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
+    return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
-def _of_one(found: Plan, one: Played) -> dict[str, Any]:
-    difference = against(found.best[0], one)
-    return {
-        "setting": dict(one.setting.overrides()),
-        "bound_s": one.bound,
-        "report": one.report,
-        "against_best": {"whole_s": difference.whole, "parts_s": difference.parts},
-    }
+def _exposed(report: Mapping[str, Any], step_time: float) -> str:
+    """Share of a step in which nothing hides communication, and whose it is most of all."""
+    by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
+    most = f" ({max(by, key=lambda name: by[name])})" if by else ""
+    return f"{100 * report['exposed_comm_time_s'] / step_time:.1f} %{most}"
 
 
-def _write(found: Plan, folder: Path) -> None:
+def _print_holders(best: Played) -> None:
+    held = ", ".join(f"{name} {format_memory(nbytes)}" for name, nbytes in holders(best.report))
+    print_text(f"\nThe best one's memory at its peak: {held}")
+
+
+def _print_nearest(asked: Asked, need: Need | None, ways: Iterable[Way]) -> list[Way]:
+    """What comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
+    told = []
+    if need is not None:
+        print_text(
+            f"No setting of {asked.model} fits on {asked.gpus:,} GPUs. The nearest needs {format_memory(need.nbytes)} of "
+            f"{format_memory(need.capacity)}: {need.setting.text}. What would fit:"
+        )
+        for way in ways:
+            print_text(f"  {way.change}: {format_memory(way.need.nbytes)}, {way.need.setting.text}", indent="    ")
+            told.append(way)
+        if not told:
+            print_text("  nothing that was tried; a smaller model or shorter sequences", indent="    ")
+    return told
+
+
+def _write(found: Plan, folder: Path, data: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "plan.json", json.dumps(_document(found), indent=2) + "\n")
+    write_atomically(folder / "plan.json", json.dumps(data, indent=2) + "\n")
     if found.best:
         best = replace(
             scenario_of(found.base, found.best[0].setting), name="best", question="The fastest setting that was found."

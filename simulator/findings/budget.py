@@ -5,6 +5,7 @@ Rule: estimates, and called so: the step is repeated, without failures, checkpoi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Row
@@ -23,8 +24,12 @@ def budgets(compared: Comparison) -> list[dict[str, Any]]:
 
 
 def _of(compared: Comparison, row: Row, budget: Budget) -> dict[str, Any]:
-    report = row.report or {}
-    gpus = row.point.cluster.world_size
+    own = {"point": row.index, "setting": {**row.setting, **row.condition}}
+    return own | amounts(row.report or {}, row.point.cluster.world_size, budget)
+
+
+def amounts(report: Mapping[str, Any], gpus: int, budget: Budget) -> dict[str, Any]:
+    """Days, gpu_hours, cost and energy_kwh of a whole training; the last two None where no price or power is known."""
     seconds = (
         budget.tokens / report["tokens_per_s"]
         if budget.tokens is not None
@@ -32,8 +37,6 @@ def _of(compared: Comparison, row: Row, budget: Budget) -> dict[str, Any]:
     )
     hours = seconds / 3600 * gpus
     return {
-        "point": row.index,
-        "setting": {**row.setting, **row.condition},
         "days": seconds / _DAY,
         "gpu_hours": hours,
         "cost": None if budget.price is None else hours * budget.price,
@@ -47,11 +50,16 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
     if budget is None or one is None:
         return ""
     row = compared.rows[point]
-    length = _tokens(budget.tokens) if budget.tokens is not None else _steps(budget, row)
+    length = f"{tokens_text(budget.tokens)} tokens" if budget.tokens is not None else _steps(budget, row)
+    return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {amounts_text(one, budget)}"
+
+
+def amounts_text(one: Mapping[str, Any], budget: Budget) -> str:
+    """What `amounts` gives, in words: '26.2 days, 322,000 GPU hours, 805,000 at 2.5 a GPU hour'."""
     parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
     parts += [f"{amount_text(one['cost'])} at {budget.price:g} a GPU hour"] if one["cost"] is not None else []
     parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
-    return f"{compared.name({**row.setting, **row.condition})} for {length}, estimated: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _steps(budget: Budget, row: Row) -> str:
@@ -60,10 +68,10 @@ def _steps(budget: Budget, row: Row) -> str:
     return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"
 
 
-def _tokens(number: float) -> str:
-    """A number of tokens with its word: '15 trillion tokens'."""
+def tokens_text(number: float) -> str:
+    """A number with its word: '15 trillion'."""
     word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
-    return f"{amount_text(number / unit)}{word} tokens"
+    return f"{amount_text(number / unit)}{word}"
 
 
 def _duration(days: float) -> str:

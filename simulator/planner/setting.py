@@ -113,6 +113,12 @@ class Setting:
             keys["training.offload"] = {"what": self.offload}
         return keys
 
+    def values(self) -> dict[str, Any]:
+        """By the name of each choice what was chosen, with the number of data-parallel ranks and of micro-batches."""
+        return {"gpus": self.gpus, "dp": self.dp, "micro_batches": self.micro_batches} | {
+            name: getattr(self, name) for name in KEYS
+        }
+
     @property
     def text(self) -> str:
         """In words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, selective_op'."""

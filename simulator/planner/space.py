@@ -156,6 +156,9 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
         for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
             if shard_size is not None and not _shares(sharding, shard_size, dp):
                 continue
+            if dp * cp == 1 and sharding != values["sharding"][0]:
+                refused.note("one data-parallel rank has nothing to share: all shardings are the same")
+                continue
             if sequences % (dp * micro):
                 refused.note("data-parallel ranks x micro-batch do not divide the global batch")
                 continue

@@ -1,0 +1,95 @@
+"""What is told of a plan, as plain data: the best settings, why others lose, the front, and what a training takes.
+
+Rule: every number is one of a played report, or follows from such numbers here; tables, JSON and pages take theirs from
+this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.findings.budget import amounts
+from simulator.findings.front import on_front
+from simulator.planner.explain import against
+from simulator.planner.nearest import Need, Way
+from simulator.planner.search import Plan, Played
+from simulator.scenario.records import Budget
+
+
+def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
+    """A plan as plain data.
+
+    Parameters
+    ----------
+    plan : Plan
+    budget : Budget, optional
+        Of the whole training: what each of the best then takes is told too.
+    """
+    return {
+        "sequences": plan.sequences,
+        "considered": plan.considered,
+        "played": len(plan.played),
+        "ended": plan.ended,
+        "reasons": reasons(plan),
+        "choices": {name: list(values) for name, values in plan.choices.values.items()},
+        "why": dict(plan.choices.why),
+        "best": [_of_one(plan, one, budget) for one in plan.best],
+        "front": [
+            {"number": one.number, "setting": one.setting.text, "step_time_s": one.step_time,
+             "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in front(plan)
+        ],
+        "all_played": [
+            {"number": one.number, "setting": one.setting.text, **one.setting.values(), "bound_s": one.bound,
+             "step_time_s": one.step_time, "fits": one.fits, "mfu": one.report["mfu"],
+             "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in sorted(plan.played, key=lambda one: (one.step_time, one.number))
+        ],
+    }  # fmt: skip
+
+
+def reasons(plan: Plan) -> dict[str, int]:
+    """How many settings were left out for each reason, most first; with those that were played all that were considered."""
+    counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
+    counts["cannot be among the best: even their least time is above them"] = plan.slower
+    counts |= {f"could not be played: {error}": count for error, count in plan.failed.items()}
+    return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
+
+
+def front(plan: Plan) -> list[Played]:
+    """Of the settings that were played and fit those than which none is both faster and smaller, fastest first."""
+    by_number = {one.number: one for one in plan.played if one.fits}
+    known = [(one.step_time, int(one.report["peak_memory_bytes"]), one.number) for one in by_number.values()]
+    return [by_number[number] for _, _, number in on_front(known)]
+
+
+def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
+    """What holds most of a rank's memory at its peak [B], largest first."""
+    every = sorted(report["peak_memory_by_category"].items(), key=lambda one: -one[1])
+    return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
+
+
+def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
+    difference = against(plan.best[0], one)
+    return {
+        "number": one.number,
+        "text": one.setting.text,
+        "setting": dict(one.setting.overrides()),
+        "bound_s": one.bound,
+        "report": one.report,
+        "against_best": {"whole_s": difference.whole, "parts_s": difference.parts, "text": difference.text},
+        "budget": None if budget is None else amounts(one.report, one.setting.gpus, budget),
+    }
+
+
+def nearest_document(need: Need | None, ways: Sequence[Way]) -> dict[str, Any]:
+    """What comes nearest where nothing fits, and what would fit, as plain data."""
+    if need is None:
+        return {"nearest": None, "ways": []}
+    return {
+        "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
+        "ways": [
+            {"change": way.change, "setting": way.need.setting.text, "needs_bytes": way.need.nbytes} for way in ways
+        ],
+    }
