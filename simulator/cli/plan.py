@@ -221,8 +221,8 @@ def _print_nearest(asked: Asked, need: Need | None, ways: Iterable[Way]) -> list
     told = []
     if need is not None:
         print_text(
-            f"No setting of {asked.model} fits on {asked.gpus:,} GPUs. The nearest needs {format_memory(need.nbytes)} of "
-            f"{format_memory(need.capacity)}: {need.setting.text}. What would fit:"
+            f"No setting of {asked.model} fits on {asked.gpus:,} GPUs. The nearest needs {format_memory(need.nbytes)} "
+            f"of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
         )
         for way in ways:
             print_text(f"  {way.change}: {format_memory(way.need.nbytes)}, {way.need.setting.text}", indent="    ")

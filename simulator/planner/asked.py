@@ -21,6 +21,7 @@ from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 from simulator.scenario.shape import adapter
+from simulator.scenario.training_shape import PRECISIONS
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
@@ -153,6 +154,10 @@ def _value(where: str, name: str, value: Any) -> Any:
     """A value as the scenario's key takes it."""
     if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
         raise ScenarioError(f"{where}: got {value!r}, whose servers hold what ranks do not; a plan is without")
+    if name == "precision":
+        if value not in PRECISIONS:
+            raise ScenarioError(f"{where}: {one_of(tuple(PRECISIONS), str(value))}")
+        return value
     try:
         return adapter(KEYS[name]).validate_python(value)
     except ValidationError as error:

@@ -162,7 +162,7 @@ class Bounds:
             StageTimes(dict(zip(Work, one, strict=True)), dict(zip(Work, alone, strict=True)))
             for one, alone in zip(whole.tolist(), kernels.tolist(), strict=True)
         )
-        ranks = self._ranks_of(step, pipeline, held.tolist(), groups)
+        ranks = self._ranks_of(setting, step, pipeline, held.tolist(), groups)
         updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
         sends = partial(self._sends, setting, step, pipeline, groups)
         return Passing(pipeline, stages, updates, memory, sends)
@@ -189,7 +189,8 @@ class Bounds:
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
-            strategy.shards_parameters, step.parallelism.apart and step.model.tied,
+            strategy.shards_parameters, step.parallelism.apart and step.model.tied, setting.precision,
+            setting.framework,
         )  # fmt: skip
         if key not in self._of_units:
             made = units(
@@ -205,7 +206,7 @@ class Bounds:
         return self._of_units[key]
 
     def _ranks_of(
-        self, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
+        self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
         """What each place of the pipeline updates and holds at least."""
         strategy, shape = strategies.find(step.sharding.strategy), pipeline.shape
@@ -216,7 +217,8 @@ class Bounds:
             own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
             dense, spread, resident = (sum(chunk[kind] for chunk in own) for kind in range(3))
             experts = groups.size("expert data") if spread else 1
-            key = dense, spread, resident, groups.shard_size, experts, step.sharding.strategy, step.offload is None
+            named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
+            key = dense, spread, resident, groups.shard_size, experts, *named
             if key not in self._states:
                 parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
                 self._states[key] = self._states_of(step, strategy, parts, resident)

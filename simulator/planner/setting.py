@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_records import TrainingSpec
+from simulator.scenario.training_records import PrecisionSpec, TrainingSpec
+from simulator.scenario.training_shape import PRECISIONS
 
 # By the name of what may be chosen the key of a scenario that it sets.
 KEYS: Final = {
@@ -22,6 +23,8 @@ KEYS: Final = {
     "micro_batch": "training.micro_batch_size",
     "checkpointing": "training.activation_checkpointing",
     "offload": "training.offload.what",
+    "precision": "training.precision",
+    "framework": "training.framework",
 }
 
 
@@ -49,6 +52,8 @@ class Setting:
     checkpointing : str
     offload : str
         "none" or "optimizer".
+    precision, framework : str or None
+        None for what the scenario says.
     """
 
     gpus: int
@@ -64,6 +69,8 @@ class Setting:
     micro_batches: int
     checkpointing: str
     offload: str
+    precision: str | None = None
+    framework: str | None = None
 
     @property
     def dp(self) -> int:
@@ -88,6 +95,8 @@ class Setting:
             sharding=replace(base.sharding, strategy=self.sharding, shard_size=self.shard_size),
             activation_checkpointing=self.checkpointing,
             offload=replace(base.offload, what=self.offload),  # type: ignore[arg-type]
+            precision=precision_of(base, self.precision),
+            framework=base.framework if self.framework is None else self.framework,
         )
 
     def overrides(self) -> Mapping[str, Any]:
@@ -111,7 +120,8 @@ class Setting:
             keys["training.parallelism"] = parallelism
         if self.offload != "none":
             keys["training.offload"] = {"what": self.offload}
-        return keys
+        named = {"training.precision": self.precision, "training.framework": self.framework}
+        return keys | {key: value for key, value in named.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
         """By the name of each choice what was chosen, with the number of data-parallel ranks and of micro-batches."""
@@ -128,7 +138,13 @@ class Setting:
         shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
+        extra += [name for name in (self.precision, self.framework) if name is not None]
         return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, f"{self.checkpointing} checkpointing", *extra])
+
+
+def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
+    """The dtypes of a name; the scenario's own where there is none."""
+    return base.precision if name is None else PrecisionSpec(**PRECISIONS[name])
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:

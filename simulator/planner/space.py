@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.cluster.cluster import Cluster
 from simulator.model.shape import Transformer
-from simulator.planner.setting import Setting
+from simulator.planner.setting import Setting, precision_of
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_records import ParallelismSpec, TrainingSpec
@@ -33,7 +33,8 @@ class Choices:
     Attributes
     ----------
     values : mapping of str to tuple
-        gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding, shard_size, micro_batch, checkpointing, offload.
+        gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding, shard_size, micro_batch, checkpointing, offload,
+        precision, framework.
     why : mapping of str to str
         A sentence for each that was chosen by default.
     """
@@ -84,6 +85,9 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "micro_batch": tuple(n for n in _powers(8) if n <= sequences),
         "checkpointing": ("none", "selective_op", "full"),
         "offload": ("none",),
+        # What the scenario says: others change what is learnt, or who would have to run it.
+        "precision": (None,),
+        "framework": (None,),
     }
     why = {
         "tp": f"powers of two inside a node of {gpus_per_node}, whose links tensor parallelism needs",
@@ -119,10 +123,15 @@ def settings(
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
-    whole = to_step(replace(spec, parallelism=ParallelismSpec()), base.cluster.world_size, base.base)
+    uncut = replace(spec, parallelism=ParallelismSpec())
+    whole: dict[tuple[str | None, str | None], TrainingStep] = {}
     for setting in _multiplied(choices, sequences, refused):
+        named = setting.precision, setting.framework
         try:
-            yield setting, _step(whole, spec, setting)
+            if named not in whole:
+                own = replace(uncut, precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
+                whole[named] = to_step(own, base.cluster.world_size, base.base)
+            yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
             refused.note(str(error).partition(";")[0], f"{setting.text}: {error}")
 
@@ -163,10 +172,11 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
                 refused.note("data-parallel ranks x micro-batch do not divide the global batch")
                 continue
             for schedule, virtual in _orders(values, pp):
-                for checkpointing, offload in product(values["checkpointing"], values["offload"]):
+                rest = product(*(values[name] for name in ("checkpointing", "offload", "precision", "framework")))
+                for checkpointing, offload, precision, framework in rest:
                     yield Setting(
                         gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
-                        sequences // (dp * micro), checkpointing, offload,
+                        sequences // (dp * micro), checkpointing, offload, precision, framework,
                     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
 
 
 def reasons(plan: Plan) -> dict[str, int]:
-    """How many settings were left out for each reason, most first; with those that were played all that were considered."""
+    """How many settings were left out for each reason, most first; with the played ones these are all."""
     counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
     counts["cannot be among the best: even their least time is above them"] = plan.slower
     counts |= {f"could not be played: {error}": count for error, count in plan.failed.items()}
