@@ -4,6 +4,7 @@ from simulator import load_scenario, simulate, sweep
 
 run = simulate(load_scenario("straggler"))       # one point: run.report, run.timeline, run.results
 table = sweep("ring_vs_parameter_server")        # many points: a pandas DataFrame
+best = plan("llama3_8b", topology="dgx_h100", gpus=8, seq_len=8192, global_batch="64seq").frame()  # the fastest layouts
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.api import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
+    from simulator.planner.planning import plan
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
     from simulator.scenario.records import Scenario
@@ -28,6 +30,7 @@ __all__ = [
     "build_cluster",
     "collective_scenario",
     "load_scenario",
+    "plan",
     "play",
     "simulate",
     "sweep",
@@ -37,6 +40,7 @@ __all__ = [
 _HOMES = {
     "Run": ("simulator.api", "Run"),
     "Sweep": ("simulator.api", "Sweep"),
+    "plan": ("simulator.planner.planning", "plan"),
     "play": ("simulator.api", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
     "build_cluster": ("simulator.cluster.build", "build"),

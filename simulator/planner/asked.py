@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -24,6 +24,9 @@ from simulator.scenario.shape import adapter
 from simulator.scenario.training_shape import PRECISIONS
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
+
+# What a scenario may say for all settings, for a plan chooses it only where it is asked to.
+_SAID_OR_CHOSEN: Final = ("precision", "framework")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def base_scenario(
     """
     for key in settings:
         name = next((name for name, own in KEYS.items() if _overlap(key, own)), None)
-        if name is not None:
+        if name is not None and name not in _SAID_OR_CHOSEN:
             raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
     training = {"model": model, "seq_len": seq_len}
     return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
@@ -28,6 +28,9 @@ from simulator.step.stage_memory import memory_of_notes
 from simulator.sweeps.one_by_one import Player, playing
 from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import Backend
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BEST: Final = 10
 # Points that are chosen ahead of outcomes where nobody knows how many workers there are.
@@ -109,6 +112,13 @@ class Plan:
     slower: int
     failed: dict[str, int]
     ended: bool
+
+    def frame(self) -> pd.DataFrame:
+        """The best as a table: a column for each choice, then one for each number of a step's report."""
+        import pandas as pd
+
+        rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
+        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1))
 
 
 @dataclass(order=True)
