@@ -17,15 +17,15 @@ from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.errors import ScenarioError
-from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.planner.asked import Said, base_scenario, choices_of, sequences_of
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way, least_memory, ways_to_fit
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import scenario_of
 from simulator.planner.space import Choices
-from simulator.planner.told import document, holders, nearest_document, reasons
+from simulator.planner.told import document, holders, nearest_document, reasons, sentences
 from simulator.report.tables.layout import Column
+from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.records import Budget, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend
@@ -84,7 +84,7 @@ def plan(asked: Asked, backend: Backend, *, as_json: bool) -> None:
         need, ways = least_memory(choices, base, sequences), ways_to_fit(choices, base, sequences)
         data |= nearest_document(need, list(ways) if as_json else _print_nearest(asked, need, ways))
     if asked.out is not None:
-        _write(found, asked.out, data)
+        _write(found, asked, budget, data, asked.out)
     if as_json:
         typer.echo(json.dumps(data, indent=2))
     else:
@@ -141,36 +141,13 @@ def _progress(found: Plan) -> str:
 
 def _print(found: Plan, asked: Asked, budget: Budget | None) -> None:
     if found.best:
-        best = found.best[0]
-        print_text(_sentence(best))
-        if budget is not None:
-            length = f"{tokens_text(budget.tokens or 0.0)} tokens"
-            taken = amounts_text(amounts(best.report, best.setting.gpus, budget), budget)
-            print_text(f"{length} take {taken}; estimated, without failures and checkpoints")
-            _print_deadline(best, budget, asked)
+        for sentence in sentences(found, budget, asked.deadline):
+            print_text(sentence)
         _print_best(found)
-        _print_holders(best)
+        _print_holders(found.best[0])
     print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
     for reason, count in reasons(found).items():
         print_text(f"  {count:,} {reason}", indent="    ")
-
-
-def _sentence(best: Played) -> str:
-    report = best.report
-    return (
-        f"{best.setting.text}: {format_time(best.step_time)} a step, {report['tokens_per_s_per_gpu']:,.0f} tokens/s a "
-        f"GPU, {100 * report['mfu']:.1f} % MFU, {format_memory(report['peak_memory_bytes'])} of memory"
-    )
-
-
-def _print_deadline(best: Played, budget: Budget, asked: Asked) -> None:
-    if asked.deadline is None:
-        return
-    days = amounts(best.report, best.setting.gpus, budget)["days"]
-    word = "meets" if days <= asked.deadline else "misses"
-    print_text(
-        f"{asked.gpus:,} GPUs {word} the deadline of {asked.deadline:g} days by {abs(asked.deadline - days):.1f}"
-    )
 
 
 def _print_best(found: Plan) -> None:
@@ -232,11 +209,17 @@ def _print_nearest(asked: Asked, need: Need | None, ways: Iterable[Way]) -> list
     return told
 
 
-def _write(found: Plan, folder: Path, data: Mapping[str, Any]) -> None:
+def _write(found: Plan, asked: Asked, budget: Budget | None, data: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "plan.json", json.dumps(data, indent=2) + "\n")
+    written = ""
     if found.best:
         best = replace(
             scenario_of(found.base, found.best[0].setting), name="best", question="The fastest setting that was found."
         )
-        write_atomically(folder / "best.yaml", to_yaml(best))
+        written = to_yaml(best)
+        write_atomically(folder / "best.yaml", written)
+    question = f"How is {asked.model} trained fastest on {asked.gpus:,} GPUs ({asked.topology}), {found.sequences:,} "
+    question += f"sequences of {asked.seq_len:,} tokens a step?"
+    page = plan_page(data, question, sentences(found, budget, asked.deadline), written)
+    write_atomically(folder / FILE, page)

@@ -139,7 +139,8 @@ class Setting:
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
         extra += [name for name in (self.precision, self.framework) if name is not None]
-        return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, f"{self.checkpointing} checkpointing", *extra])
+        kept = "no checkpointing" if self.checkpointing == "none" else f"{self.checkpointing} checkpointing"
+        return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, kept, *extra])
 
 
 def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.findings.budget import amounts
+from simulator.basics.units import format_memory, format_time
+from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.front import on_front
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way
@@ -47,6 +48,33 @@ def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
             for one in sorted(plan.played, key=lambda one: (one.step_time, one.number))
         ],
     }  # fmt: skip
+
+
+def sentences(plan: Plan, budget: Budget | None = None, deadline: float | None = None) -> list[str]:
+    """The answer: the best, what the training takes, whether the deadline is met, and who comes next."""
+    if not plan.best:
+        return [f"No setting fits, of {plan.considered:,}."]
+    best, report = plan.best[0], plan.best[0].report
+    told = [
+        f"{best.setting.text}: {format_time(best.step_time)} a step, {report['tokens_per_s_per_gpu']:,.0f} tokens/s a "
+        f"GPU, {100 * report['mfu']:.1f} % MFU, {format_memory(report['peak_memory_bytes'])} of memory."
+    ]
+    if budget is not None and budget.tokens is not None:
+        taken = amounts(report, best.setting.gpus, budget)
+        told.append(
+            f"{tokens_text(budget.tokens)} tokens take {amounts_text(taken, budget)}; estimated, without failures and "
+            "checkpoints."
+        )
+        if deadline is not None:
+            word = "met" if taken["days"] <= deadline else "missed"
+            told.append(f"The deadline of {deadline:g} days is {word} by {abs(deadline - taken['days']):.1f} days.")
+    if len(plan.best) > 1:
+        difference = against(best, plan.best[1])
+        more = f": {difference.text}" if difference.text else ""
+        told.append(
+            f"Next is {plan.best[1].setting.text}, {100 * difference.whole / best.step_time:.1f} % more time{more}."
+        )
+    return told
 
 
 def reasons(plan: Plan) -> dict[str, int]:

@@ -25,6 +25,8 @@ _PARTS: Final = {
     "sending": "transfer", "latencies and waiting": "idle",
 }  # fmt: skip
 
+PART_COLOURS: Final = style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()}
+
 
 def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: Mapping[int, str]) -> dict[str, Any]:
     """Everything that scripts read; plain data."""
@@ -43,7 +45,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "frontKeys": ["time_per_token_s", "peak_memory_bytes"],
         "parts": _parts_title(compared),
         "topologies": drawn,
-        "colours": style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()},
+        "colours": PART_COLOURS,
         "palette": list(style.PALETTE),
         "series": {},
     }
@@ -185,6 +187,11 @@ def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, f
         sending = report["bottleneck"]["bandwidth_time_s"] if report["bottleneck"] else 0.0
         return [("sending", sending), ("latencies and waiting", report["time_s"] - sending)]
     scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
+    return [(name, scale * seconds) for name, seconds in step_parts(report)]
+
+
+def step_parts(report: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Parts of a step, in the order in which bars stack them, that add up to its time [s]."""
     kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
     parts = {
         "forward and backward": kernels,
@@ -193,7 +200,7 @@ def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, f
         **report["exposed_comm_time_by_kind"],
         "idle": report["bubble_time_s"],
     }
-    return [(name, scale * seconds) for name, seconds in parts.items()]
+    return list(parts.items())
 
 
 def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[str, str]]:

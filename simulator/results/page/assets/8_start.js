@@ -1,3 +1,3 @@
 // Which page is this?
 
-if (data.pairs) startDiff(); else start();
+if (data.plan) startPlan(); else if (data.pairs) startDiff(); else start();

@@ -1,0 +1,168 @@
+"""How is the page of a plan put together: the best layouts, the front, everything that was played, what was left out?
+
+Rule: all of it is what `planner.told` tells, so that page, table and JSON are of the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from simulator.basics.units import format_memory, format_time
+from simulator.findings.budget import amount_text
+from simulator.report.plots import style
+from simulator.results.page.document import document
+from simulator.results.page.page_data import PART_COLOURS, step_parts
+
+FILE: Final = "report.html"
+# Of choices those of which the played settings have several values are axes; then come these.
+_CHOSEN: Final = (
+    "gpus", "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "shard_size", "micro_batch",
+    "micro_batches", "checkpointing", "offload", "precision", "framework",
+)  # fmt: skip
+_FRONT: Final = """<section class="panel hidden needsjs"><h2>Memory against time</h2>
+<div id="planfront"></div></section>"""
+_COORDINATES: Final = """<section class="panel hidden needsjs"><h2>Every played setting</h2>
+<div id="coordinates"></div></section>"""
+
+
+def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], best_yaml: str) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    told : mapping
+        From `planner.told.document`.
+    question : str
+    sentences : sequence of str
+        The answer.
+    best_yaml : str
+        The scenario of the best setting; empty where nothing fits.
+    """
+    played = f"{told['considered']:,} settings considered, {told['played']:,} played"
+    said = "".join(f'<p class="answer">{escape(one)}</p>' for one in sentences)
+    head = (
+        f'<header><h1>{escape(question)}</h1><p class="setting">{escape(played)}</p></header>'
+        f'<div class="glance"><section>{said}</section>'
+        '<section class="hidden needsjs"><div id="planbars"></div></section></div>'
+    )
+    parts = [
+        head,
+        _best(told),
+        f'<div class="two">{_FRONT}{_rows("What was left out, and why", _left_out(told))}</div>',
+        _COORDINATES,
+        _rows("What was searched", [(name, _choice(told, name)) for name in told["choices"]]),
+        _rows("How far to trust it", _trust(told)),
+        _file("best.yaml, which simulator run plays to the same report", best_yaml) if best_yaml else "",
+    ]
+    return document(question, parts, {"plan": _data(told), "colours": PART_COLOURS, "palette": list(style.PALETTE)})
+
+
+def _data(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the scripts read."""
+    numbers = {one["number"] for one in told["best"]}
+    front = {one["number"] for one in told["front"]}
+    played = told["all_played"]
+    axes = [name for name in _CHOSEN if len({str(one[name]) for one in played}) > 1]
+    return {
+        "best": [
+            {"number": one["number"], "label": one["text"], "parts": step_parts(one["report"]),
+             "note": "" if place == 0 else f"+{100 * one['against_best']['whole_s'] / _step(told):.1f} %"}
+            for place, one in enumerate(told["best"])
+        ],
+        "axes": axes,
+        "played": [
+            {"number": one["number"], "label": one["setting"], "time": one["step_time_s"],
+             "memory": one["peak_memory_bytes"], "fits": one["fits"], "best": one["number"] in numbers,
+             "front": one["number"] in front, "at": [_word(one[name]) for name in axes]}
+            for one in played
+        ],
+    }  # fmt: skip
+
+
+def _step(told: Mapping[str, Any]) -> float:
+    return float(told["best"][0]["report"]["step_time_s"])
+
+
+def _word(value: Any) -> Any:
+    """A value on an axis; what nobody chose is all of it."""
+    return "all" if value is None else value
+
+
+def _best(told: Mapping[str, Any]) -> str:
+    if not told["best"]:
+        return ""
+    budgets = bool(told["best"][0]["budget"])
+    heads = ["setting", "step", "80 % of runs", "tokens/s/GPU", "MFU", "memory", "exposed", "idle", "bound"]
+    heads += ["days", "GPU hours", "cost"] if budgets else []
+    rows = "".join(_best_row(one, budgets=budgets) for one in told["best"])
+    table = f"<thead><tr>{''.join(f'<th>{head}</th>' for head in [*heads, 'why it loses'])}</tr></thead><tbody>{rows}"
+    return (
+        f'<section class="panel"><h2>The best</h2><div class="scroll tall"><table class="sortable" id="best">{table}'
+        "</tbody></table></div></section>"
+    )
+
+
+def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
+    report, step = one["report"], one["report"]["step_time_s"]
+    low, high = (report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high"))
+    within = "" if low is None else f"{format_time(low)} to {format_time(high)}"
+    cells: list[tuple[str, Any]] = [
+        (format_time(step), step),
+        (within, low),
+        (f"{report['tokens_per_s_per_gpu']:,.0f}", report["tokens_per_s_per_gpu"]),
+        (f"{100 * report['mfu']:.1f} %", report["mfu"]),
+        (format_memory(report["peak_memory_bytes"]), report["peak_memory_bytes"]),
+        (f"{100 * report['exposed_comm_time_s'] / step:.1f} %", report["exposed_comm_time_s"]),
+        (f"{100 * report['bubble_time_s'] / step:.1f} %", report["bubble_time_s"]),
+        (f"{100 * one['bound_s'] / step:.1f} %", one["bound_s"]),
+    ]
+    if budgets:
+        known = [one["budget"][name] for name in ("days", "gpu_hours", "cost")]
+        cells += [("" if value is None else amount_text(value), value) for value in known]
+    body = "".join(f'<td data-v="{value!r}">{escape(text)}</td>' for text, value in cells)
+    why = f'<td class="text">{escape(one["against_best"]["text"])}</td>'
+    return f'<tr data-number="{one["number"]}"><td class="text">{escape(one["text"])}</td>{body}{why}</tr>'
+
+
+def _left_out(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    return [(f"{count:,}", text) for text, count in told["reasons"].items()]
+
+
+def _choice(told: Mapping[str, Any], name: str) -> str:
+    nothing = "all ranks" if name == "shard_size" else "what the scenario says"
+    values = ", ".join(nothing if value is None else str(value) for value in told["choices"][name])
+    why = told["why"].get(name)
+    return f"{values} ({why})" if why else values
+
+
+def _trust(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    yield "played", "as simulator run plays them: overlap, contention and memory come out of events"
+    yield "left out", "only what cannot be, does not fit, or whose least time is above the last of the best"
+    if not told["ended"]:
+        yield "not ended", "the search was interrupted: something faster may be among what waits"
+    if told["best"]:
+        ratios = sorted(one["bound_s"] / one["step_time_s"] for one in told["all_played"])
+        yield "bounds", f"{100 * ratios[len(ratios) // 2]:.1f} % of the played step in the median"
+        high = told["best"][0]["report"]["intervals"].get("step_time_s_80_high")
+        if high is not None:
+            near = sum(one["report"]["step_time_s"] <= high for one in told["best"][1:])
+            yield (
+                "interval",
+                (
+                    f"{near} of the other {len(told['best']) - 1} lie within the best one's 80 % interval and may "
+                    "change places with it on a real machine: try them"
+                ),
+            )
+
+
+def _rows(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    body = "".join(f'<tr><td>{escape(name)}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows)
+    table = f'<div class="scroll"><table><tbody>{body}</tbody></table></div>'
+    return f'<section class="panel"><h2>{escape(title)}</h2>{table}</section>'
+
+
+def _file(title: str, text: str) -> str:
+    folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    return f'<section class="panel">{folded}</section>'
