@@ -313,7 +313,13 @@ def plan(
     deadline: Annotated[
         float | None, typer.Option(metavar="DAYS", parser=as_days, help="Days that it may take: 30, 30d, 6w.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where best.yaml and plan.json go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where best.yaml, plan.json and report.html go.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted plan in --out.")] = False,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Play on this Dask cluster instead.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
     cache: Cache = None,
     as_json: AsJson = False,
@@ -326,8 +332,8 @@ def plan(
 
     from simulator.sweeps.process_pool import preload
 
-    jobs = jobs or os.cpu_count() or 1
-    pool = preload(__name__) if jobs > 1 else None
+    jobs = jobs or (None if scheduler is not None else os.cpu_count() or 1)
+    pool = preload(__name__) if jobs is not None and jobs > 1 else None
     from simulator.cli.plan import Asked
     from simulator.cli.plan import plan as planned
     from simulator.cli.settings import as_overrides
@@ -335,9 +341,9 @@ def plan(
 
     asked = Asked(
         model, topology, gpus, seq_len, global_batch, gpu, fix or [], among or [], without or [],
-        as_overrides(settings or []), best, out, tokens, price, watts, deadline,
+        as_overrides(settings or []), best, out, tokens, price, watts, deadline, resume,
     )  # fmt: skip
-    planned(asked, Backend(jobs, cache=cache, pool=pool), as_json=as_json)
+    planned(asked, Backend(jobs, scheduler, cache, pool), as_json=as_json)
 
 
 @app.command()

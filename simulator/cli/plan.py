@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +21,23 @@ from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
 from simulator.errors import ScenarioError
+from simulator.findings.budget import amount_text
 from simulator.planner.asked import Said, base_scenario, choices_of, sequences_of
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way, least_memory, ways_to_fit
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import scenario_of
+from simulator.planner.sizes import Size, sizes
 from simulator.planner.space import Choices
-from simulator.planner.told import document, holders, nearest_document, reasons, sentences
+from simulator.planner.told import document, holders, nearest_document, reasons, sentences, sizes_sentence
 from simulator.report.tables.layout import Column
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.records import Budget, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend
 
+# Between two lines of progress in a file or a pipe [s].
+_EVERY: Final = 10.0
 # By the key of a scenario the option that sets it.
 _OPTIONS: Final = {
     "cluster.topology": "--topology",
@@ -60,22 +68,22 @@ class Asked:
     price: float | None = None
     watts: float | None = None
     deadline: float | None = None
+    resume: bool = False
 
 
 def plan(asked: Asked, backend: Backend, *, as_json: bool) -> None:
     """Search, print, and write best.yaml and plan.json where there is a folder for them."""
     base = _base(asked)
     sequences = sequences_of(asked.global_batch, asked.seq_len, "--global-batch")
-    choices, budget = _choices(asked, base, sequences), _budget(asked)
-    found, ended = None, None
+    choices, budget, own = _choices(asked, base, sequences=sequences), _budget(asked), _kept(asked, backend)
+    backend = replace(backend, cache=backend.cache or own)
+    found, ended, show = None, None, _Progress(quiet=as_json)
     try:
         for found in search(base, sequences, choices, best=asked.best, backend=backend):
-            if not as_json:
-                typer.echo(f"\r{_progress(found)}", nl=False, err=True)
+            show.tell(found)
     except INTERRUPTIONS as error:
         ended = error
-    if not as_json:
-        typer.echo("", err=True)
+    show.end()
     if found is None or (ended is not None and not found.best):
         typer.echo(f"{word(ended)}; nothing was played", err=True)
         raise typer.Exit(exit_code(ended))
@@ -83,17 +91,37 @@ def plan(asked: Asked, backend: Backend, *, as_json: bool) -> None:
     if not found.best:
         need, ways = least_memory(choices, base, sequences), ways_to_fit(choices, base, sequences)
         data |= nearest_document(need, list(ways) if as_json else _print_nearest(asked, need, ways))
+    tried = _sizes(found, asked, budget, backend) if ended is None else []
+    data |= {"sizes": [one.to_dict() for one in tried]}
     if asked.out is not None:
         _write(found, asked, budget, data, asked.out)
     if as_json:
         typer.echo(json.dumps(data, indent=2))
     else:
         _print(found, asked, budget)
+        _print_sizes(tried, budget)
     if ended is not None:
-        typer.echo(f"{word(ended)}: the best so far, of {len(found.played)} that were played", err=True)
+        more = "" if own is None else f"; go on with the same command and --resume --out {asked.out}"
+        typer.echo(f"{word(ended)}: the best so far, of {len(found.played)} that were played{more}", err=True)
         raise typer.Exit(exit_code(ended))
+    if own is not None:
+        shutil.rmtree(own, ignore_errors=True)
     if not found.best:
         raise typer.Exit(1)
+
+
+def _kept(asked: Asked, backend: Backend) -> Path | None:
+    """Where outcomes are kept until the search has ended, so that it can go on; None without, or with a cache."""
+    if asked.out is None:
+        if asked.resume:
+            raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+        return None
+    kept = asked.out / "outcomes" if backend.cache is None else None
+    if asked.resume and kept is not None and not kept.is_dir():
+        raise ScenarioError(f"--resume: {asked.out} holds no plan that was interrupted; leave --resume out")
+    if not asked.resume and asked.out.exists() and (not asked.out.is_dir() or any(asked.out.iterdir())):
+        raise ScenarioError(f"--out: {asked.out} is there and not empty; give another, or --resume to go on with it")
+    return kept
 
 
 def _budget(asked: Asked) -> Budget | None:
@@ -118,7 +146,7 @@ def _base(asked: Asked) -> Scenario:
         raise
 
 
-def _choices(asked: Asked, base: Scenario, sequences: int) -> Choices:
+def _choices(asked: Asked, base: Scenario, *, sequences: int) -> Choices:
     """The defaults, with what --fix, --among and --without say."""
     said = [_said(option, text) for option, texts in (("--fix", asked.fix), ("--among", asked.among)) for text in texts]
     return choices_of(base, sequences, said, [Said(f"--without {text}", "", [text]) for text in asked.without])
@@ -133,10 +161,32 @@ def _said(option: str, text: str) -> Said:
     return Said(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])
 
 
-def _progress(found: Plan) -> str:
-    lead = f"best {format_time(found.best[0].step_time)}" if found.best else "none fits yet"
-    ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} wait"
-    return f"{len(found.played):,} played, {ruled_out}; {lead}    "
+@dataclass(slots=True)
+class _Progress:
+    """How far a search is: one line that changes on a terminal, a line every ten seconds in a file or a pipe."""
+
+    quiet: bool
+    told: float = field(default_factory=time.monotonic)
+    wide: int = 0
+
+    def tell(self, found: Plan) -> None:
+        """Tell it, if it is time to."""
+        if self.quiet:
+            return
+        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "none fits yet"
+        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} wait"
+        text = f"{len(found.played):,} played, {ruled_out}; {lead}"
+        if sys.stderr.isatty():
+            typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
+            self.wide = len(text)
+        elif time.monotonic() > self.told + _EVERY:
+            typer.echo(text, err=True)
+            self.told = time.monotonic()
+
+    def end(self) -> None:
+        """Leave the line that was shown."""
+        if self.wide:
+            typer.echo("", err=True)
 
 
 def _print(found: Plan, asked: Asked, budget: Budget | None) -> None:
@@ -148,6 +198,37 @@ def _print(found: Plan, asked: Asked, budget: Budget | None) -> None:
     print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
     for reason, count in reasons(found).items():
         print_text(f"  {count:,} {reason}", indent="    ")
+
+
+def _sizes(found: Plan, asked: Asked, budget: Budget | None, backend: Backend) -> list[Size]:
+    """Other numbers of GPUs, where a deadline is to be met."""
+    if budget is None or asked.deadline is None:
+        return []
+    tried = []
+    choose = partial(_choices, asked, sequences=found.sequences)
+    for one in sizes(found, choose, budget, asked.deadline, backend):
+        tried.append(one)
+        days = f"{amount_text(one.takes['days'])} days" if one.takes else "nothing fits"
+        typer.echo(f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {days}", err=True)
+    return tried
+
+
+def _print_sizes(tried: Sequence[Size], budget: Budget | None) -> None:
+    if not tried or budget is None:
+        return
+    columns = [Column("GPUs"), Column("step"), Column("days"), Column("GPU hours"), Column("cost"), Column("deadline")]
+    columns.append(Column("fastest setting", left=True, folds=True))
+    rows = []
+    for one in tried:
+        if one.best is None:
+            rows.append([f"{one.gpus:,}", "", "", "", "", "", "nothing fits, or no setting can be"])
+            continue
+        cost = "" if one.takes["cost"] is None else amount_text(one.takes["cost"])
+        taken = [amount_text(one.takes["days"]), amount_text(one.takes["gpu_hours"]), cost]
+        word = "met" if one.meets else "missed"
+        rows.append([f"{one.gpus:,}", format_time(one.best.step_time), *taken, word, one.best.setting.text])
+    print_text(f"\n{sizes_sentence(tried)}")
+    print_table(columns, rows)
 
 
 def _print_best(found: Plan) -> None:

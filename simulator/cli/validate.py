@@ -13,6 +13,7 @@ import typer
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
+from simulator.calibration.training_runs.choices import choices
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kept import play_on
@@ -40,6 +41,8 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
         return
     parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
     parts += [tables.constants(known, fit_system)]
+    chosen = tables.of_choices(outcomes)
+    parts += [chosen] if chosen is not None else []
     if fit_system is not None:
         parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
     wide = width()
@@ -83,6 +86,7 @@ def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, fr
     document: dict[str, Any] = {
         "sources": [asdict(source) for source in by_source(outcomes)],
         "groups": [asdict(group) for group in by_group(outcomes)],
+        "choices": [asdict(choice) for choice in choices(outcomes)],
         "rows": points,
     }
     if fit_system is not None:

@@ -15,6 +15,7 @@ from simulator.findings.front import on_front
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way
 from simulator.planner.search import Plan, Played
+from simulator.planner.sizes import Size
 from simulator.scenario.records import Budget
 
 
@@ -109,6 +110,15 @@ def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
         "against_best": {"whole_s": difference.whole, "parts_s": difference.parts, "text": difference.text},
         "budget": None if budget is None else amounts(one.report, one.setting.gpus, budget),
     }
+
+
+def sizes_sentence(tried: Sequence[Size]) -> str:
+    """How many GPUs meet the deadline, of the numbers that were tried."""
+    enough = min((one.gpus for one in tried if one.meets), default=None)
+    if enough is None:
+        return f"None of {', '.join(f'{one.gpus:,}' for one in tried)} GPUs meets the deadline."
+    numbers = ", ".join(f"{one.gpus:,}" for one in sorted(tried, key=lambda one: one.gpus))
+    return f"The fewest GPUs that meet the deadline, of {numbers}: {enough:,}."
 
 
 def nearest_document(need: Need | None, ways: Sequence[Way]) -> dict[str, Any]:

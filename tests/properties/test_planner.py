@@ -24,12 +24,14 @@ from simulator.playing.scenario_cluster import Clusters
 from simulator.run import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
 from simulator.step.pipelines import catalog as pipelines
 from simulator.step.pipelines.schedule import PipelineShape
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
+from simulator.sweeps import one_by_one
+from simulator.sweeps.outcome import play_point
 from tests.commands import commands_in
 
 DENSE = {"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512, "vocab_size": 4096}
@@ -286,6 +288,47 @@ def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(
     assert next(one["number"] for one in told["front"]) == told["best"][0]["number"]
 
 
+def test_an_interrupted_plan_goes_on_with_what_was_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = commands_in(tmp_path, monkeypatch, capsys)
+    (tmp_path / "model.json").write_text(json.dumps(DENSE), encoding="utf-8")
+    options = ["--topology", "dgx_a100", "--gpus", "8", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+    narrow = ["--fix", "pp=1", "--fix", "checkpointing=none", "--best", "4"]
+    whole = cli("plan", "model.json", *options, *narrow, "--out", "whole")
+    played = list[str]()
+
+    def counted(index: int, point: Point, *others: Any) -> Any:
+        played.append(point.scenario.name)
+        if len(played) == 3:
+            raise KeyboardInterrupt
+        return play_point(index, point, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one_by_one, "play_point", counted)
+        ended = cli("plan", "model.json", *options, *narrow, "--out", "here")
+    assert (whole.code, ended.code) == (0, 130)
+    assert len(list((tmp_path / "here" / "outcomes").iterdir())) == 2
+    again = cli("plan", "model.json", *options, *narrow, "--out", "here")
+    assert again.faults == ["--out: here is there and not empty; give another, or --resume to go on with it"]
+    with monkeypatch.context() as patch:
+        patch.setattr(one_by_one, "play_point", counted)
+        on = cli("plan", "model.json", *options, *narrow, "--out", "here", "--resume")
+    assert (on.code, on.out) == (0, whole.out)
+    total = json.loads((tmp_path / "whole" / "plan.json").read_text(encoding="utf-8"))["played"]
+    # The two that were kept are not played again.
+    assert len(played) == 3 + total - 2
+    for name in ("plan.json", "best.yaml", "report.html"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert not (tmp_path / "here" / "outcomes").exists()
+    assert cli("plan", "model.json", *options, "--out", "here", "--resume").faults == [
+        "--resume: here holds no plan that was interrupted; leave --resume out"
+    ]
+    assert cli("plan", "model.json", *options, "--resume").faults == [
+        "--resume: goes on with the directory that --out names; give --out DIR"
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
@@ -363,6 +406,26 @@ def test_a_training_takes_its_tokens_over_its_tokens_a_second(
     assert best["budget"]["gpu_hours"] == pytest.approx(8 * seconds / 3600)
     assert best["budget"]["cost"] == pytest.approx(2.5 * 8 * seconds / 3600)
     assert best["budget"]["energy_kwh"] == pytest.approx(0.7 * 8 * seconds / 3600)
+
+
+def test_a_deadline_tells_the_fewest_gpus_that_meet_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = commands_in(tmp_path, monkeypatch, capsys)
+    (tmp_path / "model.json").write_text(json.dumps(WIDE), encoding="utf-8")
+    options = ["--topology", "dgx_a100", "--gpus", "4", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+    few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "1", "--tokens", "1T", "--json"]
+    (best,) = json.loads(cli("plan", "model.json", *options, *few).out)["best"]
+    days = best["budget"]["days"]
+    # With half as many GPUs it takes between one and two times as long and a little more.
+    answers = [cli("plan", "model.json", *options, *few, "--deadline", f"{times * days:.6f}") for times in (2.5, 0.9)]
+    loose, tight = (json.loads(answer.out)["sizes"] for answer in answers)
+    assert [(one["gpus"], one["meets"]) for one in loose] == [(4, True), (2, True), (1, False)]
+    assert tight[0] == {"gpus": 4, "meets": False, **{k: loose[0][k] for k in loose[0] if k not in ("gpus", "meets")}}
+    assert [one["gpus"] for one in tight] == [4, 8]
+    assert all(one["days"] == pytest.approx(one["gpu_hours"] / one["gpus"] / 24) for one in [*loose, *tight])
+    said = cli("plan", "model.json", *options, *few[:-1], "--deadline", f"{2.5 * days:.6f}").out
+    assert "The fewest GPUs that meet the deadline, of 1, 2, 4: 2." in said
 
 
 def test_every_setting_is_counted_once() -> None:

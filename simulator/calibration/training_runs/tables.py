@@ -12,6 +12,8 @@ from typing import Final
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, Taken, behind
 from simulator.calibration.training_runs.checks import drift, left_out, without_any
+from simulator.calibration.training_runs.choices import choices
+from simulator.calibration.training_runs.choices import said as said_of_choices
 from simulator.calibration.training_runs.constants import counted
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
@@ -94,6 +96,17 @@ def _row(summary: Errors) -> tuple[str, ...]:
         f"{summary.bias:+.1%}",
         f"{summary.middle:+.1%}",
     )
+
+
+def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
+    """Whether the run predicted to be the fastest of its kind is among the fastest; None without such groups."""
+    found = choices(outcomes)
+    rows = tuple(
+        (one.name, str(one.runs), f"{one.behind:.1%}", "" if one.agreement is None else f"{one.agreement:.3f}")
+        for one in found
+    )
+    head = ("runs of as many tokens a step", "runs", "behind the fastest", "ranks agree")
+    return Table(f"what would be chosen among measured runs: {said_of_choices(found)}", head, rows) if found else None
 
 
 def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:

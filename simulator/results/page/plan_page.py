@@ -52,6 +52,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
         _best(told),
         f'<div class="two">{_FRONT}{_rows("What was left out, and why", _left_out(told))}</div>',
         _COORDINATES,
+        _sizes(told.get("sizes", [])),
         _rows("What was searched", [(name, _choice(told, name)) for name in told["choices"]]),
         _rows("How far to trust it", _trust(told)),
         _file("best.yaml, which simulator run plays to the same report", best_yaml) if best_yaml else "",
@@ -124,6 +125,27 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
     body = "".join(f'<td data-v="{value!r}">{escape(text)}</td>' for text, value in cells)
     why = f'<td class="text">{escape(one["against_best"]["text"])}</td>'
     return f'<tr data-number="{one["number"]}"><td class="text">{escape(one["text"])}</td>{body}{why}</tr>'
+
+
+def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
+    """Other numbers of GPUs, where a deadline is to be met."""
+    if not tried:
+        return ""
+    rows = ""
+    for one in tried:
+        cells = [f"{one['gpus']:,}"]
+        if one["setting"] is not None:
+            cost = "" if one["cost"] is None else amount_text(one["cost"])
+            cells += [format_time(one["step_time_s"]), amount_text(one["days"]), amount_text(one["gpu_hours"]), cost]
+            cells += ["met" if one["meets"] else "missed", one["setting"]]
+        else:
+            cells += ["", "", "", "", "", "nothing fits, or no setting can be"]
+        *numbers, setting = [escape(cell) for cell in cells]
+        rows += f'<tr>{"".join(f"<td>{cell}</td>" for cell in numbers)}<td class="text">{setting}</td></tr>'
+    names = ("GPUs", "step", "days", "GPU hours", "cost", "deadline", "fastest setting")
+    heads = "".join(f"<th>{name}</th>" for name in names)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<section class="panel"><h2>How many GPUs meet the deadline</h2><div class="scroll">{table}</div></section>'
 
 
 def _left_out(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
