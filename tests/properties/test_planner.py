@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.sweeps import one_by_one
 from simulator.sweeps.outcome import play_point
-from tests.commands import commands_in
+from tests.commands import Command, commands_in
 
 DENSE = {"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512, "vocab_size": 4096}
 EXPERTS = {
@@ -271,12 +272,24 @@ def _shown(one: Played) -> tuple[str, str]:
     return one.setting.text, json.dumps(one.report, sort_keys=True)
 
 
-def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli = commands_in(tmp_path, monkeypatch, capsys)
-    (tmp_path / "model.json").write_text(json.dumps(DENSE), encoding="utf-8")
-    options = ["--topology", "dgx_a100", "--gpus", "8", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+USUAL = ("--topology", "dgx_a100", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1")
+Planned = Callable[[dict[str, Any]], Command]
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Planned:
+    """The command line in a folder that has a model of this shape."""
+
+    def of(model: dict[str, Any]) -> Command:
+        (tmp_path / "model.json").write_text(json.dumps(model), encoding="utf-8")
+        return commands_in(tmp_path, monkeypatch, capsys)
+
+    return of
+
+
+def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(tmp_path: Path, planned: Planned) -> None:
+    cli = planned(DENSE)
+    options = ["--gpus", "8", *USUAL]
     narrow = ["--among", "sharding=zero1,zero3", "--fix", "checkpointing=none", "--without", "interleaved"]
     answer = cli("plan", "model.json", *options, *narrow, "--out", "here")
     assert answer.code == 0
@@ -289,11 +302,10 @@ def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(
 
 
 def test_an_interrupted_plan_goes_on_with_what_was_played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cli = commands_in(tmp_path, monkeypatch, capsys)
-    (tmp_path / "model.json").write_text(json.dumps(DENSE), encoding="utf-8")
-    options = ["--topology", "dgx_a100", "--gpus", "8", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+    cli = planned(DENSE)
+    options = ["--gpus", "8", *USUAL]
     narrow = ["--fix", "pp=1", "--fix", "checkpointing=none", "--best", "4"]
     whole = cli("plan", "model.json", *options, *narrow, "--out", "whole")
     played = list[str]()
@@ -372,11 +384,8 @@ def test_what_cannot_be_asked_for_is_one_line(
 BIG = DENSE | {"n_embd": 8192, "n_layer": 48, "n_head": 64}
 
 
-def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli = commands_in(tmp_path, monkeypatch, capsys)
-    (tmp_path / "model.json").write_text(json.dumps(BIG), encoding="utf-8")
+def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned: Planned) -> None:
+    cli = planned(BIG)
     options = ["--topology", "dgx_h100", "--seq-len", "256", "--global-batch", "16seq", "--fix", "pp=1", "--jobs", "1"]
     answer = cli("plan", "model.json", "--gpus", "4", *options)
     assert answer.code == 1
@@ -391,12 +400,9 @@ def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(
     assert cli("plan", "model.json", "--gpus", "4", *options, *offload, "--best", "1").code == 0
 
 
-def test_a_training_takes_its_tokens_over_its_tokens_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli = commands_in(tmp_path, monkeypatch, capsys)
-    (tmp_path / "model.json").write_text(json.dumps(DENSE), encoding="utf-8")
-    options = ["--topology", "dgx_a100", "--gpus", "8", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+def test_a_training_takes_its_tokens_over_its_tokens_a_second(planned: Planned) -> None:
+    cli = planned(DENSE)
+    options = ["--gpus", "8", *USUAL]
     few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "1"]
     asked = ["--tokens", "1T", "--price", "2.5", "--watts", "700", "--deadline", "6w"]
     told = json.loads(cli("plan", "model.json", *options, *few, *asked, "--json").out)
@@ -408,12 +414,9 @@ def test_a_training_takes_its_tokens_over_its_tokens_a_second(
     assert best["budget"]["energy_kwh"] == pytest.approx(0.7 * 8 * seconds / 3600)
 
 
-def test_a_deadline_tells_the_fewest_gpus_that_meet_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli = commands_in(tmp_path, monkeypatch, capsys)
-    (tmp_path / "model.json").write_text(json.dumps(WIDE), encoding="utf-8")
-    options = ["--topology", "dgx_a100", "--gpus", "4", "--seq-len", "256", "--global-batch", "32seq", "--jobs", "1"]
+def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: Planned) -> None:
+    cli = planned(WIDE)
+    options = ["--gpus", "4", *USUAL]
     few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "1", "--tokens", "1T", "--json"]
     (best,) = json.loads(cli("plan", "model.json", *options, *few).out)["best"]
     days = best["budget"]["days"]
