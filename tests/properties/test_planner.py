@@ -86,10 +86,13 @@ def _drawn(draw: random.Random) -> tuple[Scenario, Setting, float, int] | None:
         "optimizer": draw.choice(("adam", "momentum")),
     }
     scenario = base(model, draw.choice(TOPOLOGIES), gpus, draw.choice((1.0, 1.0, 0.5)), **wanted)
-    scenario = replace(scenario, engine=draw.choice(("events", "compiled")))
+    by_events = draw.random() < 0.5
     for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), Refused()):
         try:
             load_scenario(told(scenario, setting))
+            # Long steps take the events engine seconds.
+            few = by_events and setting.micro_batches * setting.gpus <= 32
+            scenario = replace(scenario, engine="events" if few else "compiled")
             return scenario, setting, *bounds_of(scenario, setting, step)
         except ValueError:
             return None
@@ -135,7 +138,7 @@ def held_to_bounds(seeds: range) -> list[float]:
 
 
 def test_a_bound_is_never_above_the_played_time() -> None:
-    assert len(held_to_bounds(range(30))) >= 20
+    assert len(held_to_bounds(range(16))) >= 12
 
 
 @pytest.mark.long
@@ -381,16 +384,17 @@ def test_what_cannot_be_asked_for_is_one_line(
     assert (answer.code, answer.faults) == (2, [fault])
 
 
-BIG = DENSE | {"n_embd": 8192, "n_layer": 48, "n_head": 64}
+BIG = DENSE | {"n_embd": 16384, "n_layer": 12, "n_head": 64}
 
 
 def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned: Planned) -> None:
     cli = planned(BIG)
     options = ["--topology", "dgx_h100", "--seq-len", "256", "--global-batch", "16seq", "--fix", "pp=1", "--jobs", "1"]
+    options += ["--among", "tp=1,4", "--fix", "micro_batch=1", "--among", "sharding=zero3"]
     answer = cli("plan", "model.json", "--gpus", "4", *options)
     assert answer.code == 1
     assert "No setting of model.json fits on 4 GPUs. The nearest needs" in answer.out
-    # 38.8 billion parameters: 16 B each in all, 621 GB, over 4 GPUs 155 GB; with 12 B of them on the host 39 GB.
+    # 38.7 billion parameters: 16 B each in all, 621 GB, over 4 GPUs 155 GB; with 12 B of them on the host 39 GB.
     assert "--among offload=optimizer: " in answer.out
     ways = json.loads(cli("plan", "model.json", "--gpus", "4", *options, "--json").out)["ways"]
     wanted = [way["change"].split() for way in ways]
