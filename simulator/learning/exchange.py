@@ -114,10 +114,10 @@ def _share(setting: Setting, rank: Rank, op: Collective, act: Act[Exchange]) -> 
 
 
 def packed(setting: Setting, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None) -> Array:
-    """Gradients of some units in one array, of all micro-batches up to one; the rank has them no longer."""
-    last, summed = setting.kept_in(micro), dict[str, Parameters]()
+    """Gradients of some units in one array, of all micro-batches back up to one; the rank has them no longer."""
+    summed: dict[str, Parameters] = {}
     for unit in units:
-        for number in sorted(kept for name, kept in rank.gradients if name == unit and kept <= last):
+        for number in sorted(kept for name, kept in rank.gradients if name == unit and setting.is_back(kept, micro)):
             own = rank.gradients.pop((unit, number))
             into = summed.setdefault(unit, {})
             summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}

@@ -6,6 +6,7 @@ Rule: a record and what follows from it; what changes is in state.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 from simulator.learning.place import Place, is_spread, places
@@ -16,11 +17,13 @@ from simulator.numerics.optimizer import Adam, Rule
 from simulator.records.operation import Computation, Compute
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.step.checkpointing import policy_of
+from simulator.step.pipeline import Pipeline
+from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StepPlan
 from simulator.step.strategies.strategy import Updater
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
     """A model, the step that trains it, and how that was played.
 
@@ -116,9 +119,28 @@ class Setting:
 
     def kept_in(self, micro: int) -> int:
         """By which micro-batch a gradient is kept: a fast rank may be at the next one before the last has left."""
-        step = self.plan.step
-        whole = self.plan.strategy.keeps_whole_gradients(step.sharding)
-        return micro // step.accumulation if whole else micro
+        return micro // self.plan.step.accumulation if self._keeps_whole_gradients else micro
+
+    @property
+    def _keeps_whole_gradients(self) -> bool:
+        return self.plan.strategy.keeps_whole_gradients(self.plan.step.sharding)
+
+    def is_back(self, kept: int, micro: int) -> bool:
+        """Whether the gradient that is kept by a number has come back no later than that of a micro-batch.
+
+        A fast rank may have passed back others before what one sends has left. Some pipelines begin with the last.
+        """
+        if self.last_comes_back_first and not self._keeps_whole_gradients:
+            return kept >= micro
+        return kept <= self.kept_in(micro)
+
+    @cached_property
+    def last_comes_back_first(self) -> bool:
+        """Whether the pipeline passes micro-batches back from the last to the first."""
+        passes = Pipeline.of(self.plan.step).passes(0)
+        stage = passes[0].stage
+        back = [one.micro for one in passes if one.stage == stage and one.work in (Work.BACKWARD, Work.INPUT_GRADIENT)]
+        return back != sorted(back)
 
     def scattered_in(self, micro: int) -> int:
         """By which micro-batch this rank's part is kept until copies are summed: one sum where they are summed once."""

@@ -238,6 +238,13 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
     return strategy, ranks, sizes, facts
 
 
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_a_fast_rank_that_passes_back_from_the_last_micro_batch_takes_no_others_gradient(strategy: str) -> None:
+    sizes = {"pp": 2, "schedule": "looped_bfs"}
+    found = trained(strategy, 4, sizes, 8, accumulation=2, topology="star_100g", jitter=Jitter(0.2, 0.2, 7))
+    same(found, on_one_rank(8, tied=False, clip=None))
+
+
 @pytest.mark.parametrize("examples", [8, pytest.param(400, marks=pytest.mark.long)])
 def test_whatever_is_drawn_together_learns_what_one_rank_learns(examples: int) -> None:
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
