@@ -17,7 +17,7 @@ from simulator.collectives.caps import nodes_of, rate_caps
 from simulator.records.chunks import timed_sizes, transfer_elements
 from simulator.records.operation import Collective
 from simulator.records.transfer_rule import enter, enters
-from simulator.records.transfers import write_out
+from simulator.records.transfers import Transfers, write_out
 
 # Most transfers of a schedule that is estimated; with more, the estimate itself would take seconds.
 _MOST = 300_000
@@ -46,8 +46,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
     if op.schedule.has_more_than(_MOST):
         return None
     transfers = write_out(op.schedule)
-    carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
-    nbytes = carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize)
+    nbytes = _carried(op, transfers)
     nodes = nodes_of(cluster.node_of(), op.group, len(op.group) + len(op.auxiliaries))
     bandwidth = np.array(cluster.router.bandwidth)
     load, ends, begin = np.zeros(len(bandwidth)), np.full(len(transfers), op.startup), 0
@@ -58,8 +57,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
         shares = np.minimum.reduceat(bandwidth[ways.link] / users[ways.link], ways.start)
         rate = np.minimum(shares, rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap))
         sent = nbytes[begin : begin + size * part.times].reshape(part.times, size)
-        hops = np.diff(np.append(ways.start, len(ways.link)))
-        load += np.bincount(ways.link, np.repeat(sent.sum(axis=0), hops), len(bandwidth))
+        load += _load(ways, sent, len(bandwidth))
         for turn in range(part.times):
             waits = np.where(part.round.waits >= 0, part.round.waits + turn * size, -1)
             before = transfers.before_on_channel[begin : begin + size].astype(np.int64)
@@ -76,19 +74,26 @@ def least(cluster: Cluster, op: Collective) -> float:
     """
     if op.schedule.has_more_than(_MOST):
         return op.startup
-    transfers = write_out(op.schedule)
-    nbytes = transfer_elements(transfers, timed_sizes(op.schedule, op.elements)) * np.where(
-        transfers.reduce, op.reduce_itemsize, op.itemsize
-    )
-    bandwidth, begin = np.array(cluster.router.bandwidth), 0
+    nbytes, bandwidth, begin = _carried(op, write_out(op.schedule)), np.array(cluster.router.bandwidth), 0
     load = np.zeros(len(bandwidth))
     for part in op.schedule.repeats():
-        size = len(part.round)
-        ways = _ways(cluster, op, part.round.src, part.round.dst)
-        sent = nbytes[begin : begin + size * part.times].reshape(part.times, size).sum(axis=0)
-        load += np.bincount(ways.link, np.repeat(sent, np.diff(np.append(ways.start, len(ways.link)))), len(bandwidth))
-        begin += size * part.times
+        count = len(part.round) * part.times
+        load += _load(_ways(cluster, op, part.round.src, part.round.dst), nbytes[begin : begin + count], len(bandwidth))
+        begin += count
     return op.startup + float((load / bandwidth).max(initial=0.0))
+
+
+def _carried(op: Collective, transfers: Transfers) -> Floats:
+    """Of each transfer [B]."""
+    carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
+    return np.asarray(carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize))
+
+
+def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
+    """By link what the transfers of a round bring it in all repetitions, which stand one behind the other [B]."""
+    sent = nbytes.reshape(-1, len(ways.start)).sum(axis=0)
+    hops = np.diff(np.append(ways.start, len(ways.link)))
+    return np.bincount(ways.link, np.repeat(sent, hops), links).astype(np.float64)
 
 
 def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:

@@ -78,11 +78,9 @@ class NotedRank:
 
         While they wait, and in the tail, collectives are in flight at no cost.
         """
-        kernels, streams, times = (
-            list[tuple[float, float]](),
-            dict[str, float](),
-            Counter(map(id, self.passes.values())),
-        )
+        # Most passes stand for others, so each is counted as often as it stands.
+        times, kernels = Counter(map(id, self.passes.values())), list[tuple[float, float]]()
+        streams: dict[str, float] = {}
         for noted in {id(noted): noted for noted in self.passes.values()}.values():
             often = times[id(noted)]
             kernels += [(often * alone, often * contended) for alone, contended in noted.kernels]
