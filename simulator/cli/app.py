@@ -11,14 +11,13 @@ import typer
 
 import simulator
 from simulator.cli.completion import LISTS, lists, names_of
-from simulator.cli.counting import as_days, as_length
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
+from simulator.cli.model_commands import kernels, memory, plan
 from simulator.cli.options import (
     AsJson,
     Cache,
     Engine,
-    ModelName,
     NoReport,
     OtherGpu,
     Out,
@@ -28,7 +27,6 @@ from simulator.cli.options import (
     Settings,
     Svg,
     Table,
-    Tokens,
     Trace,
     Transfers,
 )
@@ -232,146 +230,9 @@ def show(
     shown(topology, world_size, out, gpu, svg=svg)
 
 
-@app.command()
-def memory(
-    model: ModelName,
-    dp: Annotated[int, typer.Option(help="Data-parallel ranks that share model states.")] = 8,
-    seq_len: Tokens = 2048,
-    micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch on one rank.")] = 1,
-    gpu: Annotated[
-        str, typer.Option(help="Whose memory it must fit into.", autocompletion=names_of("gpu"))
-    ] = "h100_sxm",
-    attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
-    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel ranks.")] = 1,
-    cp: Annotated[int, typer.Option(help="Context-parallel ranks.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of those of a stage.")] = 1,
-    etp: Annotated[int | None, typer.Option(help="Ranks that cut one expert's matrices; as --tp if left out.")] = None,
-    sequence_parallel: Annotated[
-        bool | None,
-        typer.Option(help="Whether what lies between matrices is cut along the sequence; it is by default."),
-    ] = None,
-    schedule: Annotated[str | None, typer.Option(help="Of the pipeline: 1f1b, interleaved, zb_v, ...")] = None,
-    virtual_stages: Annotated[int | None, typer.Option(help="Stages of a rank, for interleaved ones.")] = None,
-    stages: Annotated[str | None, typer.Option(help="Layers by stage: '[7, 8, 8, 7]', '{last_less: 1}'.")] = None,
-    micro_batches: Annotated[int | None, typer.Option(help="Of a step: gradient accumulation.")] = None,
-    sharding: Annotated[str | None, typer.Option(help="ddp, zero1, zero2, zero3, or a mapping of its keys.")] = None,
-    checkpointing: Annotated[str | None, typer.Option(help="none, selective_op, full, ...")] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16, fp32, fp8, ...")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print what a model takes of a GPU's memory, nothing played.
-
-    By closed forms of each ZeRO stage and checkpointing; or, where an option from --tp on is given, of one step what
-    each pipeline stage holds.
-    """
-    sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
-    others = {
-        "--etp": etp,
-        "--sequence-parallel": sequence_parallel,
-        "--schedule": schedule,
-        "--virtual-stages": virtual_stages,
-        "--stages": stages,
-        "--micro-batches": micro_batches,
-        "--sharding": sharding,
-        "--checkpointing": checkpointing,
-        "--precision": precision,
-    }
-    if set(sizes.values()) == {1} and set(others.values()) == {None}:
-        from simulator.cli.memory import Request, show
-
-        show(Request(model, dp, seq_len, micro_batch_size, gpu, attention), as_json=as_json)
-        return
-    from simulator.cli.memory_by_stage import show as show_stages
-
-    batch = {"--seq-len": seq_len, "--micro-batch-size": micro_batch_size, "--attention": attention, "--gpu": gpu}
-    show_stages({"MODEL": model, "--dp": dp, **batch, **sizes, **others}, as_json=as_json)
-
-
-@app.command()
-def plan(
-    model: ModelName,
-    topology: Annotated[str, typer.Option(help="Name or path.", autocompletion=names_of("topology"))],
-    gpus: Annotated[int, typer.Option(min=1, help="How many.")],
-    seq_len: Tokens = 2048,
-    global_batch: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of a step: tokens (4M), or sequences (512seq).")
-    ] = "4M",
-    gpu: OtherGpu = None,
-    fix: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Choose it yourself: tp=8.")] = None,
-    among: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE,...", help="Choose among these: pp=1,2,4.")
-    ] = None,
-    without: Annotated[list[str] | None, typer.Option(metavar="VALUE", help="Leave out: zero3, interleaved.")] = None,
-    settings: Settings = None,
-    best: Annotated[int, typer.Option(min=1, help="How many settings are told.")] = 10,
-    tokens: Annotated[
-        float | None, typer.Option(metavar="NUMBER", parser=as_length, help="Of the whole training: 15e12, 1T.")
-    ] = None,
-    price: Annotated[float | None, typer.Option(min=0.0, help="Of a GPU hour, in any currency.")] = None,
-    watts: Annotated[float | None, typer.Option(min=0.0, help="Power of a GPU with its share of the rest.")] = None,
-    deadline: Annotated[
-        float | None, typer.Option(metavar="DAYS", parser=as_days, help="Days that it may take: 30, 30d, 6w.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where best.yaml, plan.json and report.html go.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted plan in --out.")] = False,
-    scheduler: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Play on this Dask cluster instead.")
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one a core otherwise.")] = None,
-    cache: Cache = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find the fastest layout of a training on so many GPUs.
-
-    What cannot be, does not fit or cannot win is ruled out; the rest is played, so that nothing faster is missed.
-    """
-    import os
-
-    from simulator.sweeps.process_pool import preload
-
-    jobs = jobs or (None if scheduler is not None else os.cpu_count() or 1)
-    pool = preload(__name__) if jobs is not None and jobs > 1 else None
-    from simulator.cli.plan import Asked
-    from simulator.cli.plan import plan as planned
-    from simulator.cli.settings import as_overrides
-    from simulator.sweeps.sweep import Backend
-
-    asked = Asked(
-        model, topology, gpus, seq_len, global_batch, gpu, fix or [], among or [], without or [],
-        as_overrides(settings or []), best, out, tokens, price, watts, deadline, resume,
-    )  # fmt: skip
-    planned(asked, Backend(jobs, scheduler, cache, pool), as_json=as_json)
-
-
-@app.command()
-def kernels(
-    model: ModelName,
-    gpu: Annotated[str, typer.Option(help="On which GPU.", autocompletion=names_of("gpu"))] = "h100_sxm",
-    seq_len: Tokens = 2048,
-    micro_batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.")] = 1,
-    precision: Annotated[str, typer.Option(help="bf16, fp32, tf32, fp8, ...")] = "bf16",
-    attention: Annotated[str, typer.Option(help="flash or standard.")] = "flash",
-    framework: Annotated[str | None, typer.Option(help="Whose kernels: torchtitan, llm_foundry, bare, ...")] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="What a compiler merges takes no time of its own.")
-    ] = False,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks: the kernels of one of them.")] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Print how long each kernel takes, and what bounds it."""
-    from simulator.cli.kernels import show as show_kernels
-
-    show_kernels(
-        {
-            "MODEL": model, "--gpu": gpu, "--seq-len": seq_len, "--micro-batch-size": micro_batch_size,
-            "--precision": precision, "--attention": attention, "--framework": framework,
-            "--compile": compiled or None, "--tp": tp,
-        },
-        as_json=as_json,
-    )  # fmt: skip
+# In the order in which `--help` lists them.
+for _command in (memory, plan, kernels):
+    app.command()(_command)
 
 
 @app.command()
