@@ -17,6 +17,7 @@ from simulator.playing.played import Played
 from simulator.playing.scenario_cluster import Clusters
 from simulator.playing.training import play_step
 from simulator.scenario.build_training import to_step
+from simulator.scenario.load import check_single_point
 from simulator.scenario.records import Scenario
 
 
@@ -68,11 +69,7 @@ def simulate(
         A key of the scenario changes no number, or there is no compiled core.
     """
     check_ranks(scenario, keep or ())
-    if scenario.compare or scenario.sweep:
-        raise ScenarioError(
-            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
-            "use simulator.sweep(scenario), or `simulator run`"
-        )
+    check_single_point(scenario)
     warn_of(scenario)
     cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)

@@ -1,7 +1,8 @@
 """How do people write a count: 8192, 8k, 1_000_000, 1e6?
 
 Rule: how much a k is depends on what is counted, so the caller says it. Of tokens it is 1,024: a context of "128k" has
-131,072. Of GPUs and steps it is 1,000. M is k x k.
+131,072. Of GPUs and steps it is 1,000. M is k x k. Tokens of a whole training are thousands, as people say them (15T),
+and days are what they are said in: 6w.
 """
 
 from __future__ import annotations
@@ -49,6 +50,51 @@ def parse_count(text: str, k: int) -> int:
     if re.fullmatch(_EXPONENT, text) and is_thousands(float(text)):
         return int(float(text))
     raise ValueError(f"got {text[:60]!r}; {allowed(k)}")
+
+
+# Of a whole training: tokens and days.
+_LENGTHS: Final = {"": 1.0, "M": 1e6, "B": 1e9, "T": 1e12}
+_DAYS: Final = {"": 1.0, "d": 1.0, "h": 1 / 24, "w": 7.0}
+
+
+def parse_length(text: str) -> float:
+    """Tokens of a whole training.
+
+    Raises
+    ------
+    ValueError
+        The text is none.
+
+    Examples
+    --------
+    >>> parse_length("15T"), parse_length("1e12")
+    (15000000000000.0, 1000000000000.0)
+    """
+    return _with_unit(text, _LENGTHS, "a number of tokens, such as 15e12, 1T or 300B")
+
+
+def parse_days(text: str) -> float:
+    """Days.
+
+    Raises
+    ------
+    ValueError
+        The text is none.
+
+    Examples
+    --------
+    >>> parse_days("30"), parse_days("6w"), parse_days("12h")
+    (30.0, 42.0, 0.5)
+    """
+    return _with_unit(text, _DAYS, "a time in days, such as 30, 30d, 6w or 12h")
+
+
+def _with_unit(text: str, units: dict[str, float], allowed: str) -> float:
+    """A number above 0 and its unit."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?)\s?([a-zA-Z]?)", text.strip())
+    if found is None or found[2] not in units or float(found[1]) <= 0:
+        raise ValueError(f"got {text[:60]!r}; must be {allowed}")
+    return float(found[1]) * units[found[2]]
 
 
 def is_thousands(number: float) -> bool:

@@ -6,20 +6,18 @@ its constants are fitted, and some rows are kept back to test them.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.arrays import Bools, Floats, Ints
+from simulator.basics.measured_tables import read_table
 from simulator.step.kernels.kernel_model import REFERENCE, KernelModel
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
 
 if TYPE_CHECKING:
     pass
 
-_MEASURED: Final = Path(__file__).parent.parent / "catalog" / "measured"
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
 # The constants that the table determines, and the bounds of each: seconds, exponents, B/s, passes.
 BOUNDS: Final = {
@@ -78,16 +76,11 @@ def measured(dtype: str, gpu: str = REFERENCE) -> MatmulTable:
     import numpy as np
 
     if gpu == REFERENCE:
-        rows, column = _read("gemm.csv"), dtype
+        rows, column = list(read_table("gemm.csv")), dtype
     else:
-        rows, column = [row for row in _read("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, dtype)], ""
+        rows, column = [row for row in read_table("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, dtype)], ""
     shapes = np.array([[int(row[c]) for c in ("batch", "m", "n", "k")] for row in rows], np.int64)
     return MatmulTable(shapes, np.array([float(row[column or "microseconds"]) * 1e-6 for row in rows]))
-
-
-def _read(name: str) -> list[dict[str, str]]:
-    with (_MEASURED / name).open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def possible(rows: MatmulTable, constants: MatmulConstants, hbm_bandwidth: float) -> Bools:

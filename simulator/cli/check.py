@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import typer
 
@@ -21,6 +21,9 @@ def check(source: str, settings: Sequence[str]) -> None:
     """Print the number of points, transfers, which engine plays them, and the memory and time that it takes."""
     scenario = load_scenario(source, as_overrides(settings))
     print_warnings(scenario.warnings)
+    if scenario.plan is not None:
+        _print(scenario, _facts_of_plan(scenario))
+        return
     efforts = _efforts(scenario, points(scenario))
     memory = max(one.memory for one in efforts)
     seconds = sum(one.seconds for one in efforts)
@@ -32,6 +35,23 @@ def check(source: str, settings: Sequence[str]) -> None:
         "memory": f"about {format_bytes(memory)} for the largest point, beside some 100 MiB for the program",
         "run time": f"about {format_time(seconds)} on one core, pictures not counted",
     }
+    _print(scenario, facts)
+
+
+def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
+    """How many settings a plan chooses from."""
+    from simulator.planner.asked import question_of
+    from simulator.planner.space import Refused, settings
+
+    question, refused = question_of(scenario), Refused()
+    there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
+    return {
+        "question": question.text,
+        "settings": f"{there:,} to choose from; {sum(refused.counts.values()):,} that can be written down cannot be",
+    }
+
+
+def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
     typer.echo(f"{scenario.source}: valid")
     for name, fact in facts.items():
         if fact:

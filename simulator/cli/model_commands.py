@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.completion import names_of
-from simulator.cli.counting import as_days, as_length
+from simulator.cli.counting import as_days, as_length, as_tokens
 from simulator.cli.options import AsJson, Cache, ModelName, OtherGpu, Settings, Tokens
 
 
@@ -71,13 +71,24 @@ def memory(
 
 
 def plan(
-    model: ModelName,
-    topology: Annotated[str, typer.Option(help="Name or path.", autocompletion=names_of("topology"))],
-    gpus: Annotated[int, typer.Option(min=1, help="How many.")],
-    seq_len: Tokens = 2048,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|SCENARIO",
+            help="Catalog name, or path of a config.json, with --topology and --gpus; or a scenario that has `plan`.",
+            autocompletion=names_of("model"),
+        ),
+    ],
+    topology: Annotated[str | None, typer.Option(help="Name or path.", autocompletion=names_of("topology"))] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="How many.")] = None,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(metavar="TOKENS", parser=as_tokens, help="Tokens of a sequence; 8k is 8192. [default: 2048]"),
+    ] = None,
     global_batch: Annotated[
-        str, typer.Option(metavar="SIZE", help="Of a step: tokens (4M), or sequences (512seq).")
-    ] = "4M",
+        str | None,
+        typer.Option(metavar="SIZE", help="Of a step: tokens (4M), or sequences (512seq). [default: 4M]"),
+    ] = None,
     gpu: OtherGpu = None,
     fix: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Choose it yourself: tp=8.")] = None,
     among: Annotated[
@@ -85,7 +96,7 @@ def plan(
     ] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="VALUE", help="Leave out: zero3, interleaved.")] = None,
     settings: Settings = None,
-    best: Annotated[int, typer.Option(min=1, help="How many settings are told.")] = 10,
+    best: Annotated[int | None, typer.Option(min=1, help="How many settings are told. [default: 10]")] = None,
     tokens: Annotated[
         float | None, typer.Option(metavar="NUMBER", parser=as_length, help="Of the whole training: 15e12, 1T.")
     ] = None,
@@ -94,6 +105,12 @@ def plan(
     deadline: Annotated[
         float | None, typer.Option(metavar="DAYS", parser=as_days, help="Days that it may take: 30, 30d, 6w.")
     ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity", help="Tell what twice the network, one more card and twice the memory change: plans again."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where best.yaml, plan.json and report.html go.")
     ] = None,
@@ -115,16 +132,18 @@ def plan(
 
     jobs = jobs or (None if scheduler is not None else os.cpu_count() or 1)
     pool = preload(__name__) if jobs is not None and jobs > 1 else None
-    from simulator.cli.plan import Asked
+    from simulator.cli.plan import Output
     from simulator.cli.plan import plan as planned
+    from simulator.cli.plan_question import Asked, question
     from simulator.cli.settings import as_overrides
     from simulator.sweeps.sweep import Backend
 
     asked = Asked(
-        model, topology, gpus, seq_len, global_batch, gpu, fix or [], among or [], without or [],
-        as_overrides(settings or []), best, out, tokens, price, watts, deadline, resume,
+        topology, gpus, seq_len, global_batch, gpu, tuple(fix or ()), tuple(among or ()), tuple(without or ()), best,
+        tokens, price, watts, deadline, sensitivity or None,
     )  # fmt: skip
-    planned(asked, Backend(jobs, scheduler, cache, pool), as_json=as_json)
+    of = question(source, asked, as_overrides(settings or []))
+    planned(of, Backend(jobs, scheduler, cache, pool), Output(out, as_json, resume))
 
 
 def kernels(

@@ -69,6 +69,9 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     options.check()
     scenario = _loaded(source, settings, options)
     print_warnings(scenario.warnings)
+    if scenario.plan is not None:
+        _plan(scenario, options)
+        return
     numbered = list(enumerate(points(scenario)))
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
@@ -91,6 +94,25 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     if any(outcome.error for outcome in ordered):
         _print_failures(ordered)
         raise typer.Exit(1)
+
+
+def _plan(scenario: Scenario, options: PlayOptions) -> None:
+    """Search instead of playing points."""
+    from simulator.cli.plan import Output, plan
+    from simulator.planner.asked import question_of
+
+    of_points = {
+        "--transfers": options.transfers, "--trace": options.trace, "--ranks": options.ranks is not None,
+        "--parquet": options.parquet, "--svg": options.svg, "--table": options.full_table,
+        "--no-report": not options.page,
+    }  # fmt: skip
+    option = next((name for name, given in of_points.items() if given), None)
+    if option is not None:
+        raise ScenarioError(f"{option}: is of points, and {scenario.source} is a plan; leave it out")
+    if options.resume and options.out is None:
+        raise ScenarioError("--resume: goes on with the directory that --out names; give --out DIR")
+    folder = options.out if options.resume else run_directory.create(scenario.name, options.out)
+    plan(question_of(scenario), options.backend, Output(folder, options.as_json, options.resume))
 
 
 def _print_failures(outcomes: Sequence[PointOutcome]) -> None:

@@ -7,26 +7,17 @@ same words; each says where a value stands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pydantic import ValidationError
-
-from simulator.basics.counts import TOKENS, parse_count
 from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
-from simulator.planner.setting import KEYS
 from simulator.planner.space import Choices, default_choices, gpus_per_node
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
-from simulator.scenario.shape import adapter
-from simulator.scenario.training_shape import PRECISIONS
-from simulator.step.strategies import catalog as strategies
-from simulator.step.strategies.strategy import Updater
-
-# What a scenario may say for all settings, for a plan chooses it only where it is asked to.
-_SAID_OR_CHOSEN: Final = ("precision", "framework")
+from simulator.scenario.plan_rules import sequences_of, value_of
+from simulator.scenario.plan_shape import KEYS, SAID_OR_CHOSEN
+from simulator.scenario.records import Budget, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +39,81 @@ class Said:
     values: Sequence[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a plan answers.
+
+    Attributes
+    ----------
+    base : Scenario
+        What all settings have in common.
+    sequences : int
+        Of a step, all ranks together.
+    said : tuple of Said
+        Of choices that are fixed, or made among these values.
+    without : tuple of Said
+        Values that are left out; their names are "".
+    best : int
+        How many settings are wanted.
+    budget : Budget or None
+        Of the whole training.
+    deadline : float or None
+        Days that it may take.
+    sensitivity : bool
+        Whether is told what other machines would change.
+    """
+
+    base: Scenario
+    sequences: int
+    said: tuple[Said, ...] = ()
+    without: tuple[Said, ...] = ()
+    best: int = 10
+    budget: Budget | None = None
+    deadline: float | None = None
+    sensitivity: bool = False
+
+    def choices(self, base: Scenario | None = None) -> Choices:
+        """What may be chosen: on the base's cluster, or on another one."""
+        return choices_of(base or self.base, self.sequences, self.said, self.without)
+
+    @property
+    def text(self) -> str:
+        """The question in words."""
+        cluster, training = self.base.cluster, self.base.training
+        if self.base.question or training is None:
+            return self.base.question
+        machine = cluster.topology if isinstance(cluster.topology, str) else "a cluster of its own"
+        return (
+            f"How is {self.model} trained fastest on {cluster.world_size:,} GPUs ({machine}), {self.sequences:,} "
+            f"sequences of {training.seq_len:,} tokens a step?"
+        )
+
+    @property
+    def model(self) -> str:
+        """What the model is called."""
+        named = None if self.base.training is None else self.base.training.model
+        return named if isinstance(named, str) else "this model"
+
+
+def question_of(scenario: Scenario) -> Question:
+    """What a scenario with `plan` asks for.
+
+    Raises
+    ------
+    ScenarioError
+        It has no `plan`.
+    """
+    plan, source = scenario.plan, scenario.source
+    if plan is None:
+        raise ScenarioError(f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use run")
+    said = [Said(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
+    said += [Said(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
+    without = tuple(Said(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
+    base = replace(scenario, plan=None, budget=None)
+    return Question(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
+                    plan.sensitivity)  # fmt: skip
+
+
 def base_scenario(
     model: str | Mapping[str, Any], cluster: Mapping[str, Any], seq_len: int, settings: Mapping[str, Any]
 ) -> Scenario:
@@ -60,7 +126,7 @@ def base_scenario(
     """
     for key in settings:
         name = next((name for name, own in KEYS.items() if _overlap(key, own)), None)
-        if name is not None and name not in _SAID_OR_CHOSEN:
+        if name is not None and name not in SAID_OR_CHOSEN:
             raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
     training = {"model": model, "seq_len": seq_len}
     return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)
@@ -71,36 +137,18 @@ def _overlap(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
-def sequences_of(text: str | int, seq_len: int, where: str) -> int:
-    """Sequences of a step, from a number of tokens, or of sequences.
+def batch_of(written: str | int, seq_len: int, where: str) -> int:
+    """Sequences of a step, from a number of tokens, or of sequences (`plan_rules.sequences_of`).
 
     Raises
     ------
     ScenarioError
         It is no number, or no whole number of sequences.
-
-    Examples
-    --------
-    >>> sequences_of("4M", 8192, "--global-batch"), sequences_of("512seq", 8192, "--global-batch")
-    (512, 512)
     """
-    written = str(text)
-    if written.endswith("seq"):
-        return _count(where, written.removesuffix("seq").strip())
-    tokens = _count(where, written)
-    if tokens % seq_len:
-        raise ScenarioError(
-            f"{where} {written}: {tokens:,} tokens are no whole number of sequences of {seq_len:,}; "
-            f"write {max(1, tokens // seq_len) * seq_len}, or {max(1, tokens // seq_len)}seq"
-        )
-    return tokens // seq_len
-
-
-def _count(where: str, text: str) -> int:
     try:
-        return parse_count(text, TOKENS)
+        return sequences_of(str(written), seq_len)
     except ValueError as error:
-        raise ScenarioError(f"{where} {text}: {error}") from error
+        raise ScenarioError(f"{where} {written}: {error}") from error
 
 
 def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Sequence[Said]) -> Choices:
@@ -135,33 +183,38 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Se
         by[one.name], why[one.name] = one.where, f"as {one.where} says"
     for one in without:
         for value in one.values:
-            name = _name_of(one.where, value, values)
+            name = _name_of(one.where, value, values, by)
             values[name] = tuple(own for own in values[name] if str(own) != value) if name != value else ("none",)
             if not values[name]:
                 raise ScenarioError(f"{one.where}: leaves no {name}; it contradicts {by.get(name, 'the rest')}")
     return Choices(values, why)
 
 
-def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]]) -> str:
-    """Of which choice a word is a value; `offload` is the word for all of its values."""
+def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:
+    """Of which choice a word is a value; `offload` is the word for all of its values. `by` says who chose what."""
     if value == "offload":
         return value
     name = next((key for key, own in values.items() if value in [v for v in own if isinstance(v, str)]), "")
+    chosen = next((key for key in by if not name and _takes(key, value)), None)
+    if chosen is not None:
+        raise ScenarioError(f"{where}: leaves nothing out, for {by[chosen]} is without it; leave one of the two out")
     if not name:
         known = sorted({str(v) for own in values.values() for v in own if isinstance(v, str)})
         raise ScenarioError(f"{where}: {one_of(known, value)}")
     return name
 
 
+def _takes(name: str, value: str) -> bool:
+    """Whether a word could be a value of a choice."""
+    try:
+        return bool(value_of(name, value))
+    except ValueError:
+        return False
+
+
 def _value(where: str, name: str, value: Any) -> Any:
     """A value as the scenario's key takes it."""
-    if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
-        raise ScenarioError(f"{where}: got {value!r}, whose servers hold what ranks do not; a plan is without")
-    if name == "precision":
-        if value not in PRECISIONS:
-            raise ScenarioError(f"{where}: {one_of(tuple(PRECISIONS), str(value))}")
-        return value
     try:
-        return adapter(KEYS[name]).validate_python(value)
-    except ValidationError as error:
-        raise ScenarioError(f"{where}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+        return value_of(name, value)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}") from error

@@ -21,6 +21,7 @@ from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.estimate import estimate, least
 from simulator.model.cut import Communication
+from simulator.planner.pass_order import RankTimes, pass_order
 from simulator.planner.setting import Setting
 from simulator.records.operation import Collective
 from simulator.step.communicator import Communicator
@@ -28,7 +29,7 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.pass_pieces import PassPieces
 from simulator.step.pipeline import Pipeline
-from simulator.step.pipelines.schedule import Pass, Work
+from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import groups_of
 from simulator.step.process_groups import Groups
 from simulator.step.spec import TrainingStep
@@ -53,14 +54,6 @@ class StageTimes:
 
     whole: Mapping[Work, float]
     kernels: Mapping[Work, float]
-
-
-@dataclass(frozen=True, slots=True)
-class PassTimes:
-    """Least times from a pass's beginning until its rank's next pass can begin, and until what it sends can go [s]."""
-
-    whole: float
-    sent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +109,22 @@ class Passing:
             for (stage, work), times in counts.items()
         )
 
-    def along_order(
-        self, times: Mapping[Pass, PassTimes] | None = None, ends: Mapping[Pass, float] | None = None
-    ) -> float:
+    def along_order(self, exact: Mapping[int, RankTimes] | None = None) -> float:
         """Least time when all passes follow each other as the pipeline orders them [s].
 
         Parameters
         ----------
-        times : mapping of Pass to PassTimes, optional
-            More exact ones; then no rank has two passes at once.
-        ends : mapping of Pass to float, optional
-            How long the step goes on at least from a pass's beginning [s].
+        exact : mapping of int to RankTimes, optional
+            By place of the pipeline more exact times; then no rank has two passes at once.
         """
-        if self.pipeline.shape.ranks == 1 and times is None:
+        if self.pipeline.shape.ranks == 1 and exact is None:
             return self.quick()
-        return _through(self, times or {}, ends or {})
+        whole, kernels = (
+            np.array([times[work] for times in of for work in Work])
+            for of in ([one.whole for one in self.stages], [one.kernels for one in self.stages])
+        )
+        sends = self.sends() if self.pipeline.shape.ranks > 1 else {}
+        return pass_order(self.pipeline).last_end(whole, kernels, sends, self.updates, exact or {})
 
 
 @dataclass
@@ -342,54 +336,3 @@ def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
         elif piece.cost is not None:
             kernels = max([kernels, *(under_way.pop(one, 0.0) for one in piece.awaited)]) + piece.cost.alone
     return max([kernels, *under_way.values()])
-
-
-def _through(passing: Passing, exact: Mapping[Pass, PassTimes], ends: Mapping[Pass, float]) -> float:
-    """Go through the order: a pass begins when its rank is free and what it needs has come."""
-    pipeline, shape, copies = passing.pipeline, passing.pipeline.shape, passing.pipeline.model_stages
-    order, place_of = pipeline.order, [pipeline.schedule.rank_of(n, shape.ranks) for n in range(shape.stages)]
-    free, done, last = [0.0] * shape.ranks, [0] * shape.ranks, 0.0
-    # By pass, forward ones apart, when what it sends can go.
-    ended: dict[tuple[bool, int, int], float] = {}
-    waiting, sends = set(range(shape.ranks)), passing.sends() if shape.ranks > 1 else {}
-
-    def came(one: Pass) -> float | None:
-        """When a pass has what it needs; None where that is not known yet."""
-        if one.work is Work.FORWARD:
-            return 0.0 if one.stage % copies == 0 else moved(one, one.stage - 1)
-        if one.work is Work.WEIGHT_GRADIENT:
-            return ended.get((False, one.stage, one.micro))
-        if one.stage % copies == copies - 1:
-            return ended.get((True, one.stage, one.micro))
-        return moved(one, one.stage + 1)
-
-    def moved(one: Pass, source: int) -> float | None:
-        end, ends = ended.get((source < one.stage, source, one.micro)), (place_of[source], place_of[one.stage])
-        return end if end is None or ends[0] == ends[1] else end + sends[ends]
-
-    while waiting:
-        moving = False
-        for rank in sorted(waiting):
-            slots = order[rank]
-            while done[rank] < len(slots):
-                slot = slots[done[rank]]
-                ready = [came(one) for one in slot]
-                if any(one is None for one in ready):
-                    break
-                begin, kernels = free[rank], 0.0
-                for one, at in zip(slot, ready, strict=True):
-                    times, start = passing.stages[one.stage % copies], max(begin, at or 0.0)
-                    own = exact.get(one) or PassTimes(times.whole[one.work], times.whole[one.work])
-                    if one.work is not Work.WEIGHT_GRADIENT:
-                        ended[one.work is Work.FORWARD, one.stage, one.micro] = start + own.sent
-                    # Of two passes at once the kernels take turns, and each may hide the other's exchanges.
-                    kernels += times.kernels[one.work]
-                    free[rank] = max(free[rank], start + own.whole, begin + kernels)
-                    last = max(last, start + ends.get(one, 0.0))
-                done[rank] += 1
-                moving = True
-            if done[rank] == len(slots):
-                waiting.discard(rank)
-        if not moving:
-            raise ValueError("the order of the pipeline waits for itself")
-    return max(last, *(end + update for end, update in zip(free, passing.updates, strict=True)))

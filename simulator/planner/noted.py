@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from simulator.planner.bound import LeastDurations, Passing, PassTimes
+import numpy as np
+
+from simulator.planner.bound import LeastDurations, Passing
+from simulator.planner.pass_order import RankTimes
 from simulator.records.operation import Collective, Compute, Op
-from simulator.step.pipelines.schedule import Pass
 from simulator.step.plan import StageNotes
 from simulator.step.streams import dimension_of
 
@@ -26,7 +28,8 @@ class NotedPass:
 
     Attributes
     ----------
-    times : PassTimes
+    whole, sent : float
+        Until the rank's next pass can begin, and until what it sends can go [s].
     kernels : tuple of (float, float)
         How long they take alone, and beside a collective [s].
     streams : mapping of str to float
@@ -36,7 +39,8 @@ class NotedPass:
         are left out.
     """
 
-    times: PassTimes
+    whole: float
+    sent: float
     kernels: tuple[tuple[float, float], ...]
     streams: Mapping[str, float]
     left: Mapping[str, float]
@@ -50,7 +54,7 @@ class NotedRank:
     ----------
     stage : int
         Its place in the pipeline.
-    passes : mapping of Pass to NotedPass
+    passes : tuple of NotedPass
         All of a step, in its order.
     tail : float
         Least time from the end of the last pass to the end of the step [s].
@@ -59,19 +63,19 @@ class NotedRank:
     """
 
     stage: int
-    passes: Mapping[Pass, NotedPass]
+    passes: tuple[NotedPass, ...]
     tail: float
     after: Mapping[str, float]
 
-    def ends(self) -> dict[Pass, float]:
-        """By pass how long the step goes on at least from its beginning, for what streams have to carry [s]."""
-        left: dict[str, float] = {}
-        ends: dict[Pass, float] = {}
-        for one, noted in reversed(list(self.passes.items())):
-            ends[one] = max((noted.left[name] + left.get(name, self.after[name]) for name in noted.left), default=0.0)
+    def times(self) -> RankTimes:
+        """Its passes' times; the step goes on for what streams have to carry."""
+        left, ends = dict(self.after), list[float]()
+        for noted in reversed(self.passes):
+            ends.append(max((seconds + left[name] for name, seconds in noted.left.items()), default=0.0))
             for name, seconds in noted.streams.items():
-                left[name] = left.get(name, self.after[name]) + seconds
-        return ends
+                left[name] += seconds
+        whole, sent = (np.array([getattr(one, name) for one in self.passes]) for name in ("whole", "sent"))
+        return RankTimes(whole, sent, np.array(ends[::-1]))
 
     def least(self, waiting: float) -> float:
         """Least time of the step whose kernels wait so long for exchanges, whatever is hidden [s].
@@ -79,9 +83,9 @@ class NotedRank:
         While they wait, and in the tail, collectives are in flight at no cost.
         """
         # Most passes stand for others, so each is counted as often as it stands.
-        times, kernels = Counter(map(id, self.passes.values())), list[tuple[float, float]]()
+        times, kernels = Counter(map(id, self.passes)), list[tuple[float, float]]()
         streams: dict[str, float] = {}
-        for noted in {id(noted): noted for noted in self.passes.values()}.values():
+        for noted in {id(noted): noted for noted in self.passes}.values():
             often = times[id(noted)]
             kernels += [(often * alone, often * contended) for alone, contended in noted.kernels]
             for name, seconds in noted.streams.items():
@@ -124,11 +128,7 @@ def least_by_notes(passing: Passing, noted: Sequence[StageNotes], durations: Lea
     if passing.pipeline.schedule.pairs:
         return max(least, passing.along_order())  # what was noted of two passes at once cannot be told apart
     first = {rank.stage: rank for rank in reversed(ranks)}
-    times, ends = dict[Pass, PassTimes](), dict[Pass, float]()
-    for rank in first.values():
-        times |= {one: own.times for one, own in rank.passes.items()}
-        ends |= rank.ends()
-    return max(least, passing.along_order(times, ends))
+    return max(least, passing.along_order({stage: rank.times() for stage, rank in first.items()}))
 
 
 def noted_rank(notes: StageNotes, durations: LeastDurations) -> NotedRank:
@@ -136,10 +136,11 @@ def noted_rank(notes: StageNotes, durations: LeastDurations) -> NotedRank:
     begins = [*notes.begins.values(), notes.ends]
     segments = zip(notes.begins, pairwise(begins), strict=True)
     made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
-    stands: dict[tuple[object, int], Pass] = {}
+    stands: dict[tuple[object, int], NotedPass] = {}
     for micro in notes.micros:
-        stands |= {(one.work, one.stage): one for one in made if one.micro == micro}
-    passes = {one: made[one] if one in made else made[stands[one.work, one.stage]] for one in notes.order}
+        stands |= {(one.work, one.stage): noted for one, noted in made.items() if one.micro == micro}
+    few = {*notes.micros}
+    passes = tuple(made[one] if one.micro in few else stands[one.work, one.stage] for one in notes.order)
     last: dict[str, list[str]] = {"compute": []}
     for op in notes.ops[: notes.ends]:
         if (isinstance(op, Compute) and op.stream == "compute") or _is_data_parallel(op):
@@ -176,7 +177,7 @@ def _pass(ops: Sequence[Op], durations: LeastDurations) -> NotedPass:
         elif isinstance(op, Collective) and dimension in ("tp", "cp", "ep"):
             free[op.stream] = ended[op.name] = max([free.get(op.stream, 0.0), *waits]) + durations.of(op)
     busy = free.get("compute", 0.0)
-    return NotedPass(PassTimes(busy, busy if sent is None else sent), tuple(kernels), streams, left)
+    return NotedPass(busy, busy if sent is None else sent, tuple(kernels), streams, left)
 
 
 def _tail(notes: StageNotes, stream: str, last: Sequence[str], durations: LeastDurations) -> float:

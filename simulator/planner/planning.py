@@ -6,23 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.planner.asked import Said, base_scenario, choices_of, sequences_of
+from simulator.errors import ScenarioError
+from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
 from simulator.planner.search import BEST, Plan, search
+from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
 from simulator.sweeps.sweep import Backend
 
 
 def plan(
-    model: str | Mapping[str, Any],
+    model: str | Mapping[str, Any] | Scenario,
     *,
-    topology: str | Mapping[str, Any],
-    gpus: int,
-    seq_len: int,
-    global_batch: str | int,
+    topology: str | Mapping[str, Any] | None = None,
+    gpus: int | None = None,
+    seq_len: int | None = None,
+    global_batch: str | int | None = None,
     fix: Mapping[str, Any] | None = None,
     among: Mapping[str, Sequence[Any]] | None = None,
     without: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
-    best: int = BEST,
+    best: int | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
     cache: Path | str | None = None,
@@ -31,12 +34,13 @@ def plan(
 
     Parameters
     ----------
-    model : str or mapping
-        A catalog's name, the path of a config.json, or its content.
-    topology : str or mapping
-    gpus, seq_len : int
+    model : str, mapping or Scenario
+        A catalog's name, the path of a config.json, or its content. Without `topology` a scenario that has `plan`: its
+        name, path or content, or what `load_scenario` gives; then it says all that is asked for here.
+    topology : str or mapping, optional
+    gpus, seq_len : int, optional
         Ranks; tokens of a sequence.
-    global_batch : str or int
+    global_batch : str or int, optional
         Of a step: tokens (`"4M"`, 4194304) or sequences (`"512seq"`).
     fix, among : mapping, optional
         By name what is chosen already, or the values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}.
@@ -44,8 +48,8 @@ def plan(
         Values to leave out: "zero3", "offload".
     settings : mapping, optional
         Other keys of the scenario: {"training.framework": "nemo"}.
-    best : int
-        How many are wanted.
+    best : int, optional
+        How many are wanted; ten if it is left out.
     jobs : int, optional
         Processes of this machine; all is played in this one if it is left out.
     scheduler : str, optional
@@ -70,11 +74,28 @@ def plan(
     >>> found.best[0].setting.sharding
     'zero3'
     """
-    base = base_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
-    sequences = sequences_of(global_batch, seq_len, "global_batch")
-    said = [Said(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
-    said += [Said(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
-    choices = choices_of(base, sequences, said, [Said(f"without {value}", "", [value]) for value in without])
+    given = {"topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch}
+    if topology is None or isinstance(model, Scenario):
+        others = given | {"fix": fix, "among": among, "without": without or None, "settings": settings}
+        question = _of_scenario(model, [name for name, value in others.items() if value is not None])
+    elif gpus is None or seq_len is None or global_batch is None:
+        missing = [name for name, value in given.items() if value is None]
+        raise ScenarioError(f"plan: of a model needs {', '.join(missing)} too")
+    else:
+        base = base_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
+        said = [Said(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
+        said += [Said(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
+        left_out = tuple(Said(f"without {value}", "", [value]) for value in without)
+        question = Question(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
-    *_, found = search(base, sequences, choices, best=best, backend=backend)
+    *_, found = search(
+        question.base, question.sequences, question.choices(), best=best or question.best, backend=backend
+    )
     return found
+
+
+def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> Question:
+    """What a scenario asks for, which says everything itself."""
+    if others:
+        raise ScenarioError(f"plan: {others[0]}: goes with a model and a topology; a scenario's `plan` says it itself")
+    return question_of(source if isinstance(source, Scenario) else load_scenario(source))

@@ -20,8 +20,8 @@ from simulator.planner.noted import least_by_notes
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused, default_choices, gpus_per_node, settings
 from simulator.playing.scenario_cluster import Clusters
+from simulator.scenario.plan_rules import not_planned
 from simulator.scenario.records import Point, Scenario
-from simulator.scenario.training_records import TrainingSpec
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
@@ -161,7 +161,7 @@ def search(
     """
     if base.training is None:
         raise TypeError("a plan is of a training step")
-    _refuse(base, base.training)
+    _refuse(base)
     cluster = Clusters().of(base)
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
@@ -192,17 +192,12 @@ def _ahead(backend: Backend) -> int:
     return 0 if backend.jobs in (None, 1) else (backend.jobs or 1) + 1
 
 
-def _refuse(base: Scenario, training: TrainingSpec) -> None:
+def _refuse(base: Scenario) -> None:
     """Raise ScenarioError for what a bound does not hold for."""
-    jitter = base.cluster.jitter
     if base.compare or base.sweep:
         raise ScenarioError(f"{', '.join([*base.compare, *base.sweep])}: a plan is of one value of each key")
-    if jitter.compute or jitter.latency:
-        raise ScenarioError("cluster.jitter: a plan is without; drawn times may be shorter than any bound")
-    if any(factor > 1.0 for factor in base.cluster.stragglers.values()):
-        raise ScenarioError("cluster.stragglers: a plan is without ranks faster than others, for bounds are of these")
-    if training.numerics:
-        raise ScenarioError("training.numerics: a plan is of times alone; leave it out")
+    for key, why in not_planned(base):
+        raise ScenarioError(f"{'.'.join(map(str, key))}: {why}")
 
 
 def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused, bounds: Bounds) -> list[_Entry]:
@@ -211,7 +206,7 @@ def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused,
         try:
             passing = bounds.of(setting, step)
         except ValueError as error:
-            refused.note(str(error).partition(";")[0], f"{setting.text}: {error}")
+            refused.note_error(error, setting)
             continue
         entries.append(_Entry(passing.quick(), number, 0, setting, passing, step))
     return entries

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
+from simulator.scenario.plan_shape import KEYS
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_records import PrecisionSpec, TrainingSpec
 from simulator.scenario.training_shape import PRECISIONS
-
-# By the name of what may be chosen the key of a scenario that it sets.
-KEYS: Final = {
-    "tp": "training.parallelism.tp",
-    "pp": "training.parallelism.pp",
-    "cp": "training.parallelism.cp",
-    "ep": "training.parallelism.ep",
-    "schedule": "training.parallelism.schedule",
-    "virtual_stages": "training.parallelism.virtual_stages",
-    "sharding": "training.sharding.strategy",
-    "shard_size": "training.sharding.shard_size",
-    "micro_batch": "training.micro_batch_size",
-    "checkpointing": "training.activation_checkpointing",
-    "offload": "training.offload.what",
-    "precision": "training.precision",
-    "framework": "training.framework",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,38 @@ class Refused:
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count one; numbers in a reason are those of its first example."""
-        kind = re.sub(r"\d[\d,]*", "N", reason)
-        self.counts[kind] += 1
-        self.examples.setdefault(kind, example or reason)
+        """Count one."""
+        self.counts[reason] += 1
+        self.examples.setdefault(reason, example or reason)
+
+    def note_error(self, error: ValueError, setting: Setting) -> None:
+        """Count one that a step refuses."""
+        self.note(rule_of(str(error)), f"{setting.text}: {error}")
+
+
+def rule_of(message: str) -> str:
+    """The rule that a step was refused by, without the numbers of this one, so that all that broke it count together.
+
+    Examples
+    --------
+    >>> rule_of("parallelism.stages: got 96 stages for 80 layers; every stage must have a layer")
+    'stages: every stage must have a layer'
+    >>> rule_of("parallelism.tp: got 8; must divide the 12 heads of gpt2: 1, 2, 3, 4, 6, 12")
+    'tp must divide the heads of gpt2'
+    """
+    where, got, rest = message.removeprefix("parallelism.").partition(": got ")
+    if not got:
+        return where.partition(";")[0]
+    what, _, rule = rest.partition("; ")
+    subject = _without_numbers(re.sub(r" \(.*\)", "", what))
+    rule = _without_numbers(re.sub(r"\d[\d,]* \(([^)]*)\)", r"\1", re.sub(r": [\d, ]+$", "", rule)))
+    if not rule.startswith("must"):
+        return f"{where}: {rule or subject}"
+    return f"{where}: {subject} {rule}" if subject else f"{where} {rule}"
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\b\d[\d,]*( |$)", "", text).strip()
 
 
 def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequences: int) -> Choices:
@@ -133,7 +161,7 @@ def settings(
                 whole[named] = to_step(own, base.cluster.world_size, base.base)
             yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
-            refused.note(str(error).partition(";")[0], f"{setting.text}: {error}")
+            refused.note_error(error, setting)
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:

@@ -7,16 +7,21 @@ this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
 from simulator.findings.front import on_front
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way
+from simulator.planner.outside import outside
 from simulator.planner.search import Plan, Played
+from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
 from simulator.scenario.records import Budget
+
+# Percent of a step below which two times are told as the same.
+_SAME: Final = 0.05
 
 
 def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
@@ -37,6 +42,7 @@ def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
         "choices": {name: list(values) for name, values in plan.choices.values.items()},
         "why": dict(plan.choices.why),
         "best": [_of_one(plan, one, budget) for one in plan.best],
+        "outside_of_measured": outside(plan.base, plan.best[0].setting) if plan.best else [],
         "front": [
             {"number": one.number, "setting": one.setting.text, "step_time_s": one.step_time,
              "peak_memory_bytes": one.report["peak_memory_bytes"]}
@@ -75,7 +81,27 @@ def sentences(plan: Plan, budget: Budget | None = None, deadline: float | None =
         told.append(
             f"Next is {plan.best[1].setting.text}, {100 * difference.whole / best.step_time:.1f} % more time{more}."
         )
+    outsides = outside(plan.base, best.setting)
+    if outsides:
+        told.append(f"Outside of what was measured: {'; '.join(outsides)}.")
     return told
+
+
+def sensitivity_sentence(one: Changed) -> str:
+    """What another machine gives."""
+    same = _less(one.same, one.before)
+    if one.best.step_time >= one.same:
+        return f"With {one.change} the best setting takes {same}, and no other is faster."
+    best = _less(one.best.step_time, one.before)
+    return f"With {one.change} the best setting takes {same}; {one.best.setting.text} takes {best}."
+
+
+def _less(after: float, before: float) -> str:
+    """How much less time something takes."""
+    share = 100 * (1 - after / before)
+    if abs(share) < _SAME:
+        return "as long"
+    return f"{abs(share):.1f} % {'less' if share > 0 else 'more'} time"
 
 
 def reasons(plan: Plan) -> dict[str, int]:

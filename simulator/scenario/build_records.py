@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import build_training, collective_rules
 from simulator.scenario.answer_shape import FindingShape
+from simulator.scenario.plan_rules import sequences_of
+from simulator.scenario.plan_shape import PlanShape
 from simulator.scenario.records import (
     Asked,
     BucketFusion,
@@ -24,6 +26,7 @@ from simulator.scenario.records import (
     Ecmp,
     Fusion,
     Jitter,
+    PlanSpec,
     Scenario,
     Servers,
 )
@@ -49,10 +52,23 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         baseline={key: _plain_number(key, value) for key, value in shape.baseline.items()},
         answer=tuple(_asked(asked) for asked in shape.answer),
         budget=None if shape.budget is None else Budget(**shape.budget.model_dump()),
+        plan=None if shape.plan is None or shape.training is None else _plan(shape.plan, shape.training.seq_len),
         plots=tuple(dict.fromkeys(plots_of(shape.kind) if plotted.kinds is None else plotted.kinds)),
         plotted_points=tuple(points) if isinstance(points, list) else cast(Any, points),
         source=source,
         base=base,
+    )
+
+
+def _plan(shape: PlanShape, seq_len: int) -> PlanSpec:
+    return PlanSpec(
+        sequences=sequences_of(shape.global_batch, seq_len),
+        fix=dict(shape.fix),
+        among={name: tuple(values) for name, values in shape.among.items()},
+        without=tuple(shape.without),
+        best=shape.best,
+        deadline=shape.deadline,
+        sensitivity=shape.sensitivity,
     )
 
 

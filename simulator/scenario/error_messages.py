@@ -51,6 +51,11 @@ _EXAMPLES: Final[dict[Key, str]] = {
     ("answer",): "answer: [change, {finding: threshold, along: training.seq_len}]",
     ("answer", "finding"): "finding: change",
     ("budget",): "budget: {tokens: 1e12, price: 2.5}",
+    ("plan",): "plan: {global_batch: 4M, fix: {tp: 8}, among: {pp: [1, 2, 4]}, without: [zero3]}",
+    ("plan", "global_batch"): "global_batch: 4M",
+    ("plan", "fix"): "fix: {tp: 8}",
+    ("plan", "among"): "among: {pp: [1, 2, 4]}",
+    ("plan", "without"): "without: [zero3]",
     ("plots", "kinds"): "kinds: [scaling, timeline]",
     ("plots", "points"): "points: [{cluster.world_size: 8}]",
 }

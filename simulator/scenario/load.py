@@ -27,6 +27,7 @@ from simulator.scenario import (
     collective_rules,
     error_messages,
     overrides,
+    plan_rules,
     training_rules,
 )
 from simulator.scenario.conflict import Conflict
@@ -135,14 +136,37 @@ def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
 def points(scenario: Scenario) -> tuple[Point, ...]:
     """Multiply compare and sweep out, compare outermost, in the file's order.
 
+    Raises
+    ------
+    ScenarioError
+        It is a plan, which has none.
+
     Examples
     --------
     >>> demo = load_scenario("ring_vs_parameter_server")
     >>> len(points(demo)), points(demo)[0].settings["collective.algorithm"]
     (54, 'ring')
     """
+    _check_plays(scenario)
     data = resolved(scenario)
     return tuple(_point(scenario, data, settings) for settings in axes.combinations(scenario.compare, scenario.sweep))
+
+
+def check_single_point(scenario: Scenario) -> None:
+    """ScenarioError where a scenario is many points, or a plan, which has none."""
+    _check_plays(scenario)
+    if scenario.compare or scenario.sweep:
+        raise ScenarioError(
+            f"{scenario.source}: has {'compare' if scenario.compare else 'sweep'}, so it is many points; "
+            "use simulator.sweep(scenario), or `simulator run`"
+        )
+
+
+def _check_plays(scenario: Scenario) -> None:
+    if scenario.plan is not None:
+        raise ScenarioError(
+            f"{scenario.source}: is a plan, which has no points; use simulator.plan(scenario), or `simulator plan`"
+        )
 
 
 def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
@@ -214,7 +238,7 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
     faults: dict[Fault, None] = {
         _located(document, shape, conflict, {}): None
-        for conflict in answer_rules.conflicts(shape)
+        for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape))
         if not partial.doubts(conflict)
     }
     for settings in axes.combinations(shape.compare, shape.sweep):

@@ -206,6 +206,37 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanSpec:
+    """What a plan is asked for.
+
+    Attributes
+    ----------
+    sequences : int
+        Of a step, all ranks together.
+    fix : mapping of name to value
+        By the name of a choice (`plan_shape.KEYS`) what is chosen already.
+    among : mapping of name to tuple
+        By name the values to choose among.
+    without : tuple of str
+        Values to leave out.
+    best : int
+        How many settings are told.
+    deadline : float or None
+        Days that the training may take.
+    sensitivity : bool
+        Whether is told what other machines would change.
+    """
+
+    sequences: int
+    fix: Mapping[str, Any] = field(default_factory=dict)
+    among: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    best: int = 10
+    deadline: float | None = None
+    sensitivity: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A question, and everything that is needed to play it.
 
@@ -229,6 +260,8 @@ class Scenario:
     answer : tuple of Asked
         What is told of the points; empty for what suits the axes.
     budget : Budget or None
+    plan : PlanSpec or None
+        What a plan is asked for; such a scenario has no points, for its training says only what all settings share.
     plotted_points : "all" or tuple of mapping of dotted key to value, or None
         Points that figures of a single point show, each by some of its settings; None for those that the sentence at
         the end speaks of.
@@ -253,6 +286,7 @@ class Scenario:
     baseline: Mapping[str, Any] = field(default_factory=dict)
     answer: tuple[Asked, ...] = ()
     budget: Budget | None = None
+    plan: PlanSpec | None = None
     plotted_points: Literal["all"] | tuple[Mapping[str, Any], ...] | None = None
     source: str = field(default="<dict>", compare=False)
     base: Path = field(default=Path(), compare=False)

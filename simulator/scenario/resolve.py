@@ -9,12 +9,14 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
+from simulator.scenario.plan_shape import KEYS, SAID_OR_CHOSEN, SEQUENCES
 from simulator.scenario.records import (
     Asked,
     BucketFusion,
     ClusterSpec,
     CollectiveSpec,
     Fusion,
+    PlanSpec,
     Scenario,
     Servers,
     TrainingSpec,
@@ -39,6 +41,8 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
         data["collective"] = _collective(scenario.collective, {*scenario.compare, *scenario.sweep})
     if scenario.training is not None:
         data["training"] = training_data(scenario.training)
+    if scenario.plan is not None:
+        _leave_to_plan(data, scenario.plan)
     data["engine"] = scenario.engine
     for kind, axes in (("compare", scenario.compare), ("sweep", scenario.sweep)):
         if axes:
@@ -50,7 +54,31 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
         data["answer"] = [_asked(asked) for asked in scenario.answer]
     if scenario.budget is not None:
         data["budget"] = {key: value for key, value in asdict(scenario.budget).items() if value is not None}
+    if scenario.plan is not None:
+        data["plan"] = _plan(scenario.plan)
     return data
+
+
+def _plan(plan: PlanSpec) -> dict[str, Any]:
+    """What was left out stays out."""
+    data: dict[str, Any] = {"global_batch": f"{plan.sequences}{SEQUENCES}"}
+    data |= {"fix": dict(plan.fix)} if plan.fix else {}
+    data |= {"among": {name: list(values) for name, values in plan.among.items()}} if plan.among else {}
+    data |= {"without": list(plan.without)} if plan.without else {}
+    data |= {"best": plan.best, "sensitivity": plan.sensitivity}
+    return data | ({} if plan.deadline is None else {"deadline": plan.deadline})
+
+
+def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
+    """Remove the keys that a plan chooses: their defaults would say what nobody has said."""
+    said = {**plan.fix, **plan.among}
+    chosen = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in said]
+    for dotted in (*chosen, "training.gradient_accumulation_steps", "training.parallelism.dp"):
+        *at, name = dotted.split(".")
+        mapping = data
+        for inner in at:
+            mapping = mapping[inner]
+        mapping.pop(name, None)
 
 
 def _asked(asked: Asked) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from simulator.scenario.answer_shape import BudgetShape, FindingEntry, FindingSh
 from simulator.scenario.field_types import Count, LargeCount, LeftOut, Rank, Shape, stored_dtypes
 from simulator.scenario.layer_policies import LayersShape
 from simulator.scenario.learning_shape import LearningShape, LossScalingShape
+from simulator.scenario.plan_shape import PlanShape
 from simulator.scenario.training_shape import (
     ExpertsShape,
     OffloadShape,
@@ -235,6 +236,10 @@ class ScenarioShape(Shape):
         default=None, description="How long and at what prices is trained: days, GPU hours, cost and energy are told."
     )
 
+    plan: Annotated[PlanShape | None, LeftOut(PlanShape)] = Field(
+        default=None, description="Search the fastest layout of the training instead of playing one."
+    )
+
     @property
     def plotted(self) -> PlotsShape:
         """The plots as a mapping, in whatever form they were written."""
@@ -268,11 +273,12 @@ _INNER: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("training", "activation_checkpointing"): LayersShape,
     ("plots",): PlotsShape,
     ("budget",): BudgetShape,
+    ("plan",): PlanShape,
 }
 # What a scenario plays, exactly one of these, and how it is called in a sentence.
 KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
 _NO_AXES: Final = (
-    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "cluster", *KINDS,
+    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "plan", "cluster", *KINDS,
 )  # fmt: skip
 
 

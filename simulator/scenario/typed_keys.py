@@ -38,6 +38,18 @@ class BudgetKeys(TypedDict, total=False):
     watts: float  # of a GPU [W]
 
 
+class PlanKeys(TypedDict, total=False):
+    """Of `plan`."""
+
+    global_batch: Required[int | str]  # tokens: "4M"; sequences: "512seq"
+    fix: Mapping[str, Any]
+    among: Mapping[str, Sequence[Any]]
+    without: Sequence[str]
+    best: int
+    deadline: float | str  # days: 30, "6w"
+    sensitivity: bool
+
+
 class PlotsKeys(TypedDict, total=False):
     """Of `plots`."""
 
@@ -58,6 +70,7 @@ class ScenarioKeys(TypedDict, total=False):
     baseline: Mapping[str, Any]
     answer: Sequence[Finding | FindingKeys]
     budget: BudgetKeys
+    plan: PlanKeys
 
 
 class JitterKeys(TypedDict, total=False):

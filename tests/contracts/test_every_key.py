@@ -96,8 +96,8 @@ BASES: Final[Mapping[str, Data]] = {
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
-# Axes, and what is told of all points together: no point has them.
-TOLD_OF_ALL: Final = ("compare", "sweep", "baseline", "answer", "budget")
+# Axes, what is told of all points together, and what a plan searches: no point has them.
+TOLD_OF_ALL: Final = ("compare", "sweep", "baseline", "answer", "budget", "plan")
 
 # Other values of each key; those that a base has already are passed over, and the first that shows is enough.
 EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {

@@ -329,7 +329,7 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
     with monkeypatch.context() as patch:
         patch.setattr(one_by_one, "play_point", counted)
         on = cli("plan", "model.json", *options, *narrow, "--out", "here", "--resume")
-    assert (on.code, on.out) == (0, whole.out)
+    assert (on.code, on.out.replace("here", "whole")) == (0, whole.out)
     total = json.loads((tmp_path / "whole" / "plan.json").read_text(encoding="utf-8"))["played"]
     # The two that were kept are not played again.
     assert len(played) == 3 + total - 2

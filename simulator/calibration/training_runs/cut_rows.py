@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source, read_table
+from simulator.basics.measured_tables import read_table
+from simulator.calibration.training_runs.rows import MeasuredRow, ModelShape, gib, measured, of_source
 from simulator.model.cut import ExpertCut
 from simulator.step.parallelism import Parallelism
 

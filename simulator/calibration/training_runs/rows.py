@@ -6,15 +6,14 @@ nothing is played.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import registry
 from simulator.basics.document import load
+from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
@@ -25,7 +24,6 @@ from simulator.step.framework import Framework
 from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.spec import LossScaling, Precision, Sharding, TrainingStep
 
-_MEASURED: Final = Path(__file__).parents[2] / "catalog" / "measured"
 GIB: Final = 2**30
 # More than any rank's gradients: they travel at once, when the last of them is there [B].
 _ONE_BUCKET: Final = 2**50
@@ -217,12 +215,6 @@ def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tupl
     if source is not None and source not in names:
         raise UnknownNameError(key, source, names)
     return tuple(row for row in rows if source in (None, row.table))
-
-
-def read_table(name: str) -> tuple[dict[str, str], ...]:
-    """Rows of a table of catalog/measured, by column."""
-    with (_MEASURED / name).open(encoding="utf-8", newline="") as lines:
-        return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def gib(text: str) -> float | None:

@@ -11,20 +11,18 @@ what one laboratory measured often is not more than one laboratory's.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Final, Literal
 
-import simulator
+from simulator.basics.measured_tables import FOLDER, read_table
 
 Quantity = Literal["time", "memory"]
 SHARES: Final = (0.8, 0.95)
-TABLE: Final = Path(simulator.__file__).parent / "catalog" / "measured" / "residuals.csv"
+TABLE: Final = FOLDER / "residuals.csv"
 # What each way in which a run is unlike the predicted one leaves of its weight: much, for what few runs say of each
 # other is little (with 0.25 runs of sources that were left out fall into 80 % intervals less often than said).
 _UNLIKE: Final = 0.75
@@ -150,8 +148,7 @@ def _quantile(errors: Sequence[float], weights: Sequence[float], share: float) -
 @cache
 def shipped() -> tuple[Residual, ...]:
     """Those of the catalog."""
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        return tuple(_residual(row) for row in csv.DictReader(line for line in lines if not line.startswith("#")))
+    return tuple(map(_residual, read_table(TABLE.name)))
 
 
 def _residual(row: dict[str, str]) -> Residual:

@@ -53,6 +53,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
         f'<div class="two">{_FRONT}{_rows("What was left out, and why", _left_out(told))}</div>',
         _COORDINATES,
         _sizes(told.get("sizes", [])),
+        _sensitivity(told),
         _rows("What was searched", [(name, _choice(told, name)) for name in told["choices"]]),
         _rows("How far to trust it", _trust(told)),
         _file("best.yaml, which simulator run plays to the same report", best_yaml) if best_yaml else "",
@@ -131,7 +132,7 @@ def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
     """Other numbers of GPUs, where a deadline is to be met."""
     if not tried:
         return ""
-    rows = ""
+    rows = []
     for one in tried:
         cells = [f"{one['gpus']:,}"]
         if one["setting"] is not None:
@@ -140,12 +141,35 @@ def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
             cells += ["met" if one["meets"] else "missed", one["setting"]]
         else:
             cells += ["", "", "", "", "", "nothing fits, or no setting can be"]
-        *numbers, setting = [escape(cell) for cell in cells]
-        rows += f'<tr>{"".join(f"<td>{cell}</td>" for cell in numbers)}<td class="text">{setting}</td></tr>'
-    names = ("GPUs", "step", "days", "GPU hours", "cost", "deadline", "fastest setting")
-    heads = "".join(f"<th>{name}</th>" for name in names)
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<section class="panel"><h2>How many GPUs meet the deadline</h2><div class="scroll">{table}</div></section>'
+        rows.append(cells)
+    heads = ("GPUs", "step", "days", "GPU hours", "cost", "deadline", "fastest setting")
+    return _table("How many GPUs meet the deadline", heads, rows)
+
+
+def _sensitivity(told: Mapping[str, Any]) -> str:
+    """What other machines change, where it was asked for."""
+    if not told.get("sensitivity"):
+        return ""
+    heads = ("another machine", "the best setting then", "the fastest then", "less time", "its setting")
+    rows = [
+        (one["change"], format_time(one["same_setting_step_time_s"]), format_time(one["step_time_s"]),
+         f"{100 * one['faster_by']:.1f} %", one["setting"])
+        for one in told["sensitivity"]
+    ]  # fmt: skip
+    title = f"What another machine would change of the best one's {format_time(_step(told))}"
+    return _table(title, heads, rows)
+
+
+def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A panel with a table; what stands last in a row is text."""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f'<td class="text">{escape(last)}</td></tr>'
+        for *cells, last in rows
+    )
+    table = (
+        f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    return f'<section class="panel"><h2>{escape(title)}</h2><div class="scroll">{table}</div></section>'
 
 
 def _left_out(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -164,7 +188,11 @@ def _trust(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "left out", "only what cannot be, does not fit, or whose least time is above the last of the best"
     if not told["ended"]:
         yield "not ended", "the search was interrupted: something faster may be among what waits"
+    for text in told.get("outside_of_measured", []):
+        yield "outside", text
     if told["best"]:
+        if not told.get("outside_of_measured"):
+            yield "measured", "runs with all that the best one has were measured; their errors make the interval"
         ratios = sorted(one["bound_s"] / one["step_time_s"] for one in told["all_played"])
         yield "bounds", f"{100 * ratios[len(ratios) // 2]:.1f} % of the played step in the median"
         high = told["best"][0]["report"]["intervals"].get("step_time_s_80_high")

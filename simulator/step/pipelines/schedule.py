@@ -21,6 +21,9 @@ from functools import lru_cache
 class Work(Enum):
     """What a pass through a stage does."""
 
+    # That of Enum hashes the name, in Python; there is one object of each, and keys of dictionaries hold millions.
+    __hash__ = object.__hash__
+
     FORWARD = "F"
     BACKWARD = "B"  # both gradients, of the input and of the weights
     INPUT_GRADIENT = "I"  # what the stage before waits for

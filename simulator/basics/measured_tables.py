@@ -1,0 +1,19 @@
+"""How is a table of measured figures read that the catalog ships (simulator/catalog/measured)?"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import simulator
+
+FOLDER: Final = Path(simulator.__file__).parent / "catalog" / "measured"
+
+
+@cache
+def read_table(name: str) -> tuple[dict[str, str], ...]:
+    """Rows of a table by column, in the file's order; lines that begin with # are its comments."""
+    with (FOLDER / name).open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))

@@ -1,0 +1,152 @@
+"""What does `simulator plan` print: how far it is, the best settings, what a training takes, what nothing fits into?"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import typer
+
+from simulator.basics.units import format_memory, format_time
+from simulator.cli.console import print_table, print_text
+from simulator.findings.budget import amount_text
+from simulator.planner.asked import Question
+from simulator.planner.explain import against
+from simulator.planner.nearest import Need, Way
+from simulator.planner.search import Plan, Played
+from simulator.planner.sensitivity import Changed
+from simulator.planner.sizes import Size
+from simulator.planner.told import holders, reasons, sensitivity_sentence, sentences, sizes_sentence
+from simulator.report.tables.layout import Column
+
+# Between two lines of progress in a file or a pipe [s].
+_EVERY: Final = 10.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a search is: one line that changes on a terminal, a line every ten seconds in a file or a pipe."""
+
+    quiet: bool
+    told: float = field(default_factory=time.monotonic)
+    wide: int = 0
+
+    def tell(self, found: Plan) -> None:
+        """Tell it, if it is time to."""
+        if self.quiet:
+            return
+        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "none fits yet"
+        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} wait"
+        text = f"{len(found.played):,} played, {ruled_out}; {lead}"
+        if sys.stderr.isatty():
+            typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
+            self.wide = len(text)
+        elif time.monotonic() > self.told + _EVERY:
+            typer.echo(text, err=True)
+            self.told = time.monotonic()
+
+    def end(self) -> None:
+        """Leave the line that was shown."""
+        if self.wide:
+            typer.echo("", err=True)
+
+
+def print_plan(found: Plan, question: Question) -> None:
+    """The answer, the best as a table, and what was left out."""
+    if found.best:
+        for sentence in sentences(found, question.budget, question.deadline):
+            print_text(sentence)
+        _print_best(found)
+        _print_holders(found.best[0])
+    print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
+    for reason, count in reasons(found).items():
+        print_text(f"  {count:,} {reason}", indent="    ")
+
+
+def print_sizes(tried: Sequence[Size]) -> None:
+    """How many GPUs meet the deadline; nothing where none was to be met."""
+    if not tried:
+        return
+    columns = [Column("GPUs"), Column("step"), Column("days"), Column("GPU hours"), Column("cost"), Column("deadline")]
+    columns.append(Column("fastest setting", left=True, folds=True))
+    rows = []
+    for one in tried:
+        if one.best is None:
+            rows.append([f"{one.gpus:,}", "", "", "", "", "", "nothing fits, or no setting can be"])
+            continue
+        cost = "" if one.takes["cost"] is None else amount_text(one.takes["cost"])
+        taken = [amount_text(one.takes["days"]), amount_text(one.takes["gpu_hours"]), cost]
+        word = "met" if one.meets else "missed"
+        rows.append([f"{one.gpus:,}", format_time(one.best.step_time), *taken, word, one.best.setting.text])
+    print_text(f"\n{sizes_sentence(tried)}")
+    print_table(columns, rows)
+
+
+def print_sensitivity(changed: Sequence[Changed]) -> None:
+    """What other machines would change."""
+    if changed:
+        typer.echo("")
+    for one in changed:
+        print_text(sensitivity_sentence(one))
+
+
+def _print_best(found: Plan) -> None:
+    heads = ("", "step", "80 %", "tokens/s/GPU", "MFU", "memory", "exposed", "idle")
+    columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
+    columns.append(Column("why it loses", left=True, folds=True))
+    rows = []
+    for number, one in enumerate(found.best, 1):
+        report = one.report
+        rows.append(
+            [
+                str(number),
+                format_time(one.step_time),
+                _interval(report),
+                f"{report['tokens_per_s_per_gpu']:,.0f}",
+                f"{100 * report['mfu']:.1f} %",
+                format_memory(report["peak_memory_bytes"]),
+                _exposed(report, one.step_time),
+                f"{100 * report['bubble_time_s'] / one.step_time:.1f} %",
+                one.setting.text,
+                against(found.best[0], one).text,
+            ]
+        )
+    typer.echo("")
+    print_table(columns, rows)
+
+
+def _interval(report: Mapping[str, Any]) -> str:
+    """Where four of five runs like this one are expected."""
+    ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
+    return "" if None in ends else " to ".join(format_time(end) for end in ends)
+
+
+def _exposed(report: Mapping[str, Any], step_time: float) -> str:
+    """Share of a step in which nothing hides communication, and whose it is most of all."""
+    by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
+    most = f" ({max(by, key=lambda name: by[name])})" if by else ""
+    return f"{100 * report['exposed_comm_time_s'] / step_time:.1f} %{most}"
+
+
+def _print_holders(best: Played) -> None:
+    held = ", ".join(f"{name} {format_memory(nbytes)}" for name, nbytes in holders(best.report))
+    print_text(f"\nThe best one's memory at its peak: {held}")
+
+
+def print_nearest(question: Question, need: Need | None, ways: Iterable[Way]) -> list[Way]:
+    """What comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
+    told = []
+    if need is not None:
+        print_text(
+            f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
+            f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
+        )
+        for way in ways:
+            print_text(f"  {way.change}: {format_memory(way.need.nbytes)}, {way.need.setting.text}", indent="    ")
+            told.append(way)
+        if not told:
+            print_text("  nothing that was tried; a smaller model or shorter sequences", indent="    ")
+    return told

@@ -1,0 +1,121 @@
+"""What do the options of `simulator plan`, or a scenario that has `plan`, ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from simulator.basics import document as documents
+from simulator.cli.as_options import as_options
+from simulator.cli.warnings_output import print_warnings
+from simulator.errors import ScenarioError, UnknownNameError
+from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
+from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Budget, Scenario
+
+# What is asked for where an option is left out; of a scenario these are its own keys' defaults.
+_SEQ_LEN: Final = 2048
+_BATCH: Final = "4M"
+_BEST: Final = 10
+# By the key of a scenario the option that sets it.
+_OPTIONS: Final = {
+    "cluster.topology": "--topology",
+    "cluster.world_size": "--gpus",
+    "cluster.gpu": "--gpu",
+    "training.model": "MODEL",
+    "training.seq_len": "--seq-len",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options; None or empty where one was left out."""
+
+    topology: str | None = None
+    gpus: int | None = None
+    seq_len: int | None = None
+    global_batch: str | None = None
+    gpu: str | None = None
+    fix: Sequence[str] = ()
+    among: Sequence[str] = ()
+    without: Sequence[str] = ()
+    best: int | None = None
+    tokens: float | None = None
+    price: float | None = None
+    watts: float | None = None
+    deadline: float | None = None
+    sensitivity: bool | None = None
+
+
+def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question:
+    """What is asked for of a model, where a topology is given, or by a scenario.
+
+    Raises
+    ------
+    ScenarioError
+        An option is missing, goes without a scenario, or says what cannot be.
+    """
+    if asked.topology is None:
+        return _of_scenario(source, asked, settings)
+    if asked.gpus is None:
+        raise ScenarioError("--gpus: missing; write for example --gpus 8")
+    seq_len = asked.seq_len or _SEQ_LEN
+    base = _base(source, asked, seq_len, settings)
+    options = (("--fix", asked.fix), ("--among", asked.among))
+    return Question(
+        base,
+        batch_of(asked.global_batch or _BATCH, seq_len, "--global-batch"),
+        tuple(_said(option, text) for option, texts in options for text in texts),
+        tuple(Said(f"--without {text}", "", [text]) for text in asked.without),
+        asked.best or _BEST,
+        _budget(asked),
+        asked.deadline,
+        asked.sensitivity or False,
+    )
+
+
+def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Question:
+    """What a scenario asks for; its keys are changed by --set alone."""
+    given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
+    if given is not None:
+        option = f"--{given.replace('_', '-')}"
+        message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
+        raise ScenarioError(f"{option}: {message}")
+    try:
+        scenario = load_scenario(source, settings)
+    except UnknownNameError as error:
+        raise ScenarioError(f"{error}; a plan of a model needs --topology and --gpus") from error
+    print_warnings(scenario.warnings)
+    return question_of(scenario)
+
+
+def _base(model: str, asked: Asked, seq_len: int, settings: Mapping[str, str]) -> Scenario:
+    cluster: dict[str, Any] = {"topology": asked.topology, "world_size": asked.gpus}
+    if asked.gpu is not None:
+        cluster["gpu"] = asked.gpu
+    try:
+        return base_scenario(model, cluster, seq_len, settings)
+    except ScenarioError as error:
+        error.args = (as_options(str(error), _OPTIONS),)
+        raise
+
+
+def _budget(asked: Asked) -> Budget | None:
+    """What the whole training is; a price, a power or a deadline without its tokens says nothing."""
+    given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
+    if asked.tokens is None:
+        option = next((name for name, value in given.items() if value is not None), None)
+        if option is not None:
+            raise ScenarioError(f"{option}: needs --tokens, the length of the training; write --tokens 1e12")
+        return None
+    return Budget(tokens=asked.tokens, price=asked.price, watts=asked.watts)
+
+
+def _said(option: str, text: str) -> Said:
+    where = f"{option} {text}"
+    name, equals, written = (part.strip() for part in text.partition("="))
+    if not equals or not written:
+        raise ScenarioError(f"{where}: must be NAME=VALUE, such as {option} tp=8")
+    pieces = [written] if option == "--fix" else written.split(",")
+    return Said(where, name, [documents.parse(piece.strip(), where).data for piece in pieces])

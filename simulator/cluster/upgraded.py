@@ -1,0 +1,112 @@
+"""What would a machine be with a faster network, or with more memory: the same description with other figures?
+
+Rule: all else stays, latencies and start-ups too. What a library reaches of the network (`collectives`) grows with it,
+for it was measured as a share of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.basics import units
+from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.locate import read_named
+from simulator.cluster.topology_file import Topology, load_topology
+
+# Of builder `nodes`: what bytes to other nodes pass, the slot that holds the card included, and what stays inside.
+_BETWEEN_NODES: Final = ("nic_bandwidth", "pcie_bandwidth")
+_IN_NODE: Final = ("link_bandwidth", "pcie_bandwidth")
+# Of what a library reaches, where its ranks are in one node, and over several.
+_CAPS: Final = {"one_node": ("rate_cap",), "nodes": ("cross_rate_cap",)}
+
+
+def with_network(
+    topology: str | Mapping[str, Any], base: Path | None, times: float, *, one_node: bool
+) -> dict[str, Any] | None:
+    """A topology whose network has so many times the bandwidth.
+
+    Parameters
+    ----------
+    topology : str or mapping
+        As for `build`.
+    base : Path, optional
+        Folder against which a relative path is read first.
+    times : float
+    one_node : bool
+        Whether the ranks are in one node: then its links are the network, and else those between nodes.
+
+    Returns
+    -------
+    dict or None
+        The keys of a topology file; None for a graph from elsewhere, whose links nobody can tell apart.
+
+    Examples
+    --------
+    >>> with_network("dgx_a100", None, 2.0, one_node=False)["options"]["nic_bandwidth"]
+    '50000000000.0 B/s'
+    """
+    file = load_topology(topology, base)
+    if file.builder is None:
+        return None
+    nodes = (_IN_NODE if one_node else _BETWEEN_NODES) if file.builder == "nodes" else None
+    data = dict(file.document.data)
+    options = {
+        name: _times(value, times)
+        for name, value in file.options.items()
+        if value is not None and name.endswith("bandwidth") and (nodes is None or name in nodes)
+    }
+    where = "one_node" if one_node else "nodes"
+    return data | {
+        "name": file.name,
+        "gpu": _gpu(file),
+        "options": {**data.get("options", {}), **options},
+        "collectives": {
+            operation: {**measured, where: _library(measured[where], times, _CAPS[where])}
+            if measured.get(where)
+            else measured
+            for operation, measured in data.get("collectives", {}).items()
+        },
+    }
+
+
+def with_memory(
+    gpu: str | Mapping[str, Any] | None, topology: str | Mapping[str, Any], base: Path | None, times: float
+) -> dict[str, Any]:
+    """A GPU with so many times the memory; `gpu` is None for the topology's own.
+
+    Examples
+    --------
+    >>> with_memory("v100_sxm_32gb", "dgx_a100", None, 2.0)["hbm_bytes"]
+    '68719476736 B'
+    """
+    file = load_topology(topology, base)
+    named, folder = (gpu, base) if gpu is not None else (file.gpu or "", file.folder)
+    data = read_named("gpu", named, folder)[1].data
+    return {**data, "hbm_bytes": f"{int(times * load_gpu(named, folder).hbm_bytes)} B"}
+
+
+def cards(topology: str | Mapping[str, Any], base: Path | None) -> int:
+    """Network cards of a node; 0 where none are described."""
+    return int(load_topology(topology, base).options.get("nics") or 0)
+
+
+def _library(measured: Mapping[str, Any], times: float, caps: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        key: f"{times * units.parse(value, 'bandwidth')!r} B/s" if key in caps else value
+        for key, value in measured.items()
+    }
+
+
+def _times(value: Any, times: float) -> Any:
+    if isinstance(value, list | tuple):
+        return [_times(one, times) for one in value]
+    return f"{times * value!r} B/s"
+
+
+def _gpu(file: Topology) -> Any:
+    """The GPU as it can be read from anywhere: a path from the topology's folder as a whole path."""
+    if isinstance(file.gpu, str) and file.folder is not None and (file.folder / file.gpu).is_file():
+        return str((file.folder / file.gpu).resolve())
+    return file.gpu

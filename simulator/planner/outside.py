@@ -1,0 +1,132 @@
+"""Is what a plan prefers like runs that were measured, or outside of them: which of its choices nobody has measured?
+
+Rule: facts of the measured runs that the package ships (catalog/measured/training.csv and training_cut.csv), each
+choice by itself, and then all together. It changes no number: it says how far a prediction is from what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from simulator.basics.measured_tables import read_table
+from simulator.planner.setting import Setting, scenario_of
+from simulator.playing.scenario_cluster import Clusters
+from simulator.scenario.build_training import to_step
+from simulator.scenario.records import Scenario
+from simulator.step.framework import BARE
+from simulator.step.kernel_timer import is_eight_bit
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a run is, as far as measured runs say it.
+
+    Attributes
+    ----------
+    framework, gpu : str
+    gpus, tp, pp, cp, ep, virtual_stages, micro_batch : int
+    schedule, sharding, checkpointing : str
+        A schedule is "1f1b" where there is no pipeline.
+    offload, eight_bit : bool
+    """
+
+    framework: str
+    gpu: str
+    gpus: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    schedule: str
+    virtual_stages: int
+    sharding: str
+    micro_batch: int
+    checkpointing: str
+    offload: bool
+    eight_bit: bool
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What it has, whatever the sizes: what may go together badly."""
+        sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
+        named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
+        named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
+        named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
+        return frozenset(sizes | named)
+
+
+# Choices of which a larger one than any measured is outside, and in which words.
+_SIZES: Final[Mapping[str, str]] = {
+    "gpus": "GPUs", "tp": "tensor-parallel ranks", "pp": "pipeline stages", "cp": "context-parallel ranks",
+    "ep": "expert-parallel ranks", "virtual_stages": "virtual stages", "micro_batch": "sequences in a micro-batch",
+}  # fmt: skip
+_NAMES: Final[Mapping[str, str]] = {
+    "framework": "of framework {}", "gpu": "on {}", "schedule": "with schedule {}", "sharding": "with {}",
+    "checkpointing": "with {} checkpointing",
+}  # fmt: skip
+
+
+def outside(base: Scenario, setting: Setting) -> list[str]:
+    """What no measured run has, in words; empty where there are runs with all of it.
+
+    Parameters
+    ----------
+    base : Scenario
+        What all settings of a plan have in common.
+    setting : Setting
+    """
+    kind, runs = _of(base, setting), measured_runs()
+    told = list(_each(kind, runs))
+    if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
+        told.append(f"no measured run on {kind.gpu} has all of {', '.join(sorted(kind.features))}")
+    return told
+
+
+def _each(kind: Kind, runs: Collection[Kind]) -> Iterator[str]:
+    if kind.framework == BARE.name:
+        yield "no framework is named: kernels are as if none added anything; --set training.framework=nemo names one"
+    for name, words in _NAMES.items():
+        if (name, kind.framework) == ("framework", BARE.name):
+            continue
+        if getattr(kind, name) not in {getattr(run, name) for run in runs}:
+            yield f"no measured run is {words.format(getattr(kind, name))}"
+    for name, words in _SIZES.items():
+        most = max(getattr(run, name) for run in runs)
+        if getattr(kind, name) > most:
+            yield f"no measured run has more than {most:,} {words}"
+    if kind.offload:
+        yield "no measured run keeps optimizer states on the host"
+
+
+def _of(base: Scenario, setting: Setting) -> Kind:
+    scenario = scenario_of(base, setting)
+    if scenario.training is None:
+        raise TypeError("a plan is of a training step")
+    step = to_step(scenario.training, setting.gpus, base.base)
+    return Kind(
+        step.framework.name, Clusters().of(base).gpus[0].name, setting.gpus, setting.tp, setting.pp, setting.cp,
+        setting.ep, setting.schedule, setting.virtual_stages, setting.sharding, setting.micro_batch,
+        str(setting.checkpointing), setting.offload != "none", is_eight_bit(step.precision.matmul),
+    )  # fmt: skip
+
+
+@cache
+def measured_runs() -> tuple[Kind, ...]:
+    """Those of the catalog that were timed."""
+    rows = (*read_table("training.csv"), *read_table("training_cut.csv"))
+    return tuple(_run(row) for row in rows if row.get("how", "timed") == "timed")
+
+
+def _run(row: Mapping[str, str]) -> Kind:
+    def number(name: str) -> int:
+        return int(row.get(name) or 1)
+
+    every = row["checkpointing"].isdecimal()
+    return Kind(
+        row["framework"], row["gpu"], number("gpus"), number("tp"), number("pp"), number("cp"), number("ep"),
+        row.get("schedule") or "1f1b", number("virtual_stages"), row["sharding"], number("micro_batch_size"),
+        "every" if every else row["checkpointing"], False, is_eight_bit(row["matmul"]),
+    )  # fmt: skip

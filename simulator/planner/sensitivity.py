@@ -1,0 +1,99 @@
+"""What would another machine change for the best setting: twice the network, one more network card, twice the memory?
+
+Rule: each is planned as the first one was, for its fastest setting alone, and the best setting is played on it too; so
+it is told what the machine gives as it is used now, and what another setting makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from simulator.cluster.upgraded import cards, with_memory, with_network
+from simulator.planner.search import Plan, Played, search
+from simulator.planner.setting import scenario_of
+from simulator.playing.scenario_cluster import Clusters
+from simulator.scenario.records import ClusterSpec, Point, Scenario
+from simulator.sweeps.one_by_one import playing
+from simulator.sweeps.sweep import Backend
+
+_TWICE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What another machine gives.
+
+    Attributes
+    ----------
+    change : str
+        In words.
+    before : float
+        Step of the best setting on the machine as it is [s].
+    same : float
+        Step of that setting on the other one [s].
+    best : Played
+        The fastest setting on the other one.
+    """
+
+    change: str
+    before: float
+    same: float
+    best: Played
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "change": self.change,
+            "same_setting_step_time_s": self.same,
+            "setting": self.best.setting.text,
+            "step_time_s": self.best.step_time,
+            "faster_by": 1 - self.best.step_time / self.before,
+        }
+
+
+def sensitivity(plan: Plan, backend: Backend) -> Iterator[Changed]:
+    """What each other machine gives, in a fixed order; nothing where no setting fits.
+
+    Parameters
+    ----------
+    plan : Plan
+    backend : Backend
+        What plays.
+    """
+    if not plan.best:
+        return
+    best = plan.best[0]
+    for change, base in _machines(plan.base):
+        point = Point({}, scenario_of(base, best.setting))
+        with playing(backend, (0, point)) as player:
+            player.submit((0, point))
+            report = player.outcome().report
+        *_, found = search(base, plan.sequences, plan.choices, best=1, backend=backend)
+        if report is not None and found.best:
+            yield Changed(change, best.step_time, float(report["step_time_s"]), found.best[0])
+
+
+def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
+    """Other machines, each with what is changed in words."""
+    spec, folder = base.cluster, base.base
+    one_node = len(Clusters().of(base).nodes) == 1
+
+    def network(times: float) -> Scenario | None:
+        faster = with_network(spec.topology, folder, times, one_node=one_node)
+        return None if faster is None else _on(base, replace(spec, topology=faster))
+
+    twice = network(_TWICE)
+    if twice is not None:
+        yield f"twice the bandwidth {'inside the node' if one_node else 'between nodes'}", twice
+    count = 0 if one_node else cards(spec.topology, folder)
+    one_more = network((count + 1) / count) if count else None
+    if one_more is not None:
+        yield f"one more network card a node ({count + 1} for {count}, shared evenly)", one_more
+    larger = with_memory(spec.gpu, spec.topology, folder, _TWICE)
+    yield "twice the memory", _on(base, replace(spec, gpu=larger))
+
+
+def _on(base: Scenario, cluster: ClusterSpec) -> Scenario:
+    return replace(base, cluster=cluster)

@@ -1,0 +1,162 @@
+"""Which rules hold between what a plan is asked for (`plan`) and the rest of a scenario?
+
+Rule: as in the other rules; these look at the scenario as a whole. What a plan cannot be of is said here alone, of what
+a file says and of what is made in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from simulator.basics.counts import TOKENS, parse_count
+from simulator.basics.document import Key
+from simulator.errors import one_of
+from simulator.scenario.conflict import Conflict
+from simulator.scenario.field_types import Shape
+from simulator.scenario.plan_shape import KEYS, SAID_OR_CHOSEN, SEQUENCES, PlanShape
+from simulator.scenario.records import Scenario
+from simulator.scenario.shape import ScenarioShape, adapter
+from simulator.scenario.training_shape import PRECISIONS
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
+
+# What follows from choices and the global batch, with what sets it instead.
+_FOLLOWS: Final = {
+    "training.gradient_accumulation_steps": "follows from plan.global_batch",
+    "training.parallelism.dp": "follows from the GPUs and the other sizes",
+}
+_TELLS: Final = ("answer", "baseline", "plots")
+
+
+def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
+    """Rules that are broken."""
+    plan, training = shape.plan, shape.training
+    if plan is None:
+        return
+    if training is None:
+        yield Conflict(("plan",), "is of a training, and this plays a collective; remove it", ("plan",), True)
+        return
+    for name in ("compare", "sweep"):
+        if getattr(shape, name):
+            message = f"stands beside {name}, but a plan is of one value of each key; remove one of the two"
+            yield Conflict(("plan",), message, ("plan", name), True)
+    for name in _TELLS:
+        if getattr(shape, name):
+            yield Conflict((name,), "tells of points, and a plan tells its own answer; remove it", (name, "plan"), True)
+    for key, message in not_planned(shape):
+        yield Conflict(key, message, (".".join(map(str, key)), "plan"), True)
+    yield from _chosen(shape, plan)
+    yield from _choices(plan)
+    try:
+        sequences_of(plan.global_batch, training.seq_len)
+    except ValueError as error:
+        yield Conflict(("plan", "global_batch"), str(error), ("plan.global_batch", "training.seq_len"))
+    if plan.deadline is not None and (shape.budget is None or shape.budget.tokens is None):
+        message = "needs the length of the training; write budget: {tokens: 1e12}"
+        yield Conflict(("plan", "deadline"), message, ("plan.deadline", "budget"))
+    if shape.budget is not None and shape.budget.tokens is None:
+        yield Conflict(("budget",), "needs tokens, for settings are compared by them", ("budget", "plan"))
+
+
+def not_planned(scenario: ScenarioShape | Scenario) -> Iterator[tuple[Key, str]]:
+    """Keys of a scenario that no bound of a step's time holds for, and why."""
+    jitter, training = scenario.cluster.jitter, scenario.training
+    if jitter.compute or jitter.latency:
+        yield ("cluster", "jitter"), "a plan is without; drawn times may be shorter than any bound"
+    if any(factor > 1.0 for factor in scenario.cluster.stragglers.values()):
+        yield ("cluster", "stragglers"), "a plan is without ranks faster than others, for bounds are of these"
+    if training is not None and training.numerics:
+        yield ("training", "numerics"), "a plan is of times alone; leave it out"
+
+
+def sequences_of(written: str, seq_len: int) -> int:
+    """Sequences of a step, from a number of tokens, or of sequences.
+
+    Raises
+    ------
+    ValueError
+        It is no number, or no whole number of sequences.
+
+    Examples
+    --------
+    >>> sequences_of("4M", 8192), sequences_of("512seq", 8192)
+    (512, 512)
+    """
+    if written.endswith(SEQUENCES):
+        return parse_count(written.removesuffix(SEQUENCES).strip(), TOKENS)
+    tokens = parse_count(written, TOKENS)
+    if tokens % seq_len:
+        whole = max(1, tokens // seq_len)
+        raise ValueError(
+            f"{tokens:,} tokens are no whole number of sequences of {seq_len:,}; write {whole * seq_len}, or "
+            f"{whole}{SEQUENCES}"
+        )
+    return tokens // seq_len
+
+
+def value_of(name: str, value: Any) -> Any:
+    """A value of a choice as the key that it sets takes it.
+
+    Raises
+    ------
+    ValueError
+        The key cannot have it, or a plan is without it.
+    """
+    if name == "sharding" and value in strategies.names() and strategies.find(value).updater is Updater.SERVERS:
+        raise ValueError(f"got {value!r}, whose servers hold what ranks do not; a plan is without")
+    if name == "precision":
+        if value not in PRECISIONS:
+            raise ValueError(one_of(tuple(PRECISIONS), str(value)))
+        return value
+    try:
+        return adapter(KEYS[name]).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+
+def _chosen(shape: ScenarioShape, plan: PlanShape) -> Iterator[Conflict]:
+    """Keys of the training that a plan chooses."""
+    said = {**plan.fix, **plan.among}
+    for name, dotted in KEYS.items():
+        if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
+            what = "is chosen in plan too; keep one" if name in said else "is what a plan chooses"
+            hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
+            yield Conflict(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
+    for dotted, why in _FOLLOWS.items():
+        if _is_set(shape, dotted):
+            yield Conflict(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
+
+
+def _is_set(shape: Shape, dotted: str) -> bool:
+    """Whether a key was written."""
+    *at, name = dotted.split(".")
+    for inner in at:
+        if inner not in shape.model_fields_set:
+            return False
+        shape = getattr(shape, inner)
+    return name in shape.model_fields_set
+
+
+def _choices(plan: PlanShape) -> Iterator[Conflict]:
+    """Values that a choice cannot have, and choices that are made twice."""
+    for name, value in plan.fix.items():
+        yield from _value(("plan", "fix", name), name, value)
+    for name, values in plan.among.items():
+        at = ("plan", "among", name)
+        if name in plan.fix:
+            message = "is fixed in plan.fix, and contradicts it; leave one of the two out"
+            yield Conflict(at, message, ("plan.fix", "plan.among"), True)
+        if not values:
+            yield Conflict(at, "got an empty list; give at least one value", ("plan.among",))
+        for number, value in enumerate(values):
+            yield from _value((*at, number), name, value)
+
+
+def _value(at: Key, name: str, value: Any) -> Iterator[Conflict]:
+    try:
+        value_of(name, value)
+    except ValueError as error:
+        yield Conflict(at, str(error), (".".join(map(str, at[:2])),))

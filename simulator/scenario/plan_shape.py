@@ -1,0 +1,87 @@
+"""Which keys say what a plan is asked for: `plan`, what may be chosen, and which key of a scenario each choice sets.
+
+Rule: as in shape.py; values of choices are checked by the keys that they set, in plan_rules.py.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from simulator.basics.counts import TOKENS, parse_count, parse_days
+from simulator.scenario import reading
+from simulator.scenario.field_types import Shape
+
+# By the name of what may be chosen the key of a scenario that it sets.
+KEYS: Final = MappingProxyType(
+    {
+        "tp": "training.parallelism.tp",
+        "pp": "training.parallelism.pp",
+        "cp": "training.parallelism.cp",
+        "ep": "training.parallelism.ep",
+        "schedule": "training.parallelism.schedule",
+        "virtual_stages": "training.parallelism.virtual_stages",
+        "sharding": "training.sharding.strategy",
+        "shard_size": "training.sharding.shard_size",
+        "micro_batch": "training.micro_batch_size",
+        "checkpointing": "training.activation_checkpointing",
+        "offload": "training.offload.what",
+        "precision": "training.precision",
+        "framework": "training.framework",
+    }
+)
+# What a scenario may say for all settings, for a plan chooses it only where it is asked to.
+SAID_OR_CHOSEN: Final = ("precision", "framework")
+# What the global batch is written in, where it is not in tokens.
+SEQUENCES: Final = "seq"
+# More than any plan would play.
+_MOST_BEST: Final = 1000
+# More days than anybody has.
+_MOST_DAYS: Final = 1e6
+
+ChoiceName = Annotated[str, reading.choice(tuple(KEYS))]
+
+
+def _batch(value: Any) -> str:
+    """A global batch as it was written, once it is known to be one."""
+    text = str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+    if isinstance(value, float) and value.is_integer():
+        text = str(int(value))
+    if not text:
+        raise ValueError(f"got {reading.shown(value)}; must be tokens, such as 4M, or sequences, such as 512seq")
+    if parse_count(text.removesuffix(SEQUENCES).strip(), TOKENS) < 1:
+        raise ValueError(f"got {reading.shown(value)}; must be at least 1")
+    return text
+
+
+def _days(value: Any) -> float:
+    days = parse_days(value) if isinstance(value, str) else value
+    return float(reading.number(positive=True, most=_MOST_DAYS).reader(days))
+
+
+class PlanShape(Shape):
+    """What a plan chooses among, for which batch."""
+
+    global_batch: Annotated[
+        str, reading.ValueReader(_batch, lambda: {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]})
+    ] = Field(description="Of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq).")
+    fix: dict[ChoiceName, Any] = Field(default={}, description="By name what is chosen already.")
+    among: dict[ChoiceName, list[Any]] = Field(default={}, description="By name the values to choose among.")
+    without: list[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(
+        default=[], description="Values to leave out."
+    )
+    best: Annotated[int, reading.whole(1, _MOST_BEST)] = Field(default=10, description="How many settings are told.")
+    deadline: (
+        Annotated[
+            float,
+            reading.ValueReader(
+                _days, lambda: {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="Days that the training may take: 30, 30d, 6w; needs `budget.tokens`.")
+    sensitivity: bool = Field(
+        default=False, description="Tell what twice the network, one more network card and twice the memory change."
+    )
