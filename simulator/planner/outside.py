@@ -18,6 +18,7 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE
 from simulator.step.kernel_timer import is_eight_bit
+from simulator.step.pipelines import catalog as pipelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Kind:
         return frozenset(sizes | named)
 
 
+# How a model is cut over ranks, and its passes ordered: what a framework's own constants depend on most.
+_CUTS: Final = frozenset({"tp", "pp", "cp", "ep", *pipelines.names()})
 # Choices of which a larger one than any measured is outside, and in which words.
 _SIZES: Final[Mapping[str, str]] = {
     "gpus": "GPUs", "tp": "tensor-parallel ranks", "pp": "pipeline stages", "cp": "context-parallel ranks",
@@ -80,6 +83,11 @@ def outside(base: Scenario, setting: Setting) -> list[str]:
     """
     kind, runs = _of(base, setting), measured_runs()
     told = list(_each(kind, runs))
+    every = frozenset().union(*(run.features for run in runs))
+    own = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
+    missing = sorted((kind.features & _CUTS & every) - own)
+    if missing and own:
+        told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
     if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
         told.append(f"no measured run on {kind.gpu} has all of {', '.join(sorted(kind.features))}")
     return told

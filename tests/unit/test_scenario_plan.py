@@ -1,0 +1,201 @@
+"""A scenario that asks for a plan: what it says, what it may not say, and that every command and function knows it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import simulator
+from simulator.errors import ScenarioError
+from simulator.planner.asked import question_of
+from simulator.scenario.load import load_scenario, points
+from simulator.scenario.resolve import resolved, to_yaml
+from simulator.scenario.schema import schema
+from tests.commands import Command, commands_in
+
+MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
+BASE: dict[str, Any] = {
+    "name": "asked",
+    "cluster": {"topology": "dgx_a100", "world_size": 8},
+    "training": {"model": MODEL, "seq_len": 256},
+    "plan": {
+        "global_batch": "32seq",
+        "fix": {"pp": 1, "checkpointing": "none"},
+        "among": {"sharding": ["zero1", "zero3"], "micro_batch": [1, 2]},
+        "without": ["zero3"],
+        "best": 3,
+    },
+}
+
+
+def with_keys(*changes: tuple[str, Any]) -> dict[str, Any]:
+    data = copy.deepcopy(BASE)
+    for dotted, value in changes:
+        *path, last = dotted.split("__")
+        inner = data
+        for step in path:
+            inner = inner.setdefault(step, {})
+        inner[last] = value
+    return data
+
+
+def told(data: dict[str, Any]) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(data)
+    assert caught.value.exit_code == 2
+    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+
+
+def test_what_is_asked_for_is_what_the_file_says() -> None:
+    question = question_of(load_scenario(BASE))
+    values = question.choices().values
+    assert question.sequences == 32
+    assert question.best == 3
+    assert (values["pp"], values["checkpointing"], values["micro_batch"]) == ((1,), ("none",), (1, 2))
+    assert values["sharding"] == ("zero1",)
+    assert question.base.plan is None
+
+
+@pytest.mark.parametrize(
+    ("written", "sequences"),
+    [("4M", 16384), (4194304, 16384), ("512seq", 512), ("1e6", None), (8192, 32), ("16k", 64), ("0seq", None)],
+)
+def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> None:
+    data = with_keys(("plan__global_batch", written))
+    if sequences is None:
+        assert told(data)[0].startswith("plan.global_batch: ")
+    else:
+        plan = load_scenario(data).plan
+        assert plan is not None
+        assert plan.sequences == sequences
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (("compare", {"training.seq_len": [128, 256]}),
+         "plan: stands beside compare, but a plan is of one value of each key; remove one of the two"),
+        (("training__parallelism", {"tp": 2}),
+         "training.parallelism.tp: is what a plan chooses; write plan: {fix: {tp: ...}}"),
+        (("training__sharding", "zero1"),
+         "training.sharding.strategy: is chosen in plan too; keep one"),
+        (("training__gradient_accumulation_steps", 2),
+         "training.gradient_accumulation_steps: follows from plan.global_batch; remove it"),
+        (("plan__fix__sharding", "zero1"),
+         "plan.among.sharding: is fixed in plan.fix, and contradicts it; leave one of the two out"),
+        (("plan__fix__tp", 0), "plan.fix.tp: got 0; must be at least 1"),
+        (("plan__among__tp", [1, "two"]), "plan.among.tp.1: got 'two'; must be a whole number"),
+        (("plan__among__tp", []), "plan.among.tp: got an empty list; give at least one value"),
+        (("plan__fix__heads", 4), "plan.fix.heads: got 'heads'; one of checkpointing, cp, ep, framework, micro_batch, "
+                                  "offload, pp, precision, schedule, shard_size, sharding, tp, ..."),
+        (("plan__global_batch", 1000), "plan.global_batch: 1,000 tokens are no whole number of sequences of 256; "
+                                       "write 768, or 3seq"),
+        (("plan__deadline", "6w"),
+         "plan.deadline: needs the length of the training; write budget: {tokens: 1e12}"),
+        (("plan__deadline", "soon"), "plan.deadline: got 'soon'; must be a time in days, such as 30, 30d, 6w or 12h"),
+        (("cluster__jitter", {"compute": 0.1}),
+         "cluster.jitter: a plan is without; drawn times may be shorter than any bound"),
+        (("answer", ["fit"]), "answer: tells of points, and a plan tells its own answer; remove it"),
+        (("plots", ["timeline"]), "plots: tells of points, and a plan tells its own answer; remove it"),
+        (("plan__fix__sharding", "parameter_server"),
+         "plan.fix.sharding: got 'parameter_server', whose servers hold what ranks do not; a plan is without"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_told_where_it_stands(change: tuple[str, Any], fault: str) -> None:
+    assert fault in told(with_keys(change))
+
+
+def test_a_collective_has_no_plan() -> None:
+    data = with_keys(("collective", {"operation": "all_reduce", "size": "1 MiB"}))
+    del data["training"]
+    assert told(data) == ["plan: is of a training, and this plays a collective; remove it"]
+
+
+@pytest.mark.parametrize("changes", [(), (("plan__deadline", "6w"), ("budget", {"tokens": 1e12}))])
+def test_what_is_written_loads_back_and_keeps_the_schema(changes: tuple[tuple[str, Any], ...], tmp_path: Path) -> None:
+    scenario = load_scenario(with_keys(*changes, ("training__sharding", {"bucket_size": "50 MiB"})))
+    (tmp_path / "again.yaml").write_text(to_yaml(scenario), encoding="utf-8")
+    again = load_scenario(tmp_path / "again.yaml")
+    assert (again, again.warnings) == (scenario, ())
+    jsonschema.validate(json.loads(json.dumps(resolved(scenario))), schema())
+
+
+def test_set_changes_what_is_asked_for() -> None:
+    scenario = load_scenario(BASE, {"plan.fix.pp": "2", "plan.best": "1", "cluster.world_size": "16"})
+    assert scenario.plan is not None
+    assert (scenario.plan.fix["pp"], scenario.plan.best, scenario.cluster.world_size) == (2, 1, 16)
+    with pytest.raises(ScenarioError, match=r"^--set plan.fix.pp=none: got 'none'; must be a whole number$"):
+        load_scenario(BASE, {"plan.fix.pp": "none"})
+
+
+def test_it_is_searched_not_played() -> None:
+    scenario = load_scenario(BASE)
+    for play in (simulator.simulate, simulator.play, simulator.sweep, points):
+        with pytest.raises(ScenarioError, match=r"is a plan, which has no points; use simulator\.plan\(scenario\)"):
+            play(scenario)
+    found = simulator.plan(scenario)
+    assert [one.setting.sharding for one in found.best] == ["zero1"] * len(found.best)
+    assert len(found.best) == 3
+    asked = {"topology": "dgx_a100", "gpus": 8, "seq_len": 256, "global_batch": "32seq"}
+    same = simulator.plan(
+        MODEL, **asked, fix=BASE["plan"]["fix"], among=BASE["plan"]["among"], without=["zero3"], best=3
+    )
+    assert [one.report for one in same.best] == [one.report for one in found.best]
+
+
+def test_python_says_what_is_missing_or_too_much() -> None:
+    with pytest.raises(ScenarioError, match=r"^plan: of a model needs seq_len, global_batch too$"):
+        simulator.plan(MODEL, topology="dgx_a100", gpus=8)
+    with pytest.raises(ScenarioError, match=r"^plan: gpus: goes with a model and a topology"):
+        simulator.plan(BASE, gpus=8)
+    with pytest.raises(ScenarioError, match=r"has no plan; write for example 'plan: "):
+        simulator.plan("zero_stages")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    (tmp_path / "asked.yaml").write_text(to_yaml(load_scenario(BASE)), encoding="utf-8")
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def test_run_sweep_and_plan_search_alike(cli: Command, tmp_path: Path) -> None:
+    answers = {
+        "plan": cli("plan", "asked.yaml", "--out", "plan", "--jobs", "1"),
+        "sweep": cli("sweep", "asked.yaml", "--out", "sweep", "--jobs", "1"),
+        "run": cli("run", "asked.yaml"),
+    }
+    assert [answer.code for answer in answers.values()] == [0, 0, 0]
+    folders = ("plan", "sweep", "runs/asked-0001")
+    for name in ("plan.json", "best.yaml", "report.html"):
+        assert len({(tmp_path / folder / name).read_bytes() for folder in folders}) == 1, name
+    assert cli("check", "asked.yaml").out.splitlines()[-1] == (
+        "settings:  6 to choose from; 2 that can be written down cannot be"
+    )
+    assert cli("run", "best.yaml").faults[0].startswith("best.yaml: ")
+    assert cli("run", "plan/best.yaml", "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("run", "asked.yaml", "--trace"), "--trace: is of points, and asked.yaml is a plan; leave it out"),
+        (("plan", "asked.yaml", "--gpus", "4"),
+         "--gpus: goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"),
+        (("plan", "asked.yaml", "--set", "plan.without=zero9"),
+         "--set plan.without=zero9: got 'zero9'; must be a list, such as 'without: [zero3]'"),
+        (("plan", "asked.yaml", "--set", "plan.without=[zero9]"),
+         "asked.yaml: plan.without: zero9: one of 1f1b, interleaved, none, zero1, zero3; did you mean 'zero3'?"),
+        (("plan", "small.yaml"),
+         "small.yaml: has no plan; write for example 'plan: {global_batch: 4M}', or use run"),
+        (("plan", "asked.yaml", "--topology", "dgx_a100"), "--gpus: missing; write for example --gpus 8"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_line(cli: Command, arguments: tuple[str, ...], fault: str) -> None:
+    answer = cli(*arguments)
+    assert answer.code == 2
+    assert answer.faults == [fault]
