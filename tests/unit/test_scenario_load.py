@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,6 +11,7 @@ from simulator.basics import document, yaml_dialect
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.records import BucketFusion, BufferFusion, Jitter, Servers
+from tests.scenario_data import changed, told
 
 BASE: dict[str, Any] = {
     "name": "demo",
@@ -21,22 +21,8 @@ BASE: dict[str, Any] = {
 
 
 def with_keys(**keys: Any) -> dict[str, Any]:
-    """BASE with more keys: collective__root=3 stands for collective.root."""
-    data = copy.deepcopy(BASE)
-    for key, value in keys.items():
-        inner = data
-        *path, last = key.split("__")
-        for step in path:
-            inner = inner.setdefault(step, {})
-        inner[last] = value
-    return data
-
-
-def told(data: dict[str, Any]) -> list[str]:
-    with pytest.raises(ScenarioError) as caught:
-        load_scenario(data)
-    assert caught.value.exit_code == 2
-    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+    """BASE with more keys."""
+    return changed(BASE, keys)
 
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema
 from tests.commands import Command, commands_in
+from tests.scenario_data import changed, told
 
 MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
 BASE: dict[str, Any] = {
@@ -34,21 +34,8 @@ BASE: dict[str, Any] = {
 
 
 def with_keys(*changes: tuple[str, Any]) -> dict[str, Any]:
-    data = copy.deepcopy(BASE)
-    for dotted, value in changes:
-        *path, last = dotted.split("__")
-        inner = data
-        for step in path:
-            inner = inner.setdefault(step, {})
-        inner[last] = value
-    return data
-
-
-def told(data: dict[str, Any]) -> list[str]:
-    with pytest.raises(ScenarioError) as caught:
-        load_scenario(data)
-    assert caught.value.exit_code == 2
-    return [line.removeprefix("<dict>: ") for line in str(caught.value).splitlines()]
+    """BASE with more keys."""
+    return changed(BASE, dict(changes))
 
 
 def test_what_is_asked_for_is_what_the_file_says() -> None:
