@@ -45,6 +45,28 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
     """Time from the start to the end of the last transfer [s]; None where there are too many transfers to estimate."""
     if op.schedule.has_more_than(_MOST):
         return None
+    ends, busiest = _ends(cluster, op)
+    return float(max(op.startup + busiest, ends.max(initial=op.startup)))
+
+
+def apart(cluster: Cluster, op: Collective) -> float:
+    """Time from when the first rank has all that it is sent to when the last one has [s].
+
+    Where there are too many transfers it is a latency for each round, by which transfers of equal size may differ.
+    """
+    if op.schedule.has_more_than(_MOST):
+        rounds = (part.round for part in op.schedule.repeats())
+        return sum(float(_ways(cluster, op, one.src, one.dst).latency.max(initial=0.0)) for one in rounds)
+    ends, _ = _ends(cluster, op)
+    received = np.full(len(op.group) + len(op.auxiliaries), op.startup)
+    receivers = [np.tile(part.round.dst, part.times) for part in op.schedule.repeats()]
+    np.maximum.at(received, np.concatenate(receivers) if receivers else np.zeros(0, int), ends)
+    of_ranks = received[: len(op.group)]
+    return float(of_ranks.max() - of_ranks.min())
+
+
+def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
+    """When each transfer ends, and how long the busiest link needs for its bytes [s]."""
     transfers = write_out(op.schedule)
     nbytes = _carried(op, transfers)
     nodes = nodes_of(cluster.node_of(), op.group, len(op.group) + len(op.auxiliaries))
@@ -63,7 +85,7 @@ def estimate(cluster: Cluster, op: Collective) -> float | None:
             before = transfers.before_on_channel[begin : begin + size].astype(np.int64)
             _end(ends, begin, waits, before, ways.latency, sent[turn] / rate, op.startup)
             begin += size
-    return float(max(op.startup + (load / bandwidth).max(initial=0.0), ends.max(initial=op.startup)))
+    return ends, float((load / bandwidth).max(initial=0.0))
 
 
 def least(cluster: Cluster, op: Collective) -> float:

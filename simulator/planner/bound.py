@@ -19,7 +19,7 @@ import numpy as np
 from simulator.basics.arrays import Floats, Ints
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.estimate import estimate, least
+from simulator.collectives.estimate import apart, estimate, least
 from simulator.model.cut import Communication
 from simulator.planner.pass_order import RankTimes, pass_order
 from simulator.planner.setting import Setting
@@ -264,20 +264,30 @@ class _UnitTimes:
 
 @dataclass(frozen=True)
 class LeastDurations:
-    """How long collectives take at least, alone on their links: by closed forms, or by the busiest link's bytes."""
+    """How long collectives take at least, alone on their links: by closed forms, or by the busiest link's bytes.
+
+    A closed form is the time of the rank that ends last. Others may go on sooner, and what they do then may be longer,
+    so the time of the first one counts. Ranks of other stages come when they like: of what some of them have sent
+    already nothing is left but the start-up, and what one of two ranks has to send itself.
+    """
 
     cluster: Cluster
     _known: dict[tuple[object, ...], tuple[object, float]] = field(default_factory=dict)
 
     def of(self, op: Collective) -> float:
         """Of one collective [s]."""
-        if op.duration is not None:
-            return op.duration
         # What is kept has the schedule too, whose id is in the key.
-        key = id(op.schedule), op.elements, op.itemsize, op.group
+        key = id(op.schedule), op.elements, op.itemsize, op.group, op.rendezvous
         if key not in self._known:
-            self._known[key] = op.schedule, least(self.cluster, op)
+            self._known[key] = op.schedule, self._of(op)
         return self._known[key][1]
+
+    def _of(self, op: Collective) -> float:
+        if op.rendezvous and len(op.group) > 2:
+            return op.startup
+        if op.rendezvous or op.duration is None:
+            return least(self.cluster, op)
+        return op.duration - apart(self.cluster, op)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ share it, as arrays; then a setting's times are looked up and added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.step.pipeline import Pipeline
-from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Slot, Work
+from simulator.step.pipelines.schedule import Pass, PipelineSchedule, PipelineShape, Work
 
 _WORKS: Final = {work: number for number, work in enumerate(Work)}
 # Number of an end that is always 0, and of a way that takes no time.
@@ -128,66 +128,61 @@ def pass_order(pipeline: Pipeline) -> PassOrder:
     return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -> PassOrder:
-    order = schedule.order(shape)
+    order, width = schedule.order(shape), shape.stages * shape.micro_batches
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
-    # By pass, forward ones apart from those that send gradients back, which of the ends is its own.
-    sets: dict[tuple[bool, int, int], int] = {}
-    ways: dict[tuple[int, int], int] = {}
-    rows, seen = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks
     place_of = [schedule.rank_of(stage, shape.ranks) for stage in range(shape.stages)]
-    for rank, slot in _in_turn(order, copies):
-        for place, one in enumerate(slot):
-            needed = _needed(one, copies)
-            source, way = _NONE, _NONE
-            if needed is not None:
-                source, ends = sets[needed], (place_of[needed[1]], place_of[one.stage])
+    # By a number of each pass that sends, forward ones first, which of the ends is its own.
+    sets, ways = dict[int, int](), dict[tuple[int, int], int]()
+    rows, seen, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
+
+    def number_of(stage: int, micro: int, *, forward: bool) -> int:
+        return (0 if forward else width) + stage * shape.micro_batches + micro
+
+    def needed(one: Pass) -> tuple[int, int] | None:
+        """Number of the pass that one waits for beside its rank, and that one's stage; None where there is none."""
+        first, last = one.stage % copies == 0, one.stage % copies == copies - 1
+        if one.work is Work.FORWARD:
+            return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
+        if one.work is Work.WEIGHT_GRADIENT:
+            return number_of(one.stage, one.micro, forward=False), one.stage
+        if last:
+            return number_of(one.stage, one.micro, forward=True), one.stage
+        return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
+
+    def go_on(rank: int) -> bool:
+        """Note what a rank does next; whether what it needs has ended."""
+        slot = order[rank][done[rank]]
+        sources = [needed(one) for one in slot]
+        # Of two passes at once neither may need the other.
+        if any(source is not None and source[0] not in sets for source in sources):
+            return False
+        for place, (one, source) in enumerate(zip(slot, sources, strict=True)):
+            needs, way, own = _NONE, _NONE, _NONE
+            if source is not None:
+                ends = place_of[source[1]], place_of[one.stage]
+                needs = sets[source[0]]
                 way = _NONE if ends[0] == ends[1] else ways.setdefault(ends, len(ways) + 1)
-            own = _NONE
             if one.work is not Work.WEIGHT_GRADIENT:
-                own = sets.setdefault((one.work is Work.FORWARD, one.stage, one.micro), len(sets) + 1)
-            rows.append((starts[rank] + seen[rank], rank, place == 0, source, own, way))
+                own = sets[number_of(one.stage, one.micro, forward=one.work is Work.FORWARD)] = len(sets) + 1
+            rows.append((starts[rank] + seen[rank], rank, place == 0, needs, own, way))
             seen[rank] += 1
-    kinds = [one.stage % copies * len(Work) + _WORKS[one.work] for slots in order for slot in slots for one in slot]
-    number, ranks, first, needs, own_ends, way_of = map(np.array, zip(*rows, strict=True))
-    return PassOrder(
-        starts, np.array(kinds), number, ranks, first, needs, own_ends, way_of, tuple(ways), len(sets) + 1
-    )  # fmt: skip
+        done[rank] += 1
+        return True
 
-
-def _needed(one: Pass, copies: int) -> tuple[bool, int, int] | None:
-    """What a pass waits for beside its rank: whether of a forward pass, of which stage and micro-batch."""
-    if one.work is Work.FORWARD:
-        return None if one.stage % copies == 0 else (True, one.stage - 1, one.micro)
-    if one.work is Work.WEIGHT_GRADIENT:
-        return False, one.stage, one.micro
-    if one.stage % copies == copies - 1:
-        return True, one.stage, one.micro
-    return False, one.stage + 1, one.micro
-
-
-def _in_turn(order: Order, copies: int) -> Iterator[tuple[int, Slot]]:
-    """What ranks do, each thing after what it needs."""
-    done, ended = [0] * len(order), set[tuple[bool, int, int]]()
-    waiting = list(range(len(order)))
+    waiting = list(range(shape.ranks))
     while waiting:
-        moving = False
+        before = len(rows)
         for rank in waiting:
-            slots = order[rank]
-            while done[rank] < len(slots):
-                slot = slots[done[rank]]
-                # Of two passes at once neither may need the other.
-                if not all((needed := _needed(one, copies)) is None or needed in ended for one in slot):
-                    break
-                ended |= {
-                    (one.work is Work.FORWARD, one.stage, one.micro)
-                    for one in slot
-                    if one.work is not Work.WEIGHT_GRADIENT
-                }
-                yield rank, slot
-                done[rank], moving = done[rank] + 1, True
+            while done[rank] < len(order[rank]) and go_on(rank):
+                pass
         waiting = [rank for rank in waiting if done[rank] < len(order[rank])]
-        if waiting and not moving:
+        if waiting and len(rows) == before:
             raise ValueError("the order of the pipeline waits for itself")
+    kinds = [one.stage % copies * len(Work) + _WORKS[one.work] for slots in order for slot in slots for one in slot]
+    number, ranks, first, needs, own_ends, way_of = np.array(rows).T
+    return PassOrder(
+        starts, np.array(kinds), number, ranks, first.astype(bool), needs, own_ends, way_of, tuple(ways), len(sets) + 1
+    )

@@ -5,6 +5,7 @@ Rule: names alone. Groups whose collectives do not wait for those of others have
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from simulator.step.process_groups import Scope
@@ -31,6 +32,7 @@ def stream_of(scope: Scope) -> str:
     return _OF_SCOPE.get(scope, DATA)
 
 
+@cache
 def dimension_of(stream: str) -> str:
     """tp, cp, ep, pp, dp, or the host for copies.
 
