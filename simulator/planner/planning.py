@@ -3,15 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import ScenarioError
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
+from simulator.planner.explain import against
 from simulator.planner.search import BEST, Plan, search
+from simulator.planner.sensitivity import sensitivity
+from simulator.planner.setting import scenario_of
+from simulator.planner.told import document, front, reasons, sentences
+from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
+from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Columns of the table that a notebook shows.
+_SHOWN: Final = (
+    "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "micro_batch", "micro_batches",
+    "checkpointing", "step_time_s", "mfu", "tokens_per_s_per_gpu", "peak_memory_bytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Planned(Plan):
+    """A plan that shows itself: in a notebook its answer and its table.
+
+    Attributes
+    ----------
+    question : Question
+        What was asked for.
+    """
+
+    question: Question
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer, as `simulator plan` prints it."""
+        return sentences(self, self.question.budget, self.question.deadline)
+
+    def scenario(self, place: int = 0) -> Scenario:
+        """The scenario of one of the best, for `simulate`: 0 is the fastest."""
+        return scenario_of(self.base, self.best[place].setting)
+
+    def why(self) -> pd.DataFrame:
+        """What each of the best takes more than the fastest, by part of a step; the parts add up to `whole` [s]."""
+        import pandas as pd
+
+        found = [against(self.best[0], one) for one in self.best]
+        rows = [one.parts | {"whole": one.whole} for one in found]
+        return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
+
+    def front(self) -> pd.DataFrame:
+        """Of the played settings those than which none is both faster and smaller, fastest first."""
+        import pandas as pd
+
+        rows = [
+            {"setting": one.setting.text, "step_time_s": one.step_time,
+             "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in front(self)
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["setting", "step_time_s", "peak_memory_bytes"]).set_index("setting")
+
+    def left_out(self) -> pd.Series[Any]:
+        """How many settings were left out, by reason, most first."""
+        import pandas as pd
+
+        return pd.Series(reasons(self), name="settings", dtype="int64")
+
+    def sensitivity(self, jobs: int | None = None) -> pd.DataFrame:
+        """What twice the network, one more network card a node and twice the memory would change: plans again for each.
+
+        Columns are seconds of a step: of the best setting as it is, of the same one on the other machine, and of the
+        fastest there, which `setting` names.
+        """
+        import pandas as pd
+
+        rows = [
+            {"change": one.change, "before": one.before, "same": one.same, "fastest": one.best.step_time,
+             "setting": one.best.setting.text}
+            for one in sensitivity(self, Backend(jobs))
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
+
+    def to_html(self) -> str:
+        """The page that `simulator plan --out` leaves as report.html."""
+        best = to_yaml(self.scenario()) if self.best else ""
+        return plan_page(document(self, self.question.budget), self.question.text, self.sentences, best)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.considered:,} settings, {len(self.played):,} played: {self.sentences[0]}>"
+
+    def _repr_html_(self) -> str:
+        lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(one)}</p>" for one in self.sentences)]
+        table = self.frame()[list(_SHOWN)].to_html() if self.best else ""
+        return "".join(lines) + table
 
 
 def plan(
@@ -29,7 +121,7 @@ def plan(
     jobs: int | None = None,
     scheduler: str | None = None,
     cache: Path | str | None = None,
-) -> Plan:
+) -> Planned:
     """Find the fastest layouts of a training on so many GPUs.
 
     Parameters
@@ -59,8 +151,8 @@ def plan(
 
     Returns
     -------
-    Plan
-        `best` are records, `frame()` is a pandas table of them.
+    Planned
+        `best` are records, `frame()` is a pandas table of them, `why()` and `left_out()` explain them.
 
     Raises
     ------
@@ -91,7 +183,7 @@ def plan(
     *_, found = search(
         question.base, question.sequences, question.choices(), best=best or question.best, backend=backend
     )
-    return found
+    return Planned(question=question, **{field.name: getattr(found, field.name) for field in fields(found)})
 
 
 def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> Question:
