@@ -38,6 +38,7 @@ FIGURES = {
     "14_pipelines_drawn_and_compared": 6,
     "15_three_dimensions": 2,
     "16_experts": 1,
+    "17_which_layout": 2,
 }
 
 # These take less than a quarter of a minute each; `make notebooks` runs all.
