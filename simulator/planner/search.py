@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.errors import ScenarioError
 from simulator.model.load import load_model
@@ -200,6 +201,7 @@ def _refuse(base: Scenario) -> None:
         raise ScenarioError(f"{'.'.join(map(str, key))}: {why}")
 
 
+@collected_later()
 def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused, bounds: Bounds) -> list[_Entry]:
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
@@ -262,6 +264,7 @@ class _Search:
         """How many could not be played."""
         return sum(self.failed.values())
 
+    @collected_later()
     def _next(self) -> _Entry | None:
         """The setting to play next: of those that may be among the best and may fit the one with the lowest bound."""
         limit = self.last_of_best()

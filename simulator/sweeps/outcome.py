@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.basics.garbage import collected_later
 from simulator.errors import SimulatorError
 from simulator.playing.scenario_cluster import Clusters
 from simulator.run import Run, simulate
@@ -67,6 +68,8 @@ def failed(index: int, point: Point, error: str) -> PointOutcome:
     return PointOutcome(index, point.settings, None, None, error)
 
 
+# When it looks for cycles, what the point was made of is gone already.
+@collected_later()
 def play_alone(
     index: int,
     point: Point,
