@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -28,6 +29,7 @@ SCENARIO: dict[str, Any] = {
     "cluster": {"topology": "star_100g", "world_size": 4},
     "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "4 KiB", "payload": False},
 }
+MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,28 @@ def test_a_model_is_called_there_as_it_is_here(tmp_path: Path) -> None:
     there, _ = dask_cluster.play_on_worker(at, keep=None, files=files, ours=dask_cluster.edition(), alone=False)
     assert there == here
     assert there.error is None
+
+
+def test_a_plan_finds_the_same_on_a_cluster(cli: Command, cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    (tmp_path / "p.yaml").write_text(
+        "name: p\ncluster: {topology: dgx_a100, world_size: 8}\ntraining: {model: ./own/config.json, seq_len: 256}\n"
+        "plan: {global_batch: 32seq, fix: {pp: 1, checkpointing: none}, among: {sharding: [zero1, zero3]}, best: 3}\n",
+        encoding="utf-8",
+    )
+    here = cli("plan", "p.yaml", "--out", "here", "--jobs", 1)
+    there = cli("plan", "p.yaml", "--out", "there", "--scheduler", cluster.scheduler_address)
+    assert (here.code, there.code) == (0, 0)
+    # More points are chosen before the first outcome is there, so more are played; the best are the same.
+    plans = [json.loads((tmp_path / name / "plan.json").read_text(encoding="utf-8")) for name in ("here", "there")]
+    assert plans[1]["best"] == plans[0]["best"]
+    assert plans[1]["played"] >= plans[0]["played"]
+    assert (tmp_path / "there" / "best.yaml").read_bytes() == (tmp_path / "here" / "best.yaml").read_bytes()
+    nobody = cli("plan", "p.yaml", "--out", "nobody", "--scheduler", "tcp://127.0.0.1:1")
+    assert nobody.code == 2
+    assert nobody.faults[0].startswith("--scheduler: nobody answered at tcp://127.0.0.1:1")
+    assert not (tmp_path / "nobody").exists()
 
 
 def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> None:

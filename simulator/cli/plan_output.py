@@ -16,10 +16,10 @@ from simulator.findings.budget import amount_text
 from simulator.planner.asked import Question
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way
-from simulator.planner.search import Plan, Played
+from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
-from simulator.planner.told import holders, reasons, sensitivity_sentence, sentences, sizes_sentence
+from simulator.planner.told import exposed, reasons, sensitivity_sentence, sentences, sizes_sentence
 from simulator.report.tables.layout import Column
 
 # Between two lines of progress in a file or a pipe [s].
@@ -60,7 +60,6 @@ def print_plan(found: Plan, question: Question) -> None:
         for sentence in sentences(found, question.budget, question.deadline):
             print_text(sentence)
         _print_best(found)
-        _print_holders(found.best[0])
     print_text(f"\n{found.considered:,} settings considered, {len(found.played):,} played:")
     for reason, count in reasons(found).items():
         print_text(f"  {count:,} {reason}", indent="    ")
@@ -108,7 +107,7 @@ def _print_best(found: Plan) -> None:
                 f"{report['tokens_per_s_per_gpu']:,.0f}",
                 f"{100 * report['mfu']:.1f} %",
                 format_memory(report["peak_memory_bytes"]),
-                _exposed(report, one.step_time),
+                exposed(report),
                 f"{100 * report['bubble_time_s'] / one.step_time:.1f} %",
                 one.setting.text,
                 against(found.best[0], one).text,
@@ -122,18 +121,6 @@ def _interval(report: Mapping[str, Any]) -> str:
     """Where four of five runs like this one are expected."""
     ends = [report["intervals"].get(f"step_time_s_80_{end}") for end in ("low", "high")]
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
-
-
-def _exposed(report: Mapping[str, Any], step_time: float) -> str:
-    """Share of a step in which nothing hides communication, and whose it is most of all."""
-    by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
-    most = f" ({max(by, key=lambda name: by[name])})" if by else ""
-    return f"{100 * report['exposed_comm_time_s'] / step_time:.1f} %{most}"
-
-
-def _print_holders(best: Played) -> None:
-    held = ", ".join(f"{name} {format_memory(nbytes)}" for name, nbytes in holders(best.report))
-    print_text(f"\nThe best one's memory at its peak: {held}")
 
 
 def print_nearest(question: Question, need: Need | None, ways: Iterable[Way]) -> list[Way]:

@@ -78,8 +78,8 @@ def with_memory(
 
     Examples
     --------
-    >>> with_memory("v100_sxm_32gb", "dgx_a100", None, 2.0)["hbm_bytes"]
-    '68719476736 B'
+    >>> with_memory("a100_sxm_80gb", "dgx_a100", None, 2.0)["hbm_bytes"]
+    '171798691840 B'
     """
     file = load_topology(topology, base)
     named, folder = (gpu, base) if gpu is not None else (file.gpu or "", file.folder)

@@ -89,7 +89,8 @@ def outside(base: Scenario, setting: Setting) -> list[str]:
     if missing and own:
         told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
     if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
-        told.append(f"no measured run on {kind.gpu} has all of {', '.join(sorted(kind.features))}")
+        all_of = "all of " if len(kind.features) > 1 else ""
+        told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
     return told
 
 

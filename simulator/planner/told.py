@@ -64,7 +64,8 @@ def sentences(plan: Plan, budget: Budget | None = None, deadline: float | None =
     best, report = plan.best[0], plan.best[0].report
     told = [
         f"{best.setting.text}: {format_time(best.step_time)} a step, {report['tokens_per_s_per_gpu']:,.0f} tokens/s a "
-        f"GPU, {100 * report['mfu']:.1f} % MFU, {format_memory(report['peak_memory_bytes'])} of memory."
+        f"GPU, {100 * report['mfu']:.1f} % MFU, {format_memory(report['peak_memory_bytes'])} of memory, most of it "
+        f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
     if budget is not None and budget.tokens is not None:
         taken = amounts(report, best.setting.gpus, budget)
@@ -125,6 +126,13 @@ def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
     return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
 
 
+def exposed(report: dict[str, Any]) -> str:
+    """Share of a step in which nothing hides communication, and whose it is most of all: '5.9 % (tp)'."""
+    by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
+    most = f" ({max(by, key=lambda name: by[name])})" if by else ""
+    return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
+
+
 def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
     difference = against(plan.best[0], one)
     return {
@@ -132,6 +140,7 @@ def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
         "text": one.setting.text,
         "setting": dict(one.setting.overrides()),
         "bound_s": one.bound,
+        "exposed": exposed(one.report),
         "report": one.report,
         "against_best": {"whole_s": difference.whole, "parts_s": difference.parts, "text": difference.text},
         "budget": None if budget is None else amounts(one.report, one.setting.gpus, budget),
