@@ -126,7 +126,11 @@ def _interval(report: Mapping[str, Any]) -> str:
 def print_nearest(question: Question, need: Need | None, ways: Iterable[Way]) -> list[Way]:
     """What comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
     told = []
-    if need is not None:
+    if need is None:
+        print_text(
+            f"No setting of {question.model} can be on {question.base.cluster.world_size:,} GPUs: see below why."
+        )
+    else:
         print_text(
             f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
             f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"

@@ -7,17 +7,18 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from simulator.basics import document as documents
+from simulator.basics import registry
 from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, UnknownNameError
+from simulator.errors import ScenarioError
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
 from simulator.scenario.load import load_scenario
+from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Budget, Scenario
 
 # What is asked for where an option is left out; of a scenario these are its own keys' defaults.
 _SEQ_LEN: Final = 2048
 _BATCH: Final = "4M"
-_BEST: Final = 10
 # By the key of a scenario the option that sets it.
 _OPTIONS: Final = {
     "cluster.topology": "--topology",
@@ -68,7 +69,7 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question
         batch_of(asked.global_batch or _BATCH, seq_len, "--global-batch"),
         tuple(_said(option, text) for option, texts in options for text in texts),
         tuple(Said(f"--without {text}", "", [text]) for text in asked.without),
-        asked.best or _BEST,
+        asked.best or BEST,
         _budget(asked),
         asked.deadline,
         asked.sensitivity or False,
@@ -82,10 +83,9 @@ def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Ques
         option = f"--{given.replace('_', '-')}"
         message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
         raise ScenarioError(f"{option}: {message}")
-    try:
-        scenario = load_scenario(source, settings)
-    except UnknownNameError as error:
-        raise ScenarioError(f"{error}; a plan of a model needs --topology and --gpus") from error
+    if source in registry.names("model") or source.endswith(".json"):
+        raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
+    scenario = load_scenario(source, settings)
     print_warnings(scenario.warnings)
     return question_of(scenario)
 

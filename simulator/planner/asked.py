@@ -16,7 +16,7 @@ from simulator.planner.space import Choices, default_choices, gpus_per_node
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_rules import sequences_of, value_of
-from simulator.scenario.plan_shape import KEYS, SAID_OR_CHOSEN
+from simulator.scenario.plan_shape import BEST, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Budget, Scenario
 
 
@@ -67,7 +67,7 @@ class Question:
     sequences: int
     said: tuple[Said, ...] = ()
     without: tuple[Said, ...] = ()
-    best: int = 10
+    best: int = BEST
     budget: Budget | None = None
     deadline: float | None = None
     sensitivity: bool = False

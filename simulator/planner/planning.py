@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.errors import ScenarioError
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
 from simulator.planner.explain import against
-from simulator.planner.search import BEST, Plan, search
+from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of
 from simulator.planner.told import document, front, reasons, sentences
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
+from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend

@@ -22,6 +22,7 @@ from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused, default_choices, gpus_per_node, settings
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.plan_rules import not_planned
+from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Point, Scenario
 from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
@@ -33,7 +34,6 @@ from simulator.sweeps.sweep import Backend
 if TYPE_CHECKING:
     import pandas as pd
 
-BEST: Final = 10
 # Points that are chosen ahead of outcomes where nobody knows how many workers there are.
 _AHEAD_OF_A_CLUSTER: Final = 32
 # Finer bounds after the first: along the pipeline's order, by what its first stage does, by what all stages do.

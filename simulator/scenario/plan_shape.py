@@ -36,7 +36,8 @@ KEYS: Final = MappingProxyType(
 SAID_OR_CHOSEN: Final = ("precision", "framework")
 # What the global batch is written in, where it is not in tokens.
 SEQUENCES: Final = "seq"
-# More than any plan would play.
+# How many settings are told where nobody says it; and more than any plan would play.
+BEST: Final = 10
 _MOST_BEST: Final = 1000
 # More days than anybody has.
 _MOST_DAYS: Final = 1e6
@@ -72,7 +73,7 @@ class PlanShape(Shape):
     without: list[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(
         default=[], description="Values to leave out."
     )
-    best: Annotated[int, reading.whole(1, _MOST_BEST)] = Field(default=10, description="How many settings are told.")
+    best: Annotated[int, reading.whole(1, _MOST_BEST)] = Field(default=BEST, description="How many settings are told.")
     deadline: (
         Annotated[
             float,
