@@ -19,7 +19,7 @@ demo: $(VENV)/run-installed
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 20
 
-# Every notebook against the outputs that it is stored with; `make test` runs the three short ones.
+# Every notebook against the outputs that it is stored with; `make test` runs the two short ones.
 notebooks: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests/test_notebooks.py
 

@@ -122,10 +122,6 @@ def test_a_plan_finds_the_same_on_a_cluster(cli: Command, cluster: LocalCluster,
     assert plans[1]["best"] == plans[0]["best"]
     assert plans[1]["played"] >= plans[0]["played"]
     assert (tmp_path / "there" / "best.yaml").read_bytes() == (tmp_path / "here" / "best.yaml").read_bytes()
-    nobody = cli("plan", "p.yaml", "--out", "nobody", "--scheduler", "tcp://127.0.0.1:1")
-    assert nobody.code == 2
-    assert nobody.faults[0].startswith("--scheduler: nobody answered at tcp://127.0.0.1:1")
-    assert not (tmp_path / "nobody").exists()
 
 
 def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> None:

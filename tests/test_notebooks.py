@@ -44,7 +44,6 @@ FIGURES = {
 # These take less than a quarter of a minute each; `make notebooks` runs all.
 SHORT = {
     "01_collectives_step_by_step",
-    "06_checkpointing_tradeoff",
     "07_flash_attention",
 }
 

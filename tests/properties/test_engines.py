@@ -27,8 +27,8 @@ from tests.programs import FAMILIES, drawn
 
 CLOSE = 1e-9
 NEVER = 2**62
-# Cases of each family in `make test` and in a long run; with nine families 486 and 23,400 in all.
-CASES, MANY = 54, 2600
+# Cases of each family in `make test` and in a long run; with nine families 243 and 23,400 in all.
+CASES, MANY = 27, 2600
 BLOCK = 27
 
 

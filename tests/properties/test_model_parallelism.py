@@ -30,7 +30,7 @@ from tests.engines import farthest, growth
 from tests.training import WITHOUT_SERVERS, step
 
 NEVER = 2**62
-DRAWN, BLOCKS = 12, 3
+DRAWN, BLOCKS = 12, 2
 # By which factor a rounding's difference may grow in one transfer; 4.4 is the most that was seen.
 GROWS = 10
 SCHEDULES = list(catalog.names())
