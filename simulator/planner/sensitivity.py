@@ -14,7 +14,7 @@ from simulator.cluster.upgraded import cards, with_memory, with_network
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import scenario_of
 from simulator.playing.scenario_cluster import Clusters
-from simulator.scenario.records import ClusterSpec, Point, Scenario
+from simulator.scenario.records import Point, Scenario
 from simulator.sweeps.one_by_one import playing
 from simulator.sweeps.sweep import Backend
 
@@ -82,7 +82,7 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
 
     def network(times: float) -> Scenario | None:
         faster = with_network(spec.topology, folder, times, one_node=one_node)
-        return None if faster is None else _on(base, replace(spec, topology=faster))
+        return None if faster is None else replace(base, cluster=replace(spec, topology=faster))
 
     twice = network(_TWICE)
     if twice is not None:
@@ -92,8 +92,4 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
     if one_more is not None:
         yield f"one more network card a node ({count + 1} for {count}, shared evenly)", one_more
     larger = with_memory(spec.gpu, spec.topology, folder, _TWICE)
-    yield "twice the memory", _on(base, replace(spec, gpu=larger))
-
-
-def _on(base: Scenario, cluster: ClusterSpec) -> Scenario:
-    return replace(base, cluster=cluster)
+    yield "twice the memory", replace(base, cluster=replace(spec, gpu=larger))

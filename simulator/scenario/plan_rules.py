@@ -16,18 +16,13 @@ from simulator.basics.document import Key
 from simulator.errors import one_of
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.field_types import Shape
-from simulator.scenario.plan_shape import KEYS, SAID_OR_CHOSEN, SEQUENCES, PlanShape
+from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN, SEQUENCES, PlanShape
 from simulator.scenario.records import Scenario
 from simulator.scenario.shape import ScenarioShape, adapter
 from simulator.scenario.training_shape import PRECISIONS
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
-# What follows from choices and the global batch, with what sets it instead.
-_FOLLOWS: Final = {
-    "training.gradient_accumulation_steps": "follows from plan.global_batch",
-    "training.parallelism.dp": "follows from the GPUs and the other sizes",
-}
 _TELLS: Final = ("answer", "baseline", "plots")
 
 
@@ -125,7 +120,7 @@ def _chosen(shape: ScenarioShape, plan: PlanShape) -> Iterator[Conflict]:
             what = "is chosen in plan too; keep one" if name in said else "is what a plan chooses"
             hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
             yield Conflict(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
-    for dotted, why in _FOLLOWS.items():
+    for dotted, why in FOLLOWS.items():
         if _is_set(shape, dotted):
             yield Conflict(tuple(dotted.split(".")), f"{why}; remove it", (dotted, "plan"), True)
 

@@ -34,6 +34,13 @@ KEYS: Final = MappingProxyType(
 )
 # What a scenario may say for all settings, for a plan chooses it only where it is asked to.
 SAID_OR_CHOSEN: Final = ("precision", "framework")
+# Keys that follow from choices and the global batch, and from what.
+FOLLOWS: Final = MappingProxyType(
+    {
+        "training.gradient_accumulation_steps": "follows from plan.global_batch",
+        "training.parallelism.dp": "follows from the GPUs and the other sizes",
+    }
+)
 # What the global batch is written in, where it is not in tokens.
 SEQUENCES: Final = "seq"
 # How many settings are told where nobody says it; and more than any plan would play.

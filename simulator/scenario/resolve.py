@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
-from simulator.scenario.plan_shape import KEYS, SAID_OR_CHOSEN, SEQUENCES
+from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN, SEQUENCES
 from simulator.scenario.records import (
     Asked,
     BucketFusion,
@@ -73,7 +73,7 @@ def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
     """Remove the keys that a plan chooses: their defaults would say what nobody has said."""
     said = {**plan.fix, **plan.among}
     chosen = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in said]
-    for dotted in (*chosen, "training.gradient_accumulation_steps", "training.parallelism.dp"):
+    for dotted in (*chosen, *FOLLOWS):
         *at, name = dotted.split(".")
         mapping = data
         for inner in at:
