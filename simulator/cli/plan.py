@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -29,6 +29,8 @@ from simulator.results import run_directory
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,19 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
             show.tell(found)
         show.end()
         if found is not None:
-            tried.extend(_sizes(found, question, backend))
-            changed.extend(_sensitivity(found, question, backend))
+            tried.extend(_told(sizes(found, question, backend), _size_text))
+            changed.extend(_told(sensitivity(found, backend) if question.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
         ended = error
         show.end()
     if found is None or (ended is not None and not found.best):
         typer.echo(f"{word(ended)}; nothing was played", err=True)
         raise typer.Exit(exit_code(ended))
-    data = document(found, question.budget)
+    data = document(found, question.budget, tried)
     if not found.best:
         need, ways = least_memory(choices, base, sequences), ways_to_fit(choices, base, sequences)
         data |= nearest_document(need, list(ways) if output.as_json else print_nearest(question, need, ways))
-    data |= {"sizes": [one.to_dict() for one in tried], "sensitivity": [one.to_dict() for one in changed]}
+    data |= {"sensitivity": [one.to_dict() for one in changed]}
     if output.out is not None:
         _write(found, question, data, output.out)
     if output.as_json:
@@ -117,23 +119,21 @@ def _kept(output: Output, backend: Backend) -> Path | None:
     return kept
 
 
-def _sizes(found: Plan, question: Question, backend: Backend) -> Iterator[Size]:
-    """Other numbers of GPUs, where a deadline is to be met."""
-    if question.budget is None or question.deadline is None:
-        return
-    for one in sizes(found, question.choices, question.budget, question.deadline, backend):
-        days = f"{amount_text(one.takes['days'])} days" if one.takes else "nothing fits"
-        typer.echo(f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {days}", err=True)
+def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
+    """The same, each told as soon as it is known."""
+    for one in found:
+        typer.echo(text(one), err=True)
         yield one
 
 
-def _sensitivity(found: Plan, question: Question, backend: Backend) -> Iterator[Changed]:
-    """Other machines, where it is asked what they would change."""
-    if not question.sensitivity:
-        return
-    for one in sensitivity(found, backend):
-        typer.echo(f"{one.change}: {format_time(one.best.step_time)}", err=True)
-        yield one
+def _size_text(one: Size) -> str:
+    step = one.missing if one.best is None else f"{format_time(one.best.step_time)} a step"
+    days = f", {amount_text(one.takes['days'])} days" if one.takes else ""
+    return f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {step}{days}"
+
+
+def _change_text(one: Changed) -> str:
+    return f"{one.change}: {format_time(one.best.step_time)} a step"
 
 
 def _write(found: Plan, question: Question, data: Mapping[str, Any], folder: Path) -> None:

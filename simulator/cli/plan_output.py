@@ -12,14 +12,14 @@ import typer
 
 from simulator.basics.units import format_memory, format_time
 from simulator.cli.console import print_table, print_text
-from simulator.findings.budget import amount_text
+from simulator.findings import gpu_numbers
 from simulator.planner.asked import Question
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
-from simulator.planner.told import exposed, reasons, sensitivity_sentence, sentences, sizes_sentence
+from simulator.planner.told import exposed, reasons, sensitivity_sentence, sentences
 from simulator.report.tables.layout import Column
 
 # Between two lines of progress in a file or a pipe [s].
@@ -66,22 +66,12 @@ def print_plan(found: Plan, question: Question) -> None:
 
 
 def print_sizes(tried: Sequence[Size]) -> None:
-    """How many GPUs meet the deadline; nothing where none was to be met."""
-    if not tried:
-        return
-    columns = [Column("GPUs"), Column("step"), Column("days"), Column("GPU hours"), Column("cost"), Column("deadline")]
-    columns.append(Column("fastest setting", left=True, folds=True))
-    rows = []
-    for one in tried:
-        if one.best is None:
-            rows.append([f"{one.gpus:,}", "", "", "", "", "", "nothing fits, or no setting can be"])
-            continue
-        cost = "" if one.takes["cost"] is None else amount_text(one.takes["cost"])
-        taken = [amount_text(one.takes["days"]), amount_text(one.takes["gpu_hours"]), cost]
-        word = "met" if one.meets else "missed"
-        rows.append([f"{one.gpus:,}", format_time(one.best.step_time), *taken, word, one.best.setting.text])
-    print_text(f"\n{sizes_sentence(tried)}")
-    print_table(columns, rows)
+    """What other numbers of GPUs give; nothing where none were asked for."""
+    if tried:
+        numbers = [one.to_dict() for one in tried]
+        print_text(f"\n{gpu_numbers.sentence(numbers)}")
+        heads, rows = gpu_numbers.table(numbers)
+        print_table([*map(Column, heads[:-1]), Column(heads[-1], left=True, folds=True)], rows)
 
 
 def print_sensitivity(changed: Sequence[Changed]) -> None:

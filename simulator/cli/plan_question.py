@@ -11,7 +11,7 @@ from simulator.basics import registry
 from simulator.cli.as_options import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError
-from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
+from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Budget, Scenario
@@ -59,15 +59,17 @@ def question(source: str, asked: Asked, settings: Mapping[str, str]) -> Question
     """
     if asked.topology is None:
         return _of_scenario(source, asked, settings)
-    if asked.gpus is None:
-        raise ScenarioError("--gpus: missing; write for example --gpus 8")
-    seq_len = asked.seq_len or _SEQ_LEN
-    base = _base(source, asked, seq_len, settings)
     options = (("--fix", asked.fix), ("--among", asked.among))
+    said = tuple(_said(option, text) for option, texts in options for text in texts)
+    gpus = told_number(asked.gpus, said, "--gpus")
+    if gpus is None:
+        raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
+    seq_len = asked.seq_len or _SEQ_LEN
+    base = _base(source, asked, gpus, seq_len, settings)
     return Question(
         base,
         batch_of(asked.global_batch or _BATCH, seq_len, "--global-batch"),
-        tuple(_said(option, text) for option, texts in options for text in texts),
+        said,
         tuple(Said(f"--without {text}", "", [text]) for text in asked.without),
         asked.best or BEST,
         _budget(asked),
@@ -90,8 +92,8 @@ def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Ques
     return question_of(scenario)
 
 
-def _base(model: str, asked: Asked, seq_len: int, settings: Mapping[str, str]) -> Scenario:
-    cluster: dict[str, Any] = {"topology": asked.topology, "world_size": asked.gpus}
+def _base(model: str, asked: Asked, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
+    cluster: dict[str, Any] = {"topology": asked.topology, "world_size": gpus}
     if asked.gpu is not None:
         cluster["gpu"] = asked.gpu
     try:

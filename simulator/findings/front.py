@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from operator import le
+from typing import Any, TypeVar
 
 from simulator.findings.comparison import Comparison
+
+T = TypeVar("T")
 
 
 def front(compared: Comparison) -> list[dict[str, Any]]:
@@ -17,30 +20,30 @@ def front(compared: Comparison) -> list[dict[str, Any]]:
     if len(rows) < 2:
         return []
     known = [
-        (1 / row.report["tokens_per_s"], row.report["peak_memory_bytes"], row.index)  # type: ignore[index]
+        {
+            "point": row.index,
+            "setting": {**row.setting, **row.condition},
+            "time_per_token_s": 1 / row.report["tokens_per_s"],  # type: ignore[index]
+            "peak_memory_bytes": row.report["peak_memory_bytes"],  # type: ignore[index]
+        }
         for row in rows
     ]
-    return [
-        {
-            "point": index,
-            "setting": {**compared.rows[index].setting, **compared.rows[index].condition},
-            "time_per_token_s": time,
-            "peak_memory_bytes": nbytes,
-        }
-        for time, nbytes, index in on_front(known)
-    ]
+    return on_front(known, lambda one: (one["time_per_token_s"], one["peak_memory_bytes"]))
 
 
-def on_front(known: Iterable[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
-    """Of (time, memory, number) those that no other one is both faster and smaller than, fastest first.
+def on_front(known: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> list[T]:
+    """Those than which no other one is as good by every measure, least of the first one first.
+
+    Of several with equal measures the first is told.
 
     Examples
     --------
-    >>> on_front([(3.0, 5, 0), (1.0, 9, 1), (2.0, 9, 2)])
-    [(1.0, 9, 1), (3.0, 5, 0)]
+    >>> on_front([(3.0, 5), (1.0, 9), (2.0, 9)], lambda one: one)
+    [(1.0, 9), (3.0, 5)]
     """
-    kept: list[tuple[float, int, int]] = []
-    for one in sorted(known):
-        if not kept or one[1] < kept[-1][1]:
+    kept: list[T] = []
+    for one in sorted(known, key=measures):
+        # Those before it are as good by the first measure.
+        if not any(all(map(le, measures(other), measures(one))) for other in kept):
             kept.append(one)
     return kept

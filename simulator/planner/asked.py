@@ -16,7 +16,7 @@ from simulator.planner.space import Choices, default_choices, gpus_per_node
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_rules import sequences_of, value_of
-from simulator.scenario.plan_shape import BEST, KEYS, SAID_OR_CHOSEN
+from simulator.scenario.plan_shape import BEST, GPUS, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Budget, Scenario
 
 
@@ -29,7 +29,7 @@ class Said:
     where : str
         Where it stands, for errors: "--fix tp=8".
     name : str
-        Of `KEYS`.
+        Of `KEYS`, or `GPUS`.
     values : sequence
         All that may be chosen; a single one where it is fixed.
     """
@@ -77,6 +77,11 @@ class Question:
         return choices_of(base or self.base, self.sequences, self.said, self.without)
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Other numbers of GPUs that are asked for by name."""
+        return tuple(number for number in numbers_of(self.said) if number != self.base.cluster.world_size)
+
+    @property
     def text(self) -> str:
         """The question in words."""
         cluster, training = self.base.cluster, self.base.training
@@ -112,6 +117,32 @@ def question_of(scenario: Scenario) -> Question:
     base = replace(scenario, plan=None, budget=None)
     return Question(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
                     plan.sensitivity)  # fmt: skip
+
+
+def numbers_of(said: Sequence[Said]) -> tuple[int, ...]:
+    """Numbers of GPUs that somebody chooses among, fewest first; empty where nobody does.
+
+    Raises
+    ------
+    ScenarioError
+        One is no number of GPUs.
+    """
+    return tuple(sorted({_value(one.where, GPUS, value) for one in said if one.name == GPUS for value in one.values}))
+
+
+def told_number(gpus: int | None, said: Sequence[Said], where: str) -> int | None:
+    """The number of GPUs of which all is told: the asked one, or the most of those to choose among; None without both.
+
+    Raises
+    ------
+    ScenarioError
+        The asked one, which `where` names, is not among these.
+    """
+    numbers = numbers_of(said)
+    if gpus is not None and numbers and gpus not in numbers:
+        other = next(one.where for one in said if one.name == GPUS)
+        raise ScenarioError(f"{where} {gpus}: contradicts {other}; name one of these, of which all is told")
+    return max(numbers, default=None) if gpus is None else gpus
 
 
 def base_scenario(
@@ -175,12 +206,14 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Se
     choices = default_choices(base, model, gpus_per_node(Clusters().of(base)), sequences)
     values, why, by = dict(choices.values), dict(choices.why), dict[str, str]()
     for one in said:
-        if one.name not in KEYS:
-            raise ScenarioError(f"{one.where}: got {one.name!r}; {one_of(tuple(KEYS), one.name)}")
+        if one.name not in (*KEYS, GPUS):
+            raise ScenarioError(f"{one.where}: got {one.name!r}; {one_of((*KEYS, GPUS), one.name)}")
         if one.name in by:
             raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; leave one of the two out")
-        values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
-        by[one.name], why[one.name] = one.where, f"as {one.where} says"
+        by[one.name] = one.where
+        if one.name != GPUS:  # of which each is planned by itself
+            values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
+            why[one.name] = f"as {one.where} says"
     for one in without:
         for value in one.values:
             name = _name_of(one.where, value, values, by)

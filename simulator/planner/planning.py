@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import ScenarioError
-from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of
+from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
 from simulator.planner.explain import against
 from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of
-from simulator.planner.told import document, front, reasons, sentences
+from simulator.planner.sizes import Size, sizes
+from simulator.planner.told import all_played, document, front, reasons, sentences
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_shape import BEST
@@ -40,9 +41,12 @@ class Planned(Plan):
     ----------
     question : Question
         What was asked for.
+    tried : tuple of Size
+        Numbers of GPUs, where several or a deadline were asked for.
     """
 
     question: Question
+    tried: tuple[Size, ...] = ()
 
     @property
     def sentences(self) -> list[str]:
@@ -62,15 +66,22 @@ class Planned(Plan):
         return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
 
     def front(self) -> pd.DataFrame:
-        """Of the played settings those than which none is both faster and smaller, fastest first."""
+        """Of the played settings those than which none is as fast, as small and on as few GPUs, fastest first."""
         import pandas as pd
 
         rows = [
-            {"setting": one.setting.text, "step_time_s": one.step_time,
+            {"setting": one.setting.text, "gpus": one.setting.gpus, "step_time_s": one.step_time,
              "peak_memory_bytes": one.report["peak_memory_bytes"]}
-            for one in front(self)
+            for one in front(all_played(self, self.tried))
         ]  # fmt: skip
-        return pd.DataFrame(rows, columns=["setting", "step_time_s", "peak_memory_bytes"]).set_index("setting")
+        return pd.DataFrame(rows, columns=["setting", "gpus", "step_time_s", "peak_memory_bytes"]).set_index("setting")
+
+    def sizes(self) -> pd.DataFrame:
+        """What each number of GPUs gives, where several or a deadline were asked for: its fastest setting, and that
+        training's days, GPU hours and cost."""
+        import pandas as pd
+
+        return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
 
     def left_out(self) -> pd.Series[Any]:
         """How many settings were left out, by reason, most first."""
@@ -96,7 +107,7 @@ class Planned(Plan):
     def to_html(self) -> str:
         """The page that `simulator plan --out` leaves as report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
-        return plan_page(document(self, self.question.budget), self.question.text, self.sentences, best)
+        return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.considered:,} settings, {len(self.played):,} played: {self.sentences[0]}>"
@@ -131,12 +142,15 @@ def plan(
         A catalog's name, the path of a config.json, or its content. Without `topology` a scenario that has `plan`: its
         name, path or content, or what `load_scenario` gives; then it says all that is asked for here.
     topology : str or mapping, optional
-    gpus, seq_len : int, optional
-        Ranks; tokens of a sequence.
+    gpus : int, optional
+        Ranks; the most of `among["gpus"]` if it is left out.
+    seq_len : int, optional
+        Tokens of a sequence.
     global_batch : str or int, optional
         Of a step: tokens (`"4M"`, 4194304) or sequences (`"512seq"`).
     fix, among : mapping, optional
-        By name what is chosen already, or the values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}.
+        By name what is chosen already, or the values to choose among: {"tp": 8}, {"pp": [1, 2, 4]}. Each of several
+        {"gpus": [128, 256]} is planned by itself.
     without : sequence of str
         Values to leave out: "zero3", "offload".
     settings : mapping, optional
@@ -171,20 +185,23 @@ def plan(
     if topology is None or isinstance(model, Scenario):
         others = given | {"fix": fix, "among": among, "without": without or None, "settings": settings}
         question = _of_scenario(model, [name for name, value in others.items() if value is not None])
-    elif gpus is None or seq_len is None or global_batch is None:
-        missing = [name for name, value in given.items() if value is None]
-        raise ScenarioError(f"plan: of a model needs {', '.join(missing)} too")
     else:
-        base = base_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
         said = [Said(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
         said += [Said(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
+        given["gpus"] = gpus = told_number(gpus, said, "gpus")
+        if gpus is None or seq_len is None or global_batch is None:
+            missing = [name for name, value in given.items() if value is None]
+            raise ScenarioError(f"plan: of a model needs {', '.join(missing)} too")
+        base = base_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
         left_out = tuple(Said(f"without {value}", "", [value]) for value in without)
         question = Question(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
-    *_, found = search(
-        question.base, question.sequences, question.choices(), best=best or question.best, backend=backend
+    question = question if best is None else replace(question, best=best)
+    *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
+    tried = tuple(sizes(found, question, backend))
+    return Planned(
+        question=question, tried=tried, **{field.name: getattr(found, field.name) for field in fields(found)}
     )
-    return Planned(question=question, **{field.name: getattr(found, field.name) for field in fields(found)})
 
 
 def _of_scenario(source: str | Mapping[str, Any] | Scenario, others: Sequence[str]) -> Question:

@@ -1,19 +1,19 @@
-"""How many GPUs does a deadline ask for: halves of them as long as it is met, or twice as many until it is?
+"""What do other numbers of GPUs give: those that somebody names, or those by which a deadline is met?
 
-Rule: each number is planned as the first one was, for its fastest setting alone; numbers in between are not tried.
+Rule: each number is planned by itself, as the first one was. For a deadline there are halves of it as long as the
+deadline is met, or twice as many until it is, each for its fastest setting alone; numbers in between are not tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ScenarioError
 from simulator.findings.budget import amounts
+from simulator.planner.asked import Question
 from simulator.planner.search import Plan, Played, search
-from simulator.planner.space import Choices
-from simulator.scenario.records import Budget, Scenario
 from simulator.sweeps.sweep import Backend
 
 # How many times the asked number is tried at most.
@@ -27,54 +27,67 @@ class Size:
     Attributes
     ----------
     gpus : int
+    plan : Plan or None
+        None where there is no such cluster.
     best : Played or None
         Its fastest setting; None where nothing fits, or no setting can be.
     takes : mapping
-        What the training takes; empty without a setting.
-    meets : bool
-        Whether that is before the deadline.
+        What the training takes; empty without a setting, or where nobody says how long the training is.
+    meets : bool or None
+        Whether that is before the deadline; None without one.
+    missing : str
+        Why there is no setting.
     """
 
     gpus: int
-    best: Played | None
+    plan: Plan | None
     takes: Mapping[str, Any]
-    meets: bool
+    meets: bool | None
+    missing: str = ""
+
+    @property
+    def best(self) -> Played | None:
+        """Its fastest setting."""
+        return self.plan.best[0] if self.plan is not None and self.plan.best else None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        setting, step = (None, None) if self.best is None else (self.best.setting.text, self.best.step_time)
-        return {"gpus": self.gpus, "setting": setting, "step_time_s": step, "meets": self.meets, **self.takes}
+        best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
+        if best is None:
+            return told | {"setting": None, "missing": self.missing}
+        rate = best.report["tokens_per_s_per_gpu"]
+        return told | {"setting": best.setting.text, "step_time_s": best.step_time, "tokens_per_s_per_gpu": rate}
 
 
-def sizes(
-    plan: Plan, choose: Callable[[Scenario], Choices], budget: Budget, deadline: float, backend: Backend
-) -> Iterator[Size]:
-    """The asked number, then those that are tried after it, in that order.
+def sizes(plan: Plan, question: Question, backend: Backend) -> Iterator[Size]:
+    """The number that was planned, then others, each as soon as it is; nothing where no others are asked for.
 
     Parameters
     ----------
     plan : Plan
         Of the asked number.
-    choose : callable (Scenario) -> Choices
-        What may be chosen on another number of GPUs.
-    budget : Budget
-        Of the whole training.
-    deadline : float
-        [days]
+    question : Question
+        Which other numbers, and how long the training is and may take.
     backend : Backend
         What plays.
     """
+    if not question.numbers and question.deadline is None:
+        return
     gpus = plan.base.cluster.world_size
-    first = _size(gpus, plan.best[0] if plan.best else None, budget, deadline)
+    first = _size(gpus, plan, question)
     yield first
-    for number in _numbers(gpus, down=first.meets):
-        one = _size(number, _fastest(plan, number, choose, backend), budget, deadline)
+    if question.numbers:
+        for number in question.numbers:
+            yield _planned(number, question, question.best, backend)
+        return
+    for number in _halves_or_doubles(gpus, down=bool(first.meets)):
+        one = _planned(number, question, 1, backend)
         yield one
         if one.meets != first.meets:
             return
 
 
-def _numbers(gpus: int, *, down: bool) -> Iterator[int]:
+def _halves_or_doubles(gpus: int, *, down: bool) -> Iterator[int]:
     if not down:
         times = 2
         while times <= _MOST_TIMES:
@@ -86,16 +99,21 @@ def _numbers(gpus: int, *, down: bool) -> Iterator[int]:
         yield gpus
 
 
-def _size(gpus: int, best: Played | None, budget: Budget, deadline: float) -> Size:
-    takes = {} if best is None else amounts(best.report, gpus, budget)
-    return Size(gpus, best, takes, best is not None and takes["days"] <= deadline)
-
-
-def _fastest(plan: Plan, gpus: int, choose: Callable[[Scenario], Choices], backend: Backend) -> Played | None:
-    """The fastest setting on so many GPUs; None where there is none, or no such cluster."""
-    base = replace(plan.base, cluster=replace(plan.base.cluster, world_size=gpus))
+def _planned(gpus: int, question: Question, best: int, backend: Backend) -> Size:
+    """The plan of so many GPUs; without one where there is no such cluster, with the reason."""
+    base = replace(question.base, cluster=replace(question.base.cluster, world_size=gpus))
     try:
-        *_, found = search(base, plan.sequences, choose(base), best=1, backend=backend)
-    except ScenarioError:
-        return None
-    return found.best[0] if found.best else None
+        *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
+    except ScenarioError as error:
+        return Size(gpus, None, {}, None if question.deadline is None else False, str(error))
+    return _size(gpus, found, question)
+
+
+def _size(gpus: int, plan: Plan, question: Question) -> Size:
+    if not plan.best:
+        (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
+        missing = "nothing fits" if plan.do_not_fit or plan.played else f"no setting can be: {most}"
+        return Size(gpus, plan, {}, None if question.deadline is None else False, missing)
+    budget, deadline = question.budget, question.deadline
+    takes = {} if budget is None else amounts(plan.best[0].report, gpus, budget)
+    return Size(gpus, plan, takes, None if deadline is None else takes["days"] <= deadline)

@@ -6,7 +6,8 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
@@ -24,7 +25,7 @@ from simulator.scenario.records import Budget
 _SAME: Final = 0.05
 
 
-def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
+def document(plan: Plan, budget: Budget | None = None, tried: Sequence[Size] = ()) -> dict[str, Any]:
     """A plan as plain data.
 
     Parameters
@@ -32,7 +33,10 @@ def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
     plan : Plan
     budget : Budget, optional
         Of the whole training: what each of the best then takes is told too.
+    tried : sequence of Size
+        Numbers of GPUs, this plan's own and others: what was played of these is told too.
     """
+    every = all_played(plan, tried)
     return {
         "sequences": plan.sequences,
         "considered": plan.considered,
@@ -44,16 +48,17 @@ def document(plan: Plan, budget: Budget | None = None) -> dict[str, Any]:
         "best": [_of_one(plan, one, budget) for one in plan.best],
         "outside_of_measured": outside(plan.base, plan.best[0].setting) if plan.best else [],
         "front": [
-            {"number": one.number, "setting": one.setting.text, "step_time_s": one.step_time,
-             "peak_memory_bytes": one.report["peak_memory_bytes"]}
-            for one in front(plan)
+            {"number": one.number, "gpus": one.setting.gpus, "setting": one.setting.text,
+             "step_time_s": one.step_time, "peak_memory_bytes": one.report["peak_memory_bytes"]}
+            for one in front(every)
         ],
         "all_played": [
             {"number": one.number, "setting": one.setting.text, **one.setting.values(), "bound_s": one.bound,
              "step_time_s": one.step_time, "fits": one.fits, "mfu": one.report["mfu"],
              "peak_memory_bytes": one.report["peak_memory_bytes"]}
-            for one in sorted(plan.played, key=lambda one: (one.step_time, one.number))
+            for one in sorted(every, key=lambda one: (one.step_time, one.number))
         ],
+        "sizes": [one.to_dict() for one in tried],
     }  # fmt: skip
 
 
@@ -113,11 +118,19 @@ def reasons(plan: Plan) -> dict[str, int]:
     return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
 
 
-def front(plan: Plan) -> list[Played]:
-    """Of the settings that were played and fit those than which none is both faster and smaller, fastest first."""
-    by_number = {one.number: one for one in plan.played if one.fits}
-    known = [(one.step_time, int(one.report["peak_memory_bytes"]), one.number) for one in by_number.values()]
-    return [by_number[number] for _, _, number in on_front(known)]
+def all_played(plan: Plan, tried: Sequence[Size] = ()) -> list[Played]:
+    """What was played on any number of GPUs; numbers count the settings of this plan first, then those of others."""
+    every, before = list(plan.played), plan.considered
+    for other in (one.plan for one in tried if one.plan is not None and one.plan is not plan):
+        every += [replace(one, number=before + one.number) for one in other.played]
+        before += other.considered
+    return every
+
+
+def front(played: Iterable[Played]) -> list[Played]:
+    """Of those that fit the ones than which no other is as fast, as small and on as few GPUs; fastest first."""
+    fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
+    return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
 
 
 def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
@@ -145,15 +158,6 @@ def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
         "against_best": {"whole_s": difference.whole, "parts_s": difference.parts, "text": difference.text},
         "budget": None if budget is None else amounts(one.report, one.setting.gpus, budget),
     }
-
-
-def sizes_sentence(tried: Sequence[Size]) -> str:
-    """How many GPUs meet the deadline, of the numbers that were tried."""
-    enough = min((one.gpus for one in tried if one.meets), default=None)
-    if enough is None:
-        return f"None of {', '.join(f'{one.gpus:,}' for one in tried)} GPUs meets the deadline."
-    numbers = ", ".join(f"{one.gpus:,}" for one in sorted(tried, key=lambda one: one.gpus))
-    return f"The fewest GPUs that meet the deadline, of {numbers}: {enough:,}."
 
 
 def nearest_document(need: Need | None, ways: Sequence[Way]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from simulator.basics.document import Document, Fault, parse
 from simulator.errors import ScenarioError, one_of
 from simulator.scenario.answer_shape import AGAINST, BudgetShape
 from simulator.scenario.axes import KINDS, place
-from simulator.scenario.plan_shape import KEYS, PlanShape
+from simulator.scenario.plan_shape import GPUS, KEYS, PlanShape
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import axis_keys, takes_lists
 
@@ -24,6 +24,7 @@ _BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetShape.model_fields)
 _PLANS: Final = (
     *(f"plan.{name}" for name in PlanShape.model_fields),
     *(f"plan.{kind}.{name}" for kind in ("fix", "among") for name in KEYS),
+    f"plan.among.{GPUS}",
 )
 _OF_THE_WHOLE: Final = ("name", "question", "answer", "baseline", "budget", *_BUDGETS, "plots", "plan", *_PLANS)
 

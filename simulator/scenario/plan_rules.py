@@ -16,7 +16,7 @@ from simulator.basics.document import Key
 from simulator.errors import one_of
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.field_types import Shape
-from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN, SEQUENCES, PlanShape
+from simulator.scenario.plan_shape import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, SEQUENCES, PlanShape
 from simulator.scenario.records import Scenario
 from simulator.scenario.shape import ScenarioShape, adapter
 from simulator.scenario.training_shape import PRECISIONS
@@ -44,7 +44,7 @@ def conflicts(shape: ScenarioShape) -> Iterator[Conflict]:
     for key, message in not_planned(shape):
         yield Conflict(key, message, (".".join(map(str, key)), "plan"), True)
     yield from _chosen(shape, plan)
-    yield from _choices(plan)
+    yield from _choices(plan, shape.cluster.world_size)
     try:
         sequences_of(plan.global_batch, training.seq_len)
     except ValueError as error:
@@ -107,7 +107,7 @@ def value_of(name: str, value: Any) -> Any:
             raise ValueError(one_of(tuple(PRECISIONS), str(value)))
         return value
     try:
-        return adapter(KEYS[name]).validate_python(value)
+        return adapter("cluster.world_size" if name == GPUS else KEYS[name]).validate_python(value)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
@@ -135,7 +135,7 @@ def _is_set(shape: Shape, dotted: str) -> bool:
     return name in shape.model_fields_set
 
 
-def _choices(plan: PlanShape) -> Iterator[Conflict]:
+def _choices(plan: PlanShape, world_size: int) -> Iterator[Conflict]:
     """Values that a choice cannot have, and choices that are made twice."""
     for name, value in plan.fix.items():
         yield from _value(("plan", "fix", name), name, value)
@@ -148,6 +148,9 @@ def _choices(plan: PlanShape) -> Iterator[Conflict]:
             yield Conflict(at, "got an empty list; give at least one value", ("plan.among",))
         for number, value in enumerate(values):
             yield from _value((*at, number), name, value)
+        if name == GPUS and values and world_size not in values:
+            message = f"must hold cluster.world_size, {world_size}, of which all is told"
+            yield Conflict(at, message, ("plan.among", "cluster.world_size"))
 
 
 def _value(at: Key, name: str, value: Any) -> Iterator[Conflict]:

@@ -32,6 +32,9 @@ KEYS: Final = MappingProxyType(
         "framework": "training.framework",
     }
 )
+# What may be chosen among too, each value by a plan of its own: of several numbers of GPUs the largest is always the
+# fastest, so that the best settings of each number are told apart.
+GPUS: Final = "gpus"
 # What a scenario may say for all settings, for a plan chooses it only where it is asked to.
 SAID_OR_CHOSEN: Final = ("precision", "framework")
 # Keys that follow from choices and the global batch, and from what.
@@ -50,6 +53,7 @@ _MOST_BEST: Final = 1000
 _MOST_DAYS: Final = 1e6
 
 ChoiceName = Annotated[str, reading.choice(tuple(KEYS))]
+AmongName = Annotated[str, reading.choice((*KEYS, GPUS))]
 
 
 def _batch(value: Any) -> str:
@@ -76,7 +80,7 @@ class PlanShape(Shape):
         str, reading.ValueReader(_batch, lambda: {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]})
     ] = Field(description="Of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq).")
     fix: dict[ChoiceName, Any] = Field(default={}, description="By name what is chosen already.")
-    among: dict[ChoiceName, list[Any]] = Field(default={}, description="By name the values to choose among.")
+    among: dict[AmongName, list[Any]] = Field(default={}, description="By name the values to choose among.")
     without: list[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(
         default=[], description="Values to leave out."
     )

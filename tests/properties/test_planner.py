@@ -8,6 +8,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import le
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,7 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
          "--set training.sharding: is what a plan chooses; write --fix sharding=..., or --among"),
         (("--set", "cluster.jitter.compute=0.1"),
          "cluster.jitter: a plan is without; drawn times may be shorter than any bound"),
+        (("--among", "gpus=4,16"), "--gpus 8: contradicts --among gpus=4,16; name one of these, of which all is told"),
         (("--price", "2"), "--price: needs --tokens, the length of the training; write --tokens 1e12"),
         (("--among", "precision=bf16,int3"),
          "--among precision=bf16,int3: one of bf16, fp16, fp32, fp64, fp8, tf32"),
@@ -438,6 +440,42 @@ def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: Planned) -> None
     assert all(one["days"] == pytest.approx(one["gpu_hours"] / one["gpus"] / 24) for one in [*loose, *tight])
     said = cli("plan", "model.json", *options, *few[:-1], "--deadline", f"{2.5 * days:.6f}").out
     assert "The fewest GPUs that meet the deadline, of 1, 2, 4: 2." in said
+
+
+def test_each_number_of_gpus_is_planned_by_itself(planned: Planned) -> None:
+    cli = planned(WIDE)
+    few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "2", "--json"]
+    told = json.loads(cli("plan", "model.json", "--among", "gpus=4,3,1,2", *USUAL, *few).out)
+    alone = {gpus: json.loads(cli("plan", "model.json", "--gpus", str(gpus), *USUAL, *few).out) for gpus in (1, 2, 4)}
+    # The largest is told whole, as if nothing else had been asked for.
+    assert told["best"] == alone[4]["best"]
+    assert {name: told[name] for name in ("considered", "played", "reasons")} == {
+        name: alone[4][name] for name in ("considered", "played", "reasons")
+    }
+    assert {one["gpus"]: one["setting"] for one in told["sizes"]} == {
+        3: None, **{gpus: one["best"][0]["text"] for gpus, one in alone.items()}
+    }  # fmt: skip
+    missing = next(one["missing"] for one in told["sizes"] if one["gpus"] == 3)
+    assert missing == "no setting can be: data-parallel ranks x micro-batch do not divide the global batch"
+    every = [one for own in alone.values() for one in own["all_played"]]
+    assert sorted((one["gpus"], one["setting"], one["step_time_s"]) for one in told["all_played"]) == sorted(
+        (one["gpus"], one["setting"], one["step_time_s"]) for one in every
+    )
+    assert len({one["number"] for one in told["all_played"]}) == len(every)
+
+
+def test_on_the_front_no_other_is_as_fast_as_small_and_on_as_few_gpus(planned: Planned) -> None:
+    cli = planned(WIDE)
+    few = ["--fix", "tp=1", "--fix", "pp=1", "--best", "3", "--json"]
+    told = json.loads(cli("plan", "model.json", "--among", "gpus=1,2,4", *USUAL, *few).out)
+
+    def measures(one: dict[str, Any]) -> tuple[float, ...]:
+        return one["step_time_s"], one["peak_memory_bytes"], one["gpus"]
+
+    known = {measures(one) for one in told["all_played"] if one["fits"]}
+    not_beaten = {one for one in known if not any(all(map(le, other, one)) for other in known - {one})}
+    assert {measures(one) for one in told["front"]} == not_beaten
+    assert {one["gpus"] for one in told["front"]} == {1, 2, 4}
 
 
 def test_every_setting_is_counted_once() -> None:

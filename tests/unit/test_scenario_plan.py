@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pandas as pd
 import pytest
 
 import simulator
@@ -77,6 +78,8 @@ def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> 
          "plan.among.sharding: is fixed in plan.fix, and contradicts it; leave one of the two out"),
         (("plan__fix__tp", 0), "plan.fix.tp: got 0; must be at least 1"),
         (("plan__among__tp", [1, "two"]), "plan.among.tp.1: got 'two'; must be a whole number"),
+        (("plan__among__gpus", [4, 16]), "plan.among.gpus: must hold cluster.world_size, 8, of which all is told"),
+        (("plan__among__gpus", [8, 0]), "plan.among.gpus.1: got 0; must be at least 1"),
         (("plan__among__tp", []), "plan.among.tp: got an empty list; give at least one value"),
         (("plan__fix__heads", 4), "plan.fix.heads: got 'heads'; one of checkpointing, cp, ep, framework, micro_batch, "
                                   "offload, pp, precision, schedule, shard_size, sharding, tp, ..."),
@@ -103,7 +106,9 @@ def test_a_collective_has_no_plan() -> None:
     assert told(data) == ["plan: is of a training, and this plays a collective; remove it"]
 
 
-@pytest.mark.parametrize("changes", [(), (("plan__deadline", "6w"), ("budget", {"tokens": 1e12}))])
+@pytest.mark.parametrize(
+    "changes", [(), (("plan__deadline", "6w"), ("budget", {"tokens": 1e12})), (("plan__among__gpus", [4, 8]),)]
+)
 def test_what_is_written_loads_back_and_keeps_the_schema(changes: tuple[tuple[str, Any], ...], tmp_path: Path) -> None:
     scenario = load_scenario(with_keys(*changes, ("training__sharding", {"bucket_size": "50 MiB"})))
     (tmp_path / "again.yaml").write_text(to_yaml(scenario), encoding="utf-8")
@@ -133,6 +138,20 @@ def test_it_is_searched_not_played() -> None:
         MODEL, **asked, fix=BASE["plan"]["fix"], among=BASE["plan"]["among"], without=["zero3"], best=3
     )
     assert [one.report for one in same.best] == [one.report for one in found.best]
+
+
+def test_numbers_of_gpus_are_told_alike_in_a_file_and_in_python() -> None:
+    of_file = simulator.plan(changed(BASE, {"plan__among__gpus": [4, 8]}))
+    asked = {"topology": "dgx_a100", "seq_len": 256, "global_batch": "32seq", "fix": BASE["plan"]["fix"]}
+    among = {**BASE["plan"]["among"], "gpus": [8, 4]}
+    of_python = simulator.plan(MODEL, **asked, among=among, without=["zero3"], best=3)
+    pd.testing.assert_frame_equal(of_file.sizes(), of_python.sizes())
+    assert list(of_file.sizes()["gpus"]) == [8, 4]
+    assert set(of_file.front()["gpus"]) <= {4, 8}
+    assert len(of_file.best) == 3
+    assert {one.setting.gpus for one in of_file.best} == {8}
+    assert "Of 4, 8 GPUs " in of_file.to_html()
+    assert simulator.plan(BASE).sizes().empty
 
 
 def test_python_says_what_is_missing_or_too_much() -> None:
@@ -179,7 +198,8 @@ def test_run_sweep_and_plan_search_alike(cli: Command, tmp_path: Path) -> None:
          "asked.yaml: plan.without: zero9: one of 1f1b, interleaved, none, zero1, zero3; did you mean 'zero3'?"),
         (("plan", "small.yaml"),
          "small.yaml: has no plan; write for example 'plan: {global_batch: 4M}', or use run"),
-        (("plan", "asked.yaml", "--topology", "dgx_a100"), "--gpus: missing; write for example --gpus 8"),
+        (("plan", "asked.yaml", "--topology", "dgx_a100"),
+         "--gpus: missing; write for example --gpus 8, or --among gpus=8,16"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_line(cli: Command, arguments: tuple[str, ...], fault: str) -> None:

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
+from simulator.findings import gpu_numbers
 from simulator.findings.budget import amount_text
 from simulator.report.plots import style
 from simulator.results.page.document import document
@@ -67,6 +68,7 @@ def _data(told: Mapping[str, Any]) -> dict[str, Any]:
     front = {one["number"] for one in told["front"]}
     played = told["all_played"]
     axes = [name for name in _CHOSEN if len({str(one[name]) for one in played}) > 1]
+    several = "gpus" in axes
     return {
         "best": [
             {"number": one["number"], "label": one["text"], "parts": step_parts(one["report"]),
@@ -75,7 +77,8 @@ def _data(told: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "axes": axes,
         "played": [
-            {"number": one["number"], "label": one["setting"], "time": one["step_time_s"],
+            {"number": one["number"], "gpus": one["gpus"], "time": one["step_time_s"],
+             "label": f"{one['gpus']:,} GPUs: {one['setting']}" if several else one["setting"],
              "memory": one["peak_memory_bytes"], "fits": one["fits"], "best": one["number"] in numbers,
              "front": one["number"] in front, "at": [_word(one[name]) for name in axes]}
             for one in played
@@ -99,7 +102,8 @@ def _best(told: Mapping[str, Any]) -> str:
     heads = ["setting", "step", "80 % of runs", "tokens/s/GPU", "MFU", "memory", "exposed", "idle", "bound"]
     heads += ["days", "GPU hours", "cost"] if budgets else []
     rows = "".join(_best_row(one, budgets=budgets) for one in told["best"])
-    table = f"<thead><tr>{''.join(f'<th>{head}</th>' for head in [*heads, 'why it loses'])}</tr></thead><tbody>{rows}"
+    head = "".join(f"<th>{one}</th>" for one in heads) + '<th class="text">why it loses</th>'
+    table = f"<thead><tr>{head}</tr></thead><tbody>{rows}"
     return (
         f'<section class="panel"><h2>The best</h2><div class="scroll tall"><table class="sortable" id="best">{table}'
         "</tbody></table></div></section>"
@@ -129,21 +133,8 @@ def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
 
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
-    """Other numbers of GPUs, where a deadline is to be met."""
-    if not tried:
-        return ""
-    rows = []
-    for one in tried:
-        cells = [f"{one['gpus']:,}"]
-        if one["setting"] is not None:
-            cost = "" if one["cost"] is None else amount_text(one["cost"])
-            cells += [format_time(one["step_time_s"]), amount_text(one["days"]), amount_text(one["gpu_hours"]), cost]
-            cells += ["met" if one["meets"] else "missed", one["setting"]]
-        else:
-            cells += ["", "", "", "", "", "nothing fits, or no setting can be"]
-        rows.append(cells)
-    heads = ("GPUs", "step", "days", "GPU hours", "cost", "deadline", "fastest setting")
-    return _table("How many GPUs meet the deadline", heads, rows)
+    """What other numbers of GPUs give, where they were asked for."""
+    return _table(gpu_numbers.sentence(tried), *gpu_numbers.table(tried)) if tried else ""
 
 
 def _sensitivity(told: Mapping[str, Any]) -> str:
@@ -166,9 +157,9 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f'<td class="text">{escape(last)}</td></tr>'
         for *cells, last in rows
     )
-    table = (
-        f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    *numbers, text = heads
+    head = "".join(f"<th>{one}</th>" for one in numbers) + f'<th class="text">{text}</th>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<section class="panel"><h2>{escape(title)}</h2><div class="scroll">{table}</div></section>'
 
 

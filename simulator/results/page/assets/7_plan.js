@@ -11,8 +11,14 @@ const planText = (one) => `${one.label}\n${write(one.time, "s")} a step, ${write
 function planFront(plan) {
   const dot = (one) => ({ x: one.time, y: one.memory, index: one.number, text: planText(one) });
   const those = (test) => plan.played.filter(test).map(dot);
+  // The front of each number of GPUs is a line of its own.
+  const numbers = [...new Set(plan.played.map((one) => one.gpus))].sort((a, b) => a - b);
+  const colours = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
+  const fronts = numbers.map((gpus, i) => ({
+    name: numbers.length === 1 ? "front: no other is faster and smaller" : `front of ${gpus.toLocaleString("en")} GPUs`,
+    colour: colours[i % colours.length], points: those((one) => one.front && one.gpus === gpus) }));
   const series = [
-    { name: "front: no other is faster and smaller", colour: "#009e73", points: those((one) => one.front) },
+    ...fronts,
     { name: "fits", colour: "#0072b2", line: false, points: those((one) => one.fits && !one.front) },
     { name: "does not fit", colour: "#d55e00", line: false, points: those((one) => !one.fits) },
   ].filter((one) => one.points.length);

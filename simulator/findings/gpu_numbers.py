@@ -1,0 +1,55 @@
+"""What do several numbers of GPUs give, each with its fastest setting: in a sentence, and as a table?
+
+Rule: one row a number, as plain data: gpus, setting, step_time_s, tokens_per_s_per_gpu, meets (a deadline; None without
+one), and where the length of the training is known what it takes (`budget.amounts`). Where there is no setting, setting
+is None and missing says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.basics.units import format_time
+from simulator.findings.budget import amount_text
+
+
+def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many GPUs meet the deadline, of those that were tried; without one which are the fastest and cheapest."""
+    rows = sorted(rows, key=lambda one: one["gpus"])
+    numbers = ", ".join(f"{one['gpus']:,}" for one in rows)
+    if any(one["meets"] is not None for one in rows):
+        enough = next((one["gpus"] for one in rows if one["meets"]), None)
+        if enough is None:
+            return f"None of {numbers} GPUs meets the deadline."
+        return f"The fewest GPUs that meet the deadline, of {numbers}: {enough:,}."
+    found = [one for one in rows if one["setting"] is not None]
+    if not found:
+        return f"Nothing fits on any of {numbers} GPUs."
+    fastest = min(found, key=lambda one: one["step_time_s"])
+    cheapest = max(found, key=lambda one: one["tokens_per_s_per_gpu"])
+    told = f"Of {numbers} GPUs {fastest['gpus']:,} are the fastest, {format_time(fastest['step_time_s'])} a step"
+    if cheapest is fastest:
+        return f"{told}, and take the fewest GPU hours."
+    fewer = 1 - fastest["tokens_per_s_per_gpu"] / cheapest["tokens_per_s_per_gpu"]
+    return f"{told}; {cheapest['gpus']:,} take {100 * fewer:.1f} % fewer GPU hours."
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table, fewest GPUs first; the last column is text."""
+    lengths, deadlines = any("days" in one for one in rows), any(one["meets"] is not None for one in rows)
+    heads = ["GPUs", "step", "tokens/s/GPU", *(["days", "GPU hours", "cost"] if lengths else [])]
+    heads += ["deadline"] if deadlines else []
+    cells = [_cells(one, lengths=lengths, deadlines=deadlines) for one in sorted(rows, key=lambda one: one["gpus"])]
+    padded = [[*own, *[""] * (len(heads) - len(own)), last] for *own, last in cells]
+    return [*heads, "fastest setting"], padded
+
+
+def _cells(one: Mapping[str, Any], *, lengths: bool, deadlines: bool) -> list[str]:
+    if one["setting"] is None:
+        return [f"{one['gpus']:,}", one["missing"]]
+    cells = [f"{one['gpus']:,}", format_time(one["step_time_s"]), f"{one['tokens_per_s_per_gpu']:,.0f}"]
+    if lengths:
+        cells += ["" if one[name] is None else amount_text(one[name]) for name in ("days", "gpu_hours", "cost")]
+    cells += [("met" if one["meets"] else "missed")] if deadlines else []
+    return [*cells, one["setting"]]
