@@ -4,11 +4,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Modules are compiled when they are first imported, which most never are: that halves the time of an installation.
+# Modules are compiled when they are first imported, which most never are: that halves the time of an installation. What
+# was compiled is kept, whatever the shell says: hundreds of processes of the tests would compile it again, a second each.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 JOBS ?= auto
 
 PYTHONS ?= python3.12 python3.13 python3.14
+
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test notebooks notebooks-write test-long lint bench coverage lowest smoke wheel measured docs clean
 
