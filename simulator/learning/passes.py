@@ -119,13 +119,13 @@ _PARTS: dict[Computation, Any] = {
 
 
 def _keep(setting: Setting, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
-    gpt = setting.places[rank.number].gpt
+    own_names = setting.places[rank.number].gpt.shapes(unit)
     kept = find(setting.plan.step.precision.grads).numpy
     own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
     if is_spread((unit,)):
-        gradients = {name: rank.tied.pop((micro, name)) for name in gpt.shapes(unit)}
+        gradients = {name: rank.tied.pop((micro, name)) for name in own_names}
     for name, gradient in gradients.items():
-        if name not in gpt.shapes(unit):
+        if name not in own_names:
             rank.tied[micro, name] = gradient
             continue
         # A tied table has gradients from both ends; a micro-batch's are one before they are added to earlier ones'.
