@@ -18,6 +18,7 @@ from simulator.cli.plan_output import Progress, print_nearest, print_plan, print
 from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
 from simulator.planner.asked import Question
+from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.nearest import least_memory, ways_to_fit
 from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import Changed, sensitivity
@@ -54,6 +55,7 @@ class Output:
 
 def plan(question: Question, backend: Backend, output: Output) -> None:
     """Search, print, and write best.yaml, plan.json and report.html where there is a folder for them."""
+    refuse_contradictions(question)
     choices, own = question.choices(), _kept(output, backend)
     try:
         _plan(question, choices, replace(backend, cache=backend.cache or own), output, own)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import ScenarioError
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
+from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.explain import against
 from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import sensitivity
@@ -197,6 +198,7 @@ def plan(
         question = Question(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     question = question if best is None else replace(question, best=best)
+    refuse_contradictions(question)
     *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
     tried = tuple(sizes(found, question, backend))
     return Planned(

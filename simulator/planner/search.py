@@ -208,7 +208,7 @@ def _bounded(choices: Choices, base: Scenario, sequences: int, refused: Refused,
         try:
             passing = bounds.of(setting, step)
         except ValueError as error:
-            refused.note_error(error, setting)
+            refused.note_error(error)
             continue
         entries.append(_Entry(passing.quick(), number, 0, setting, passing, step))
     return entries

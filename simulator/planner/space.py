@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.model.shape import Transformer
@@ -24,6 +24,9 @@ from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import check_cut
 from simulator.step.spec import Offload, TrainingStep
 from simulator.step.strategies import catalog as strategies
+
+# Not a fault of a setting.
+SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,15 @@ class Refused:
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 
-    def note_error(self, error: ValueError, setting: Setting) -> None:
+    def note_error(self, error: ValueError) -> None:
         """Count one that a step refuses."""
-        self.note(rule_of(str(error)), f"{setting.text}: {error}")
+        self.note(rule_of(str(error)), str(error))
+
+    @property
+    def usual_example(self) -> str:
+        """An example of what most were refused for; those that are the same as another are not among them."""
+        (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("nothing is left", 0)]
+        return self.examples.get(reason, reason)
 
 
 def rule_of(message: str) -> str:
@@ -74,6 +83,7 @@ def rule_of(message: str) -> str:
     if not got:
         return where.partition(";")[0]
     what, _, rule = rest.partition("; ")
+    rule = rule.partition("; ")[0]
     subject = _without_numbers(re.sub(r" \(.*\)", "", what))
     rule = _without_numbers(re.sub(r"\d[\d,]* \(([^)]*)\)", r"\1", re.sub(r": [\d, ]+$", "", rule)))
     if not rule.startswith("must"):
@@ -161,7 +171,7 @@ def settings(
                 whole[named] = to_step(own, base.cluster.world_size, base.base)
             yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
-            refused.note_error(error, setting)
+            refused.note_error(error)
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
@@ -187,17 +197,27 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
     sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
     for gpus, tp, pp, cp, ep in sizes:
         if gpus % (tp * pp * cp):
-            refused.note("tp x pp x cp does not divide the GPUs")
+            ranks = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
+            refused.note("tp x pp x cp does not divide the GPUs", f"{ranks} does not divide {gpus:,} GPUs")
             continue
         dp = gpus // (tp * pp * cp)
         for sharding, shard_size, micro in product(values["sharding"], values["shard_size"], values["micro_batch"]):
             if shard_size is not None and not _shares(sharding, shard_size, dp):
+                # Where all ranks may share a copy too, that is the setting.
+                if None not in values["shard_size"]:
+                    refused.note(
+                        "shard_size must divide the data-parallel ranks, of a strategy that shards parameters",
+                        f"{sharding} of {dp} data-parallel ranks has no copies of {shard_size} ranks each",
+                    )
                 continue
             if dp * cp == 1 and sharding != values["sharding"][0]:
-                refused.note("one data-parallel rank has nothing to share: all shardings are the same")
+                refused.note(SAME)
                 continue
             if sequences % (dp * micro):
-                refused.note("data-parallel ranks x micro-batch do not divide the global batch")
+                refused.note(
+                    "data-parallel ranks x micro-batch do not divide the global batch",
+                    f"dp {dp} x micro-batch {micro} = {dp * micro} does not divide {sequences:,} sequences",
+                )
                 continue
             for schedule, virtual in _orders(values, pp):
                 rest = product(*(values[name] for name in ("checkpointing", "offload", "precision", "framework")))

@@ -370,6 +370,25 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
          "--set training.sharding: is what a plan chooses; write --fix sharding=..., or --among"),
         (("--set", "cluster.jitter.compute=0.1"),
          "cluster.jitter: a plan is without; drawn times may be shorter than any bound"),
+        (("--fix", "schedule=interleaved", "--fix", "pp=1"),
+         "--fix schedule=interleaved: has no effect, for --fix pp=1 leaves no pipeline"),
+        (("--fix", "virtual_stages=3", "--without", "interleaved"),
+         "--fix virtual_stages=3: has no effect, for of the schedules that are left (1f1b) each has its own number of "
+         "them"),
+        (("--fix", "shard_size=4", "--fix", "cp=1", "--fix", "sharding=zero1"),
+         "--fix shard_size=4, --fix sharding=zero1: contradict each other with 8 GPUs and 2,048 sequences a step: "
+         "zero1 of 8 data-parallel ranks has no copies of 4 ranks each"),
+        (("--fix", "tp=4", "--without", "zero3", "--fix", "pp=4", "--fix", "micro_batch=1"),
+         "--fix tp=4, --fix pp=4: contradict each other with 8 GPUs and 2,048 sequences a step: "
+         "tp 4 x pp 4 x cp 1 = 16 does not divide 8 GPUs"),
+        (("--among", "schedule=zb_v,1f1b", "--fix", "tp=3", "--without", "zb_v"),
+         "--fix tp=3: cannot be with 8 GPUs and 2,048 sequences a step: tp 3 x pp 1 x cp 1 = 3 does not divide 8 GPUs"),
+        (("--fix", "ep=2"),
+         "--fix ep=2: cannot be with 8 GPUs and 2,048 sequences a step: parallelism.ep: got 2; llama3_8b has no "
+         "experts; leave it at 1"),
+        (("--fix", "micro_batch=6", "--fix", "pp=1"),
+         "--fix micro_batch=6: cannot be with 8 GPUs and 2,048 sequences a step: "
+         "dp 8 x micro-batch 6 = 48 does not divide 2,048 sequences"),
         (("--among", "gpus=4,16"), "--gpus 8: contradicts --among gpus=4,16; name one of these, of which all is told"),
         (("--price", "2"), "--price: needs --tokens, the length of the training; write --tokens 1e12"),
         (("--among", "precision=bf16,int3"),

@@ -1,0 +1,61 @@
+"""What cannot be asked together is told: no more than contradicts itself, and nothing that could be."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.planner.asked import Question, Said, base_scenario
+from simulator.planner.contradictions import refuse_contradictions
+from simulator.planner.setting import Setting
+from simulator.planner.space import Refused, settings
+
+MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
+POOL: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 3, 8), "pp": (1, 2, 4, 8), "cp": (1, 2, 16), "ep": (1, 2), "micro_batch": (1, 4, 6, 16),
+    "sharding": ("ddp", "zero3"), "shard_size": (2, 3, 8), "checkpointing": ("none", "full"),
+    "schedule": ("1f1b", "interleaved", "zb_v"), "virtual_stages": (2, 5),
+}  # fmt: skip
+
+
+def asked(draw: random.Random) -> Question:
+    names = draw.sample(sorted(POOL), draw.randint(1, 5))
+    said = tuple(Said(f"--fix {name}={value}", name, [value]) for name in names for value in [draw.choice(POOL[name])])
+    base = base_scenario(MODEL, {"topology": "dgx_a100", "world_size": 8}, 256, {})
+    return Question(base, 16, said)
+
+
+def there(question: Question, said: tuple[Said, ...]) -> list[Setting]:
+    """What can be if no more than this were asked."""
+    less = Question(question.base, question.sequences, said)
+    return [setting for setting, _ in settings(less.choices(), less.base, less.sequences, Refused())]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_those_that_are_told_contradict_each_other_and_all_of_them_are_needed(seed: int) -> None:
+    question = asked(random.Random(seed))
+    try:
+        refuse_contradictions(question)
+    except ScenarioError as error:
+        where, _, why = str(error).partition(": ")
+        told = tuple(one for one in question.said if one.where in where.split(", "))
+        if why.startswith("has no effect"):
+            (idle,) = told
+            less = {*there(question, tuple(one for one in question.said if one is not idle))}
+            assert {*there(question, question.said)} <= less
+            return
+        assert not there(question, told)
+        assert all(there(question, some) for some in combinations(told, len(told) - 1))
+        assert ("contradict each other" in why) is (len(told) > 1)
+    else:
+        assert there(question, question.said)
+
+
+def test_both_sorts_are_among_the_drawn() -> None:
+    """Otherwise the test above would say little."""
+    possible = [bool(there(question, question.said)) for question in (asked(random.Random(seed)) for seed in range(40))]
+    assert 5 < sum(possible) < 35
