@@ -99,3 +99,23 @@ def test_bars_add_up_to_the_step_and_a_picked_one_is_found_in_the_table(
         assert one.page.locator("#coordinates path.picked").get_attribute("data-number") == str(
             told["best"][1]["number"]
         )
+
+
+def test_each_number_of_gpus_has_its_front_and_its_row(running: Any, tmp_path: Path) -> None:
+    found = simulator.plan(
+        MODEL, topology="dgx_a100", seq_len=256, global_batch="16seq", best=2,
+        fix={"checkpointing": "none", "pp": 1, "tp": 1}, among={"gpus": [2, 4, 8]},
+    )  # fmt: skip
+    page = tmp_path / FILE
+    page.write_text(found.to_html(), encoding="utf-8")
+    front = found.front()
+    with opened(running, page) as one:
+        one.until("state.drawn === 0")
+        told = one.text("#planfront")
+        assert [f"front of {gpus} GPUs" in told for gpus in (2, 4, 8, 16)] == [True, True, True, False]
+        assert one.value("data.plan.played.filter((one) => one.front).map((one) => one.gpus).sort()") == sorted(
+            front["gpus"]
+        )
+        assert one.page.locator("#planfront circle").count() == len(one.value("data.plan.played"))
+        (row,) = [row for row in found.sizes().to_dict("records") if row["gpus"] == 4]
+        assert f"4\t{format_time(row['step_time_s'])}\t{row['tokens_per_s_per_gpu']:,.0f}" in one.text("body")
