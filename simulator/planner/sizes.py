@@ -29,10 +29,8 @@ class Size:
     gpus : int
     plan : Plan or None
         None where there is no such cluster.
-    best : Played or None
-        Its fastest setting; None where nothing fits, or no setting can be.
     takes : mapping
-        What the training takes; empty without a setting, or where nobody says how long the training is.
+        What the training takes (`budget.amounts`); empty without a setting, or where nobody says how long it is.
     meets : bool or None
         Whether that is before the deadline; None without one.
     missing : str
@@ -47,7 +45,7 @@ class Size:
 
     @property
     def best(self) -> Played | None:
-        """Its fastest setting."""
+        """Its fastest setting; None where nothing fits, or no setting can be."""
         return self.plan.best[0] if self.plan is not None and self.plan.best else None
 
     def to_dict(self) -> dict[str, Any]:
