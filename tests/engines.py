@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
+from simulator.basics.arrays import Floats
 from simulator.records.timeline import Timeline
+from simulator.report.numbers.link_use import link_uses
 
 # Of a moment, by some ten additions.
 ROUNDING = 1e-15
 
 
 def farthest(one: Timeline, other: Timeline) -> float:
-    """Largest distance of any start, end or enter, over the end of all; infinite where anything else differs."""
-    kinds = [[(s.rank, s.stream, s.name, s.kind, s.nbytes, s.flops) for s in t.spans] for t in (one, other)]
-    if kinds[0] != kinds[1] or peaks(one) != peaks(other) or sent(one) != sent(other):
+    """Return the largest distance of two timelines' times, over the later end; infinity where anything else differs.
+
+    Everything that a run leaves behind is compared: spans, transfer logs, links' use, memory samples and allocators'
+    events. A time that is no number counts as a difference.
+    """
+    if _facts(one) != _facts(other):
         return float("inf")
-    if set(one.at_work) != set(other.at_work):
-        return float("inf")
-    times = [[(s.start, s.end) for s in t.spans] for t in (one, other)]
-    apart = [float(np.abs(np.array(times[0]) - np.array(times[1])).max(initial=0.0))]
-    apart += [abs(work - other.at_work[rank]) for rank, work in one.at_work.items()]
-    for a, b in zip(one.logs, other.logs, strict=True):
-        apart += [float(np.abs(x - y).max(initial=0.0)) for x, y in ((a.enter, b.enter), (a.end, b.end))]
-    return max(apart) / max(one.end, 1e-300)
+    apart = [float(np.abs(a - b).max(initial=0.0)) for a, b in zip(_times(one), _times(other), strict=True)]
+    distance = float(np.max(apart)) / max(one.end, other.end, 1e-300)
+    return distance if np.isfinite(distance) else float("inf")
+
+
+def _facts(timeline: Timeline) -> list[Any]:
+    """Return what does not depend on the last digit of a time: who did what with how many bytes, in which order."""
+    return [
+        [(s.rank, s.stream, s.name, s.kind, s.nbytes, s.flops) for s in timeline.spans],
+        [
+            (log.collective, log.vertices, log.nbytes.tolist(), log.route_of.tolist(), tuple(log.routes))
+            for log in timeline.logs
+        ],
+        [(use.name, use.bandwidth) for use in link_uses(timeline)],
+        [(sample.rank, sample.nbytes, sample.by_category) for sample in timeline.memory],
+        timeline.peak and (timeline.peak.nbytes, timeline.peak.by_category),
+        [(rank, [replace(event, time=0.0) for event in own]) for rank, own in sorted(timeline.allocations.items())],
+        sorted(timeline.reserved.items()),
+        sorted(timeline.short_of_memory),
+        list(timeline.sent),
+        timeline.transfers,
+        sorted(timeline.at_work),
+    ]
+
+
+def _times(timeline: Timeline) -> list[Floats]:
+    """Return every time of a timeline [s] as columns, and links' bytes as times at their bandwidth [s]."""
+    uses = link_uses(timeline)
+    return [
+        np.array([timeline.end]),
+        np.array([(span.start, span.end) for span in timeline.spans]),
+        *(column for log in timeline.logs for column in (log.enter, log.end)),
+        np.array([(use.busy, use.nbytes / use.bandwidth) for use in uses]),
+        np.array([sample.time for sample in timeline.memory]),
+        np.array([event.time for own in timeline.allocations.values() for event in own]),
+        np.array([timeline.at_work[rank] for rank in sorted(timeline.at_work)]),
+    ]
 
 
 def growth(one: Timeline, other: Timeline) -> float:
@@ -40,16 +77,3 @@ def growth(one: Timeline, other: Timeline) -> float:
     times, apart = times[order], apart[order]
     before = np.concatenate([[0.0], np.maximum.accumulate(apart)[:-1]])
     return float((apart / np.maximum(before, ROUNDING * times)).max(initial=1.0))
-
-
-def peaks(timeline: Timeline) -> dict[int, int]:
-    """Most that each rank holds [B]."""
-    found: dict[int, int] = {}
-    for sample in timeline.memory:
-        found[sample.rank] = max(found.get(sample.rank, 0), sample.nbytes)
-    return found
-
-
-def sent(timeline: Timeline) -> dict[str, float]:
-    """Bytes of each collective [B]."""
-    return {log.collective: float(log.nbytes.sum()) for log in timeline.logs}

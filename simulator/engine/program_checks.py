@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import Collective, Op
 from simulator.records.program import Program
 
 
 def check_program(program: Program, cluster: Cluster) -> None:
-    """Raise ValueError where a program cannot be played on a cluster: too many ranks, names twice or unknown."""
+    """Raise ValueError where a program cannot be played on a cluster.
+
+    There may be too many ranks, names twice or unknown, or a rank at a collective none of whose groups it is in.
+    """
     ranks = len(program.ranks)
     if ranks > cluster.world_size:
         raise ValueError(f"the program has {ranks} ranks, the cluster {cluster.world_size}")
     lists = program.lists
-    for members in lists.kinds:
-        for op in members:
-            if min(op.group) < 0 or max(op.group) >= ranks:
-                raise ValueError(f"{op.name!r} names ranks {list(op.group)}; the program has 0 .. {ranks - 1}")
+    of_kind = [np.concatenate([np.array(op.group, np.int64) for op in members]) for members in lists.kinds]
+    for members, groups in zip(lists.kinds, of_kind, strict=True):
+        if groups.min() < 0 or groups.max() >= ranks:
+            outside = next(op for op in members if min(op.group) < 0 or max(op.group) >= ranks)
+            raise ValueError(f"{outside.name!r} names ranks {list(outside.group)}; the program has 0 .. {ranks - 1}")
+    list_of = np.array(lists.list_of, np.int64)
     for number, ops in enumerate(lists.lists):
         _check_list(lists.list_of.index(number), ops)
+        own, checked = np.flatnonzero(list_of == number), set[int]()
+        for op, family in zip(ops, lists.family_at[number], strict=True):
+            if family < 0 or lists.kind_of[family] in checked:
+                continue
+            checked.add(lists.kind_of[family])
+            outside_all = own[~np.isin(own, of_kind[lists.kind_of[family]])]
+            if len(outside_all):
+                raise ValueError(f"rank {outside_all[0]} has {op.name!r}, but is in no group that carries it out")
 
 
 def _check_list(rank: int, ops: Sequence[Op]) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final, Literal
 
+import networkx as nx
 import numpy as np
 
 from simulator.basics.arrays import Ints
@@ -196,12 +197,31 @@ class Groups:
         return tuple(self.table(scope)[number].tolist())
 
     def of_list(self, scope: Scope, number: int) -> Sequence[int]:
-        """Numbers of the groups in which ranks with a list are."""
+        """Return the numbers of the groups that carry out a collective of one list of operations.
+
+        Two lists whose ranks meet in one group share the collective, so the groups of both lists belong to it, and
+        those of every list that is linked to them through further groups.
+
+        Examples
+        --------
+        Six ranks, three places along the sequence with a list each, experts over two ranks: the groups are (0, 1),
+        (2, 3) and (4, 5), their lists (0, 1), (2, 0) and (1, 2). List 0 alone is in groups 0 and 1, but shares these
+        with lists 1 and 2, which are in group 2 too.
+
+        >>> groups = Groups(RankGrid({"cp": 3, "dp": 2}), shard_size=6, expert_ranks=2, unlike_places=3)
+        >>> groups.list_of, groups.of_list("experts", 0)
+        ((0, 1, 2, 0, 1, 2), [0, 1, 2])
+        """
         if self.lists == 1:
             return range(len(self.table(scope)))
         if (scope, number) not in self._of_list:
-            there = np.array(self.list_of)[self.table(scope)] == number
-            self._of_list[scope, number] = np.flatnonzero(there.any(axis=1)).tolist()
+            lists = np.array(self.list_of)[self.table(scope)]
+            linked: nx.Graph[int] = nx.Graph()
+            for met in np.unique(np.sort(lists, axis=1), axis=0).tolist():
+                nx.add_path(linked, met)
+            for together in nx.connected_components(linked):
+                there = np.flatnonzero(np.isin(lists[:, 0], list(together))).tolist()
+                self._of_list.update({(scope, own): there for own in together})
         return self._of_list[scope, number]
 
 
@@ -273,9 +293,9 @@ class _Spread:
         return self._named(stage.ops[place].name, rank, stage.scopes)
 
     def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], Family]]:
-        """A collective of a stage's list, of every group that has ranks there.
+        """Return the identity of a collective of a list, and a function that makes its family.
 
-        Of one scope the groups of two lists are the same or all different, so the first tells them.
+        Two lists share either all groups of a scope (`Groups.of_list`) or none, so the first group identifies them.
         """
         scope = self.stages[stage].scopes[op.name]
         numbers = self.groups.of_list(scope, stage)

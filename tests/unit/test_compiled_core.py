@@ -102,6 +102,33 @@ def test_what_was_computed_is_followed_when_another_comes_to_its_links(after: fl
         assert times.in_order > 0
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "direct"])
+def test_transfers_that_ended_before_their_last_rank_came_have_times(algorithm: str) -> None:
+    """Rank 7 is late for the first collective; the second one comes to its links when most ranks have sent to rank 6.
+
+    The events engine logs every transfer when it ends, so the compiled engine must have the same times and no NaN.
+    """
+    cluster, request = star(8), Request("all_gather", 8, 80_000, nodes=(tuple(range(4)), tuple(range(4, 8))))
+    first = planned(cluster, algorithm, request).ops[0]
+    second = replace(first, name="second", stream="other")
+    lists = [
+        (
+            Compute("late", 1e-3 if rank == 7 else 0.0, stream=first.stream),
+            Compute("later", 5e-4, stream="other"),
+            first,
+            second,
+        )
+        for rank in range(8)
+    ]
+    program = Program(tuple(lists))
+    expected, found = events(program, cluster), compiled(program, cluster)
+    early = [int(np.count_nonzero(log.end < 5e-4)) for log in expected.logs]
+    assert early[0] > 0
+    assert early[1] == 0
+    assert not any(np.isnan(log.end).any() or np.isnan(log.enter).any() for log in found.logs)
+    assert farthest(expected, found) <= 1e-12
+
+
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather"])
 @pytest.mark.parametrize("elements", [40_000, 40_001])
 @pytest.mark.parametrize("factors", [0, 1, 100])

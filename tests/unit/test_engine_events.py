@@ -164,6 +164,9 @@ def test_contradictions_are_value_errors() -> None:
             execute(Program((ops,)), star(2))
     with pytest.raises(ValueError, match="the program has 3 ranks, the cluster 2"):
         execute(Program(((), (), ())), star(2))
+    two_of_three = (planned(star(2), "ring", Request("all_gather", 2, 2000)).ops[0],)
+    with pytest.raises(ValueError, match=r"rank 2 has '.*', but is in no group that carries it out"):
+        execute(Program((two_of_three,) * 3), star(3))
 
 
 def test_a_program_without_operations_takes_no_time() -> None:

@@ -40,8 +40,18 @@ static void see_through(Play *play, int64_t instance, InOrder *slots, int32_t ro
     }
 }
 
-/* Hand a transfer over to the clock as it is now: through, on its way, or still waiting. What it waits for came before
- * it in the order, so `pending` and `ready` are what followed ends have left of them. */
+/* Keep a transfer whose times were computed, and count it. */
+static void keep_computed(Play *play, int64_t instance, int32_t row, int32_t repetition, double enter, double end) {
+    const Problem *p = play->p;
+    keep(play, instance, p->routing_route[p->routing[instance]] + p->row_route[row], row, repetition, enter, end);
+    play->out->in_order++;
+}
+
+/* Hand a transfer over to the clock as it is now: ended, on its way, or still waiting. What it waits for came before
+ * it in the order, so `pending` and `ready` are what followed ends have left of them.
+ *
+ * Transfers that have ended are kept here if ranks are still missing, because then nobody has computed the instance yet:
+ * ranks 0 and 1 of a gather over 0, 1 and 2 exchange their parts while rank 2 is late. */
 static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetition, double enter, double end) {
     const Problem *p = play->p;
     Live *live = play->live[instance];
@@ -73,6 +83,7 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
             come_in(&play->fabric, made, (end - play->clock.now) * p->route_rate[flow->route]);
         return;
     }
+    if (!gate && live->missing) keep_computed(play, instance, row, repetition, enter, end);
     int32_t next = p->row_next[row], later = repetition + p->row_next_shift[row];
     if (!gate && next >= 0 && later < p->row_times[row])
         live->pending[p->row_base[first_row + next] + later * p->row_stride[first_row + next]]--;
@@ -127,8 +138,7 @@ static double in_order(
         hand_over(play, instance, row, repetition, enter, end);
         return end;
     }
-    keep(play, instance, p->routing_route[p->routing[instance]] + p->row_route[row], row, repetition, enter, end);
-    play->out->in_order++;
+    keep_computed(play, instance, row, repetition, enter, end);
     return end;
 }
 
@@ -304,7 +314,11 @@ static void hand_over_round(Play *play, int64_t instance, int64_t row, int32_t r
             end[k] = enter[k] + takes_alone(play, instance, own, repetition);
             ended &= end[k] <= play->clock.now;
         }
-        if (ended) continue;
+        if (ended) {
+            for (int32_t k = 0; k < rows && live->missing; k++)
+                keep_computed(play, instance, (int32_t)(row + k), repetition, enter[k], end[k]);
+            continue;
+        }
         for (int32_t k = 0; k < rows && !handing; k++) {
             int64_t number = p->row_base[row + k] + repetition * p->row_stride[row + k];
             double brought = behind[p->ring_behind[row + k] - shift];

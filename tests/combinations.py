@@ -1,0 +1,267 @@
+"""Draws training scenarios in which any option meets any other, and compares all that both engines leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.cluster.cluster import Cluster
+from simulator.collectives import catalog as algorithms
+from simulator.engine.compiled.engine import execute as compiled
+from simulator.engine.events import execute as events
+from simulator.engine.jitter import Jitter
+from simulator.errors import ScenarioError
+from simulator.playing.scenario_cluster import Clusters
+from simulator.records.program import Program
+from simulator.records.timeline import Timeline
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_shape import frameworks
+from simulator.step.pipelines import catalog as pipelines
+from simulator.step.plan import plan_step
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
+from tests.engines import farthest, growth
+
+# Distance of two engines' times, over the end.
+CLOSE: Final = 1e-9
+# Factor by which a rounding's difference may grow in one transfer, where flows contend (`tests.engines.growth`).
+GROWS: Final = 10
+# Every rank is simulated from so many transfers on: never.
+NEVER: Final = 2**62
+MOST_RANKS: Final = 48
+DENSE: Final = ("gpt2", "llama", "qwen2", "mistral")
+EXPERTS: Final = ("mixtral", "qwen3_moe")
+TOPOLOGIES: Final[Mapping[str, int]] = {
+    "star_100g": 64, "dgx_h100": 64, "dgx_a100": 64, "aws_p5": 64, "leaf_spine_100g": 64, "h100_ethernet_100g": 64,
+    "mi300x_box": 8, "torus_2d": 16,
+}  # fmt: skip
+ORDERS: Final = (
+    ["tp", "cp", "ep", "dp", "pp"],
+    ["tp", "cp", "ep", "pp", "dp"],
+    ["tp", "dp", "ep", "pp", "cp"],
+    ["pp", "dp", "cp", "ep", "tp"],
+)
+
+
+class Draw:
+    """Choices of one seed.
+
+    Parameters
+    ----------
+    seed : sequence of int
+    """
+
+    def __init__(self, seed: Sequence[int]) -> None:
+        self._generator = np.random.default_rng(list(seed))
+
+    def pick(self, *choices: Any) -> Any:
+        """Return one of the choices, each as likely as the others."""
+        return choices[int(self._generator.integers(len(choices)))]
+
+    def chance(self, share: float) -> bool:
+        """Return True with this probability."""
+        return bool(self._generator.random() < share)
+
+    def some(self, share: float, **keys: Sequence[Any]) -> dict[str, Any]:
+        """Return some of the keys, each with this probability, with one of its values."""
+        return {key: self.pick(*values) for key, values in keys.items() if self.chance(share)}
+
+    def between(self, low: float, high: float) -> float:
+        """Return a number between two others."""
+        return float(round(self._generator.uniform(low, high), 3))
+
+
+def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, Any]:
+    """Return a training scenario as data, drawn from all options.
+
+    Parameters
+    ----------
+    seed : int
+    family : int
+        Another family draws other scenarios for the same seeds.
+    **fixed
+        Keys of `training` that are not drawn.
+    """
+    draw = Draw([family, seed])
+    tp, cp = draw.pick(1, 1, 2, 4), draw.pick(1, 1, 2, 3)
+    pp = draw.pick(1, 2, 2, 3, 4)
+    dp = draw.pick(1, 2, 2, 3, 4)
+    while tp * cp * pp * dp > MOST_RANKS:
+        tp, dp = max(1, tp // 2), max(1, dp // 2)
+    ranks = tp * cp * pp * dp
+    schedule = fixed.pop("schedule", None) or draw.pick(*pipelines.names())
+    chunks = pipelines.find(schedule).chunks or draw.pick(1, 2)
+    micro_batches = draw.pick(1, pp, 2 * pp, 2 * pp, 2 * pp + 1, 2 * pp + 2)
+    experts = draw.chance(0.35)
+    sharding = _sharding(draw, dp * cp, whole=tp * pp * cp > 1 or experts)
+    lost = draw.pick({}, {}, {"last_less": 1}, {"first_less": 1, "last_less": 1}) if pp > 1 else {}
+    layers = pp * chunks + sum(lost.values()) + draw.pick(0, 0, 1, 3)
+    model = _model(draw, experts, 8 if cp < 3 else 24, layers)
+    parallelism: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp}
+    if pp > 1:
+        parallelism |= {"schedule": schedule}
+        if pipelines.find(schedule).chunks is None:
+            parallelism |= {"virtual_stages": chunks} | draw.some(0.2, microbatch_group=(1, pp, pp + 1))
+        parallelism |= {"stages": lost} if lost else {}
+    if experts:
+        parallelism |= {"ep": draw.pick(*[n for n in (1, 2, 4) if (dp * cp) % n == 0])} | draw.some(0.3, etp=(1, tp))
+        spread = {"dispatch": ("all_to_all", "all_gather", "deduplicated"), "capacity": ("none", 1.25)}
+        parallelism["experts"] = draw.some(0.3, **spread, imbalance=(1.5, {"zipf": 0.3}))
+    if cp > 1:
+        ways = ("ring", "all_gather", "ulysses", {"ulysses": cp, "ring": 1})
+        parallelism |= draw.some(0.5, context=ways, balanced=(True, False))
+    parallelism |= draw.some(0.3, order=ORDERS)
+    if tp > 1:
+        parallelism |= draw.some(0.3, tp_overlap=("none", "ring_exchange", "bulk"))
+        parallelism |= {} if experts else draw.some(0.3, sequence_parallel=(True, False))
+    training: dict[str, Any] = {
+        "model": model,
+        "seq_len": 12 * cp * tp * draw.pick(1, 2),
+        "micro_batch_size": draw.pick(1, 1, 2),
+        "gradient_accumulation_steps": micro_batches,
+        "parallelism": parallelism,
+        "sharding": sharding,
+        "framework": draw.pick(*frameworks()),
+        "algorithm": draw.pick("auto", "auto", *_algorithms(sharding["strategy"])),
+        "collectives": draw.pick("auto", "played", "played"),
+    }
+    training |= draw.some(
+        0.25,
+        activation_checkpointing=("none", "full", "selective_op", "attention", {"every": 2} if pp > 1 else "sqrt"),
+        attention=("flash", "standard") if cp == 1 else ("flash",),
+        optimizer=("adam", "momentum", "sgd"),
+        precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
+        compile=(True, False),
+        dropout=(True, False),
+        allocator=("caching", "expandable_segments"),
+    )
+    if strategies.find(sharding["strategy"]).updater is Updater.OWNERS:
+        training |= draw.some(0.25, offload=("optimizer",), clip_norm=(1.0,))
+    return {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
+
+
+def _model(draw: Draw, experts: bool, heads: int, layers: int) -> dict[str, Any]:
+    """Return a small model as a Hugging Face configuration."""
+    kind = draw.pick(*EXPERTS) if experts else draw.pick(*DENSE)
+    width = 8 * heads
+    if kind == "gpt2":
+        return {
+            "model_type": "gpt2", "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": 1024,
+            "vocab_size": 96, "tie_word_embeddings": draw.pick(True, False),
+        }  # fmt: skip
+    made = {
+        "model_type": kind, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": draw.pick(heads, 4), "intermediate_size": 192, "vocab_size": 96,
+        "tie_word_embeddings": draw.pick(True, False),
+    }  # fmt: skip
+    if kind == "mixtral":
+        made |= {"num_local_experts": 4, "num_experts_per_tok": draw.pick(1, 2)}
+    if kind == "qwen3_moe":
+        made |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 8}
+    return made
+
+
+def _algorithms(strategy: str) -> list[str]:
+    """Return the algorithms that have all collective operations of a sharding strategy."""
+    needed = set(strategies.find(strategy).operations)
+    return [name for name in algorithms.names() if needed <= set(algorithms.operations(name))]
+
+
+def _sharding(draw: Draw, copies: int, *, whole: bool) -> dict[str, Any]:
+    """Return a sharding; a model that is split over ranks cannot have parameter servers (`whole`)."""
+    names = [name for name in strategies.names() if not (whole and name == "parameter_server")]
+    strategy = draw.pick(*names, "zero3", "zero3")
+    made: dict[str, Any] = {"strategy": strategy}
+    if strategy == "parameter_server":
+        return made | draw.some(0.5, servers=(1, 2), servers_on=("own", "workers"), asynchronous=(True, False))
+    if strategy != "zero3":
+        return made | draw.some(0.5, bucket_size=("4 KiB", "64 KiB"))
+    sizes = [size for size in range(2, copies) if copies % size == 0] or [copies]
+    return made | draw.some(
+        0.3,
+        reshard_after_forward=(True, False, *sizes),
+        prefetch=(0, 1, 2),
+        shard_size=sizes,
+        layers_per_unit=(1, 2),
+        keep_below=(0, 300),
+        gradient_sync=("every", "shard", "last"),
+    )
+
+
+def _cluster(draw: Draw, ranks: int) -> dict[str, Any]:
+    rate, latency = draw.pick("1 GB/s", "2 GB/s", "25 GB/s"), draw.pick("100 ns", "5 us", "23 us")
+    built = {"bandwidth": rate, "latency": latency}
+    shipped = [name for name, most in TOPOLOGIES.items() if ranks <= most]
+    topology = draw.pick(
+        *shipped, *({"builder": name, "options": built} for name in ("star", "fully_connected", "ring"))
+    )
+    made: dict[str, Any] = {"topology": topology, "world_size": ranks}
+    if isinstance(topology, dict):
+        made["gpu"] = draw.pick("h100_sxm", "a100_sxm_80gb")
+    if draw.chance(0.3):
+        made["stragglers"] = {draw.pick(*range(ranks)): draw.between(0.3, 0.9)}
+    if draw.chance(0.15):
+        made["jitter"] = draw.some(0.7, compute=(0.05,), latency=(0.1,))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A drawn scenario that `check` accepts, as a program on its cluster.
+
+    Attributes
+    ----------
+    scenario : Scenario
+    program : Program
+    cluster : Cluster
+    jitter : Jitter
+    """
+
+    scenario: Scenario
+    program: Program
+    cluster: Cluster
+    jitter: Jitter
+
+
+def accepted(data: Mapping[str, Any]) -> Drawn | None:
+    """Return the program of a scenario; None if the scenario is refused in one line a fault."""
+    try:
+        scenario = load_scenario(data)
+    except ScenarioError:
+        return None
+    if scenario.training is None:
+        raise ValueError("a training scenario is needed")
+    jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
+    cluster = Clusters().of(scenario)
+    step = to_step(scenario.training, scenario.cluster.world_size)
+    plan = plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
+    return Drawn(scenario, plan.program, cluster, jitter)
+
+
+def simulated(drawn: Drawn) -> tuple[Timeline, bool]:
+    """Simulate a program with both engines and compare all that they leave behind.
+
+    The compiled engine simulates it twice, every rank and one rank of each class.
+
+    Returns
+    -------
+    tuple of (Timeline, bool)
+        The events engine's timeline, and whether a rounding's difference grew beyond `CLOSE` because flows contend.
+    """
+    allocator = drawn.scenario.training.allocator if drawn.scenario.training is not None else None
+    facts: dict[str, Any] = {"jitter": drawn.jitter, "limit_memory": False, "allocator": allocator}
+    expected = events(drawn.program, drawn.cluster, **facts)
+    grew = False
+    for reduced_from in (0, NEVER):
+        found = compiled(drawn.program, drawn.cluster, reduced_from=reduced_from, **facts)
+        apart = farthest(expected, found)
+        if apart > CLOSE:
+            assert apart < 1.0, "engines differ by more than a time"
+            assert growth(expected, found) <= GROWS, "engines differ by more than a rounding that grew"
+            grew = True
+    return expected, grew

@@ -1,0 +1,119 @@
+"""Any option of a training scenario beside any other: both engines leave the same behind, or `check` has refused it."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioWarning
+from tests.combinations import accepted, simulated, training_scenario
+
+# Scenarios of each block, and blocks of a long run: at least 5,000 scenarios are accepted and simulated.
+SIZE, MANY = 12, 160
+LONG_SIZE = 50
+TINY = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 48, "vocab_size": 64}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "intermediate_size": 192, "vocab_size": 500,
+}  # fmt: skip
+FLOAT64 = {"params": "float64", "grads": "float64", "reduce": "float64", "master": None}
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral", "num_hidden_layers": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+def compared(seeds: range) -> Counter[str]:
+    """Simulate drawn scenarios with both engines; count what was refused, simulated, and grew from rounding."""
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScenarioWarning)
+            drawn = accepted(training_scenario(seed))
+        if drawn is None:
+            counted["refused"] += 1
+            continue
+        try:
+            _, grew = simulated(drawn)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {training_scenario(seed)}") from error
+        counted["simulated"] += 1
+        counted["grew from rounding"] += grew
+    # `pytest -rP` shows it.
+    print(dict(counted))  # noqa: T201
+    return counted
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_both_engines_leave_the_same_behind(block: int) -> None:
+    counted = compared(range(block * SIZE, (block + 1) * SIZE))
+    assert counted["simulated"] >= SIZE // 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(MANY))
+def test_both_engines_leave_the_same_behind_of_many(block: int) -> None:
+    counted = compared(range(1000 + block * LONG_SIZE, 1000 + (block + 1) * LONG_SIZE))
+    assert counted["simulated"] >= LONG_SIZE // 3
+    assert counted["grew from rounding"] <= LONG_SIZE // 5
+
+
+def star(bandwidth: str, latency: str) -> dict[str, Any]:
+    """Return a star of GPUs as a topology."""
+    return {"builder": "star", "options": {"bandwidth": bandwidth, "latency": latency}}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "training"),
+    [
+        pytest.param(
+            {"topology": "dgx_h100", "world_size": 16},
+            {
+                "model": {
+                    "model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8,
+                    "intermediate_size": 2048, "vocab_size": 32000,
+                },
+                "seq_len": 4096,
+                "gradient_accumulation_steps": 4,
+                "parallelism": {"tp": 2, "pp": 2},
+                "sharding": "zero2",
+            },
+            id="transfers that ended before the last rank came, zero2 in a pipeline",
+        ),
+        pytest.param(
+            {"topology": {"builder": "fully_connected", "options": {"bandwidth": "25 GB/s", "latency": "100 ns"}},
+             "world_size": 8, "gpu": "h100_sxm"},
+            {"model": LLAMA, "seq_len": 96, "parallelism": {"tp": 2, "pp": 2}},
+            id="transfers that ended before the last rank came, zero3 in a pipeline",
+        ),
+        pytest.param(
+            {"topology": "star_100g", "world_size": 8, "stragglers": {0: 0.4}},
+            {
+                "model": TINY, "seq_len": 24, "parallelism": {"tp": 2, "cp": 2}, "sharding": "zero3",
+                "algorithm": "ring", "numerics": True, "steps": 2, "precision": FLOAT64,
+            },
+            id="transfers that ended before the last rank came, a straggler",
+        ),
+        pytest.param(
+            {"topology": star("2 GB/s", "23 us"), "world_size": 24, "gpu": "a100_sxm_80gb"},
+            {
+                "model": TINY | {"n_layer": 3, "n_positions": 256},
+                "seq_len": 96,
+                "parallelism": {"tp": 2, "cp": 3, "balanced": False, "order": ["tp", "dp", "ep", "pp", "cp"]},
+                "sharding": {"reshard_after_forward": 6},
+            },
+            id="groups of six that hold ranks of two places along the sequence",
+        ),
+        pytest.param(
+            {"topology": star("1 GB/s", "5 us"), "world_size": 6, "gpu": "a100_sxm_80gb"},
+            {"model": MIXTRAL, "seq_len": 48, "parallelism": {"cp": 3, "ep": 2, "balanced": False}},
+            id="groups of experts that hold ranks of two places along the sequence",
+        ),
+    ],
+)  # fmt: skip
+def test_scenarios_on_which_the_engines_differed(cluster: dict[str, Any], training: dict[str, Any]) -> None:
+    drawn = accepted({"name": "differed", "cluster": cluster, "training": training})
+    assert drawn is not None
+    simulated(drawn)
