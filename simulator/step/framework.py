@@ -78,7 +78,8 @@ class Framework:
     issue : float
         Host's time to issue a kernel or a collective [s]; a GPU that is faster waits for it.
     sends_block : bool
-        Whether a host waits for what another stage sends before it issues more.
+        Whether a host waits for what another stage sends before it issues more; not in schedules whose sends every
+        framework batches (`PipelineSchedule.batches_sends`).
     issue_in_pipeline : float
         What a host takes besides to issue a tensor-parallel exchange, for each rank but one, where a pipeline's stages
         stand on several nodes [s].

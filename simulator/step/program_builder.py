@@ -113,8 +113,14 @@ class ProgramBuilder:
         stages: tuple[int, int],
         after: Iterable[str | None],
         act: Act[Exchange] | None = None,
+        *,
+        blocks: bool,
     ) -> str:
-        """From a rank of one stage to that of another; in the lists of both."""
+        """Note a transfer from a rank of one stage to a rank of another; it stands in the lists of both.
+
+        If it `blocks`, the receiver's host issues nothing more before it has arrived, and the sender's next kernels
+        wait until it has left.
+        """
         stream = name.rsplit(" ", 1)[0]
         key = "send", elements, dtype, stages, stream
         if key not in self._templates:
@@ -122,7 +128,7 @@ class ProgramBuilder:
             self._templates[key] = replace(planned, stream=stream)
         template = self._templates[key]
         self._named(template, name, after, stages, act)
-        if self.framework.sends_block and template is not None:
+        if blocks:
             # Next kernels wait for what a rank sends, but not its host, which has to post what neighbours send to it.
             (self._blocking if template.group[1] == self.rank else self._awaited).append(name)
         return name

@@ -48,4 +48,5 @@ SCHEDULE = PipelineSchedule(
     bubble=_bubble,
     held=_held,
     pairs=True,
+    batches_sends=True,
 )

@@ -45,4 +45,5 @@ SCHEDULE = PipelineSchedule(
     bubble=unhidden,
     held=None,
     grouped=True,
+    batches_sends=True,
 )

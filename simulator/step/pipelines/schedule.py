@@ -8,6 +8,8 @@ References
 .. [2] Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC21,
    section 2.2.
 .. [3] Qi, Wan, Huang & Lin, "Zero bubble pipeline parallelism", ICLR 2024, arXiv:2401.10241.
+.. [4] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1, and github.com/deepseek-ai/DualPipe, whose
+   ranks collect sends and receives and post them together.
 """
 
 from __future__ import annotations
@@ -136,6 +138,10 @@ class PipelineSchedule:
         nobody has a closed form.
     held : function (shape, rank) -> int, or None
         Most chunks' activations that a rank holds at once; None where nobody has a closed form.
+    batches_sends : bool
+        True if neighbours may receive in another order than the one in which their messages are sent. Ranks that wait
+        for each send and receive in turn would wait for each other forever, so every framework posts the sends and
+        receives of such an order in batches and goes on (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do so too).
     """
 
     name: str
@@ -148,6 +154,7 @@ class PipelineSchedule:
     held: Callable[[PipelineShape, int], int] | None
     grouped: bool = False
     pairs: bool = False
+    batches_sends: bool = False
 
     def rank_of(self, stage: int, ranks: int) -> int:
         """The rank that a stage lies on."""

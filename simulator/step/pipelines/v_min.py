@@ -29,4 +29,5 @@ SCHEDULE = PipelineSchedule(
     refusal=at_least_one,
     bubble=None,
     held=None,
+    batches_sends=True,
 )

@@ -192,4 +192,5 @@ SCHEDULE = PipelineSchedule(
     refusal=at_least_one,
     bubble=late_start,
     held=None,
+    batches_sends=True,
 )

@@ -58,4 +58,5 @@ SCHEDULE = PipelineSchedule(
     refusal=_refusal,
     bubble=late_start,
     held=None,
+    batches_sends=True,
 )

@@ -1,0 +1,69 @@
+"""Frameworks whose hosts wait for sends and receives follow every pipeline schedule without a deadlock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.basics import registry
+from simulator.cluster.build import build
+from simulator.engine.compiled.engine import execute
+from simulator.errors import DeadlockError
+from simulator.records.timeline import Timeline
+from simulator.step.framework import Framework, load_framework
+from simulator.step.parallelism import Parallelism
+from simulator.step.pipelines import catalog, schedule
+from simulator.step.pipelines.schedule import PipelineSchedule, PipelineShape
+from simulator.step.plan import plan_step
+from tests.training import TINY, step
+
+BLOCKING = tuple(name for name in registry.names("framework") if load_framework(name).sends_block)
+SHAPES = [*((p, m) for p in (2, 3, 4) for m in (1, 3, 4, 8)), (6, 12)]
+
+
+def shapes_of(own: PipelineSchedule) -> list[PipelineShape]:
+    """Return small pipelines that a schedule does not refuse."""
+    shapes = [PipelineShape(p, m, chunks, p) for p, m in SHAPES for chunks in ((own.chunks,) if own.chunks else (1, 2))]
+    return [shape for shape in shapes if not own.refusal(shape)]
+
+
+def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework) -> Timeline:
+    """Simulate a step of DDP whose model has a layer for each stage."""
+    ranks = shape.ranks * (1 if own.placement is schedule.Placement.BOTH_WAYS else 2)
+    made = step(
+        "ddp",
+        replace(TINY, num_layers=shape.stages),
+        accumulation=shape.micro_batches,
+        framework=framework,
+        collectives="auto",
+        parallelism=Parallelism(pp=shape.ranks, schedule=own.name, virtual_stages=shape.chunks),
+    )
+    cluster = build("star_100g", ranks)
+    return execute(plan_step(cluster, made).program, cluster, limit_memory=False)
+
+
+@pytest.mark.parametrize("framework", BLOCKING)
+@pytest.mark.parametrize("name", catalog.names())
+def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: str, framework: str) -> None:
+    own = catalog.find(name)
+    shapes = shapes_of(own)
+    assert shapes
+    for shape in shapes:
+        assert simulated(own, shape, load_framework(framework)).end > 0.0, shape
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.names() if catalog.find(name).batches_sends])
+def test_schedules_that_batch_sends_would_end_in_a_deadlock_without_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `batches_sends` declares is needed: some shape of the schedule is stuck if every send blocks."""
+    own = catalog.find(name)
+    monkeypatch.setattr("simulator.step.pipeline.catalog.find", lambda _: replace(own, batches_sends=False))
+    framework, stuck = load_framework(BLOCKING[0]), 0
+    for shape in shapes_of(own):
+        try:
+            simulated(own, shape, framework)
+        except DeadlockError:
+            stuck += 1
+    assert stuck > 0
