@@ -30,7 +30,7 @@ def equal_nodes(request: Request) -> tuple[tuple[int, ...], ...]:
     """The request's nodes; raises ValueError unless they are all of one size and hold every rank once."""
     nodes = request.nodes or (tuple(range(request.world_size)),)
     if len({len(node) for node in nodes}) != 1:
-        raise ValueError(f"nodes must be of one size, got sizes {[len(node) for node in nodes]}; give group_size")
+        raise ValueError(f"nodes must be of one size, got sizes {[len(node) for node in nodes]}")
     if sorted(place for node in nodes for place in node) != list(range(request.world_size)):
         raise ValueError("nodes must hold each rank of the group once")
     return nodes

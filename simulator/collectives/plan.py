@@ -227,7 +227,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     try:
         schedule = _schedule(name, request)
     except ValueError as error:
-        raise ScenarioError(f"collective.algorithm: {name}: {error}") from error
+        hint = "; give group_size" if str(error).startswith("nodes ") else ""
+        raise ScenarioError(f"collective.algorithm: {name}: {error}{hint}") from error
     # Only where each add waits for the one before do partial sums travel, and so need the wider dtype; with buffered
     # adds and adds on arrival ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE

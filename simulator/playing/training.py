@@ -83,5 +83,7 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
         if limit_memory:
             refuse_unfit(cluster, step)
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
+    except ScenarioError:
+        raise
     except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error

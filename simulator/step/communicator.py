@@ -17,6 +17,7 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.rough import roughly
+from simulator.errors import ScenarioError
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -93,7 +94,12 @@ class Communicator:
             able = self.algorithm == "auto" or operation in catalog.operations(self.algorithm)
             algorithm = self.algorithm if able else "auto"
             task = Task(Request(operation, len(group), elements), algorithm, group, dtype)
-            made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task), _size(group))
+            try:
+                made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task), _size(group))
+            except ScenarioError as error:
+                # The planner names keys of `collective:`, which a training scenario does not have.
+                why = error.__cause__ or str(error).split(": ", 1)[-1]
+                raise ScenarioError(f"training.algorithm: {algorithm} cannot run here: {why}; write auto") from error
             op = made.ops[0]
             stands = made.predicted is not None and self.alone
             self._planned[key] = replace(op, duration=made.predicted) if stands else op

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioWarning
+from simulator.errors import ScenarioError, ScenarioWarning
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
 from tests.combinations import accepted, simulated, training_scenario
 
 # Scenarios of each block, and blocks of a long run: at least 5,000 scenarios are accepted and simulated.
@@ -117,3 +119,14 @@ def test_scenarios_on_which_the_engines_differed(cluster: dict[str, Any], traini
     drawn = accepted({"name": "differed", "cluster": cluster, "training": training})
     assert drawn is not None
     simulated(drawn)
+
+
+def test_an_algorithm_that_a_training_step_cannot_have_is_refused_by_its_own_key() -> None:
+    """Twelve ranks on nodes of eight: the error names `training.algorithm`, and no key of a lone collective."""
+    cluster = {"topology": "dgx_a100", "world_size": 12}
+    training = {"model": TINY, "seq_len": 24, "sharding": "ddp", "algorithm": "hierarchical"}
+    with pytest.raises(ScenarioError) as caught:
+        simulate(load_scenario({"name": "uneven", "cluster": cluster, "training": training}))
+    assert str(caught.value) == (
+        "training.algorithm: hierarchical cannot run here: nodes must be of one size, got sizes [8, 4]; write auto"
+    )
