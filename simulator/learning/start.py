@@ -47,13 +47,16 @@ def start(setting: Setting, initial: Mapping[str, Parameters], scale: Scale | No
     ranks = []
     for number, place in enumerate(setting.places):
         own_part = _of_rank(setting, initial, place)
+        # Parameters that are sharded are gathered before anybody computes. Experts that no other rank has are not
+        # sharded even if all else is.
+        gathers = plan.strategy.gathering is Gathering.BEFORE_USE
         # Rounded from the copy that is updated, as after each step, so that whoever gathers them has the same.
         working = {
-            u: {name: value.astype(wide).astype(stored) for name, value in own.items()} for u, own in own_part.items()
+            u: {name: value.astype(wide).astype(stored) for name, value in own.items()}
+            for u, own in own_part.items()
+            if not gathers or setting.cut_of((u,)) == 1
         }
-        # Where parameters are sharded they are gathered before anybody computes.
-        gathers = plan.strategy.gathering is Gathering.BEFORE_USE and setting.cut > 1
-        ranks.append(Rank(number, scale or static_scaler(1.0), {} if gathers else working))
+        ranks.append(Rank(number, scale or static_scaler(1.0), working))
     if plan.strategy.updater is Updater.SERVERS and setting.world_size > 1:
         return Training(setting, ranks, _servers(setting, initial))
     for rank, place in zip(ranks, setting.places, strict=True):

@@ -132,15 +132,11 @@ def least_by_notes(passing: Passing, noted: Sequence[StageNotes], durations: Lea
 
 
 def noted_rank(notes: StageNotes, durations: LeastDurations) -> NotedRank:
-    """Sum up what was noted; passes that are not are as the last of their kind that is."""
+    """Sum up what was noted; for a pass that was not noted another one stands that does the same."""
     begins = [*notes.begins.values(), notes.ends]
     segments = zip(notes.begins, pairwise(begins), strict=True)
     made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
-    stands: dict[tuple[object, int], NotedPass] = {}
-    for micro in notes.micros:
-        stands |= {(one.work, one.stage): noted for one, noted in made.items() if one.micro == micro}
-    few = {*notes.micros}
-    passes = tuple(made[one] if one.micro in few else stands[one.work, one.stage] for one in notes.order)
+    passes = tuple(made[one] for one in notes.stand_for)
     last: dict[str, list[str]] = {"compute": []}
     for op in notes.ops[: notes.ends]:
         if (isinstance(op, Compute) and op.stream == "compute") or _is_data_parallel(op):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from simulator.basics.dtypes import find
 from simulator.records.operation import Act, Computation, Exchange
 from simulator.step.pass_pieces import NOTHING, PassPieces
+from simulator.step.pipelines.schedule import Pass
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk
@@ -37,6 +38,12 @@ class Passes:
         The last operation that the host waits for before it updates: an offload copy, or the addition after it.
     handed_back : str
         The kernels that made the last input's gradient: the stage before waits for no more than these.
+    scattered : str or None
+        The last reduce-scatter of gradients: the next one is packed when it has ended.
+    chunks : sequence of Chunk
+        Parts of the model that the rank has.
+    order : tuple of Pass
+        Passes of the rank in a step.
     parts : list of tuple of Unit
         What was cut up among the ranks together, in the order of the last micro-batch.
     keeps_whole_gradients : bool
@@ -49,9 +56,12 @@ class Passes:
     ranks: int
     expert_ranks: int
     keeps_whole_gradients: bool
+    chunks: Sequence[Chunk] = ()
+    order: tuple[Pass, ...] = ()
     gradients: list[str] = field(default_factory=list)
     last_offload: str | None = None
     handed_back: str = ""
+    scattered: str | None = None
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
 
     @property
@@ -188,6 +198,10 @@ class Passes:
     def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
         """Put whole gradients into one buffer of the wire's dtype, and free them.
 
+        Before that the compute stream waits for the reduce-scatter before, so that no more than one is under way: FSDP2
+        waits for its event in each unit's post-backward hook (_fsdp_param_group.py, `reduce_scatter_state`), and
+        DeepSpeed has a second bucket to fill meanwhile. Otherwise buffers of all micro-batches would queue up.
+
         Parameters
         ----------
         name : str
@@ -201,10 +215,11 @@ class Passes:
         str or None
             The buffer's allocation, for whoever has sent it to free; None where there is none.
         """
+        self.builder.await_next([self.scattered])
         computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
         if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
-        buffer = self._buffer(name, units)
+        buffer = self._buffer(name, units, [self.scattered])
         self.drop_gradients(units, micro, "compute", [])
         return buffer
 
@@ -218,9 +233,9 @@ class Passes:
         ranks = self.expert_ranks if units[0].spread else groups.data_parallel
         return None if same or ranks == 1 else self._buffer(name, units)
 
-    def _buffer(self, name: str, units: Sequence[Unit]) -> str:
+    def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
         nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
-        return self.builder.allocate(f"{name} buffer", nbytes, "buffers")
+        return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
         """Keep this rank's part of what was sent, and free the rest.

@@ -6,7 +6,7 @@ early waits, and a send holds up nobody but who waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -104,16 +104,24 @@ class Pipeline:
         """All passes of a rank in a step, in its order."""
         return tuple(one for slot in self.order[place] for one in slot)
 
-    def few(self, place: int) -> tuple[int, ...]:
-        """Micro-batches that may do what others do not: a stage's first and last; then those that stand for the rest.
+    def few(self, place: int, kind: Callable[[Pass], Hashable]) -> tuple[int, ...]:
+        """Return micro-batches whose passes do what all passes of a rank do.
 
-        Of each kind of pass there is one: some orders pass a few micro-batches back as a whole, and others in halves.
+        First come the first and the last micro-batch of each stage, which may do what others do not; then one of each
+        kind of pass, which stands for all others of its kind.
+
+        Parameters
+        ----------
+        place : int
+            Of the rank in the pipeline.
+        kind : callable (Pass) -> hashable
+            What passes of one work and stage have in common if they do the same.
         """
         passes = self.passes(place)
         last = {(one.work, one.stage): one.micro for one in passes}
         first = {(one.work, one.stage): one.micro for one in reversed(passes)}
         ends = {*first.values(), *last.values()}
-        between = {(one.work, one.stage): one.micro for one in reversed(passes) if one.micro not in ends}
+        between = {(one.work, one.stage, kind(one)): one.micro for one in reversed(passes) if one.micro not in ends}
         return (*sorted(ends), *sorted({*between.values()}))
 
     def note(

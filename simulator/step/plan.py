@@ -6,14 +6,14 @@ out of the engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
-from simulator.records.operation import Op
+from simulator.records.operation import Allocate, Op
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
@@ -26,7 +26,7 @@ from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
 from simulator.step.strategies import catalog
-from simulator.step.strategies.strategy import Strategy
+from simulator.step.strategies.strategy import Planned, Strategy
 from simulator.step.units import units
 from simulator.step.update import update
 
@@ -127,8 +127,10 @@ class StageNotes:
         The number of the first operation after all passes.
     order : tuple of Pass
         All of a step.
-    micros : sequence of int
-        Which micro-batches are noted; the last of them that have a pass of some kind do what all do that are not.
+    stand_for : tuple of Pass
+        For each pass of the order the noted pass that does the same.
+    assumed : mapping of str to Allocate
+        Allocations that are freed here and were made by passes that are not noted.
     """
 
     stage: int
@@ -136,7 +138,8 @@ class StageNotes:
     begins: Mapping[Pass, int]
     ends: int
     order: tuple[Pass, ...]
-    micros: Sequence[int]
+    stand_for: tuple[Pass, ...]
+    assumed: Mapping[str, Allocate]
 
 
 @collected_later()
@@ -166,11 +169,28 @@ def few_micro_batches(
     communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
     stage_of = [number // groups.unlike_places for number in range(groups.lists)]
     lists = [number for number, stage in enumerate(stage_of) if stages is None or stage in stages]
-    made, pipeline = _noted(cluster, step, communicator, few=lists), Pipeline.of(step)
+    made = _noted(cluster, step, communicator, few=lists)
     return tuple(
-        StageNotes(stage, tuple(one.builder.ops), one.begins, one.ends, pipeline.passes(stage), one.micros)
+        StageNotes(
+            stage,
+            tuple(one.builder.ops),
+            one.begins,
+            one.ends,
+            one.passes.order,
+            _stand_for(one),
+            one.builder.assumed,
+        )
         for stage, one in zip([stage_of[number] for number in lists], made, strict=True)
     )
+
+
+def _stand_for(noted: _Noted) -> tuple[Pass, ...]:
+    """Return for each pass the noted one that does the same: itself, or the one of its kind that was noted last."""
+    kind = noted.planned.kind
+    last: dict[Hashable, Pass] = {}
+    for micro in noted.micros:
+        last |= {(one.work, one.stage, kind(one)): one for one in noted.begins if one.micro == micro}
+    return tuple(one if one in noted.begins else last[one.work, one.stage, kind(one)] for one in noted.passes.order)
 
 
 def groups_of(step: TrainingStep, world_size: int) -> Groups:
@@ -189,6 +209,7 @@ class _Noted:
 
     builder: ProgramBuilder
     passes: Passes
+    planned: Planned
     states: States
     begins: Mapping[Pass, int]
     ends: int
@@ -215,17 +236,19 @@ def _noted(
         chunks = pipeline.chunks(stage, by_place[place])
         own = tuple(unit for chunk in chunks for unit in chunk.units)
         whole = strategy.keeps_whole_gradients(step.sharding)
-        passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole)
+        order = pipeline.passes(stage)
+        passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole, chunks, order)
         rank_states = states(step, strategy, passes.elements_by_ranks(), sum(unit.resident for unit in own))
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
-        micros = range(step.accumulation) if few is None else pipeline.few(stage)
-        begins = pipeline.note(stage, chunks, builder, strategy.plan(builder, passes), micros, by_turns=few is None)
+        planned = strategy.plan(builder, passes)
+        micros = range(step.accumulation) if few is None else pipeline.few(stage, planned.kind)
+        begins = pipeline.note(stage, chunks, builder, planned, micros, by_turns=few is None)
         ends = len(builder.ops)
         update(builder, passes, timer, rank_states, strategy)
-        noted.append(_Noted(builder, passes, rank_states, begins, ends, micros))
+        noted.append(_Noted(builder, passes, planned, rank_states, begins, ends, micros))
     return noted
 
 

@@ -43,6 +43,8 @@ class ProgramBuilder:
         Which group each collective is among.
     last_kernels : str or None
         The last on the compute stream so far.
+    assumed : dict of str to Allocate
+        Allocations that are freed here and were made by passes that are not noted, by name.
     """
 
     communicator: Communicator
@@ -51,6 +53,7 @@ class ProgramBuilder:
     framework: Framework = BARE
     ops: list[Op] = field(default_factory=list)
     scopes: dict[str, Scope] = field(default_factory=dict)
+    assumed: dict[str, Allocate] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     last_kernels: str | None = None
     _awaited: list[str] = field(default_factory=list)
@@ -128,7 +131,7 @@ class ProgramBuilder:
             self._templates[key] = replace(planned, stream=stream)
         template = self._templates[key]
         self._named(template, name, after, stages, act)
-        if blocks:
+        if blocks and template is not None:
             # Next kernels wait for what a rank sends, but not its host, which has to post what neighbours send to it.
             (self._blocking if template.group[1] == self.rank else self._awaited).append(name)
         return name
@@ -243,6 +246,11 @@ class ProgramBuilder:
         """Memory from when its stream gets there."""
         self._note(Allocate(name, nbytes, category, stream, _given(after)))
         return name
+
+    def assume(self, name: str, nbytes: int, category: str, stream: str) -> None:
+        """Take an allocation for made, if it is not noted, so that it can be freed."""
+        if name not in self._names:
+            self.assumed[name] = Allocate(name, nbytes, category, stream)
 
     def free(self, allocation: str, *, stream: str = "compute", after: Iterable[str | None] = ()) -> str:
         """Memory back when its stream gets there, after all that it waits for."""

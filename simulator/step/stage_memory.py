@@ -11,16 +11,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StageNotes, few_micro_batches
 from simulator.step.spec import TrainingStep
-
-# Stands for all micro-batches that are not noted.
-_ANY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +126,13 @@ def _at_most(notes: StageNotes) -> StageMemory:
 
 def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
     """What happens before all passes, in each of them, and after."""
-    taken = {op.name: op for op in notes.ops if isinstance(op, Allocate)}
+    taken = {**notes.assumed, **{op.name: op for op in notes.ops if isinstance(op, Allocate)}}
     starts = [*notes.begins.values(), notes.ends]
-    noted: dict[tuple[Work, int], dict[int, _Change]] = {}
-    for (one, begin), end in zip(notes.begins.items(), starts[1:], strict=True):
-        noted.setdefault((one.work, one.stage), {})[one.micro] = _Change.of(notes.ops[begin:end], taken)
-    for alike in noted.values():
-        alike[_ANY] = next(alike[micro] for micro in reversed(notes.micros) if micro in alike)
-    passes = []
-    for one in notes.order:
-        alike = noted[one.work, one.stage]
-        passes.append(alike.get(one.micro) or alike[_ANY])
+    noted = {
+        one: _Change.of(notes.ops[begin:end], taken)
+        for (one, begin), end in zip(notes.begins.items(), starts[1:], strict=True)
+    }
+    passes = [noted[one] for one in notes.stand_for]
     return _Change.of(notes.ops[: starts[0]], taken), passes, _Change.of(notes.ops[notes.ends :], taken)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
+from simulator.step.parallelism import Parallelism
 from tests.training import Played, play, step
 
 MODEL = Transformer("seven layers", 7, 64, 4, 4, 16, 256, 512, 128)
@@ -146,3 +147,71 @@ def test_on_a_slow_network_a_gather_follows_the_one_before_or_the_unit_that_make
     for unit in range(last, prefetch, -1):
         place = order.index(f"gather layer {unit - 1 - prefetch} backward 0")
         assert order[place + 1] == f"scatter layer {unit} 0"
+
+
+PIPELINES = [("1f1b", 2, 1), ("gpipe", 2, 1), ("1f1b", 4, 1), ("interleaved", 2, 2), ("zb_h1", 2, 1), ("zb_v", 2, 2)]
+
+
+def in_pipeline(schedule: str, ranks: int, chunks: int, micros: int, topology: Any = FAST, **facts: Any) -> Played:
+    """A zero3 step over two copies of a pipeline with two layers a stage, on a network that takes no time."""
+    model = replace(MODEL, num_layers=2 * ranks * chunks)
+    asked = Parallelism(pp=ranks, schedule=schedule, virtual_stages=chunks)
+    return play(step("zero3", model, accumulation=micros, parallelism=asked, **facts), 2 * ranks, topology)
+
+
+def most(played: Played, rank: int, category: str) -> int:
+    """Most that a rank holds of a category [B]."""
+    samples = (sample for sample in played.timeline.memory if sample.rank == rank)
+    return max(dict(sample.by_category).get(category, 0) for sample in samples)
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_micro_batches_in_flight_share_one_storage_of_each_unit(
+    schedule: str, ranks: int, chunks: int, prefetch: int
+) -> None:
+    """Counted by hand: the embedding, the layer at work and `prefetch` more, whatever number is in flight."""
+    embedding, layer, *_ = (_BFLOAT16 * module.elements for module in modules(MODEL))
+    expected = embedding + (1 + prefetch) * layer
+    if schedule == "zb_v":  # the first rank has the last stage too
+        expected += _BFLOAT16 * modules(MODEL)[-1].elements
+    found = {
+        micros: most(in_pipeline(schedule, ranks, chunks, micros, prefetch=prefetch), 0, "gathered")
+        for micros in (2 * ranks, 4 * ranks)
+    }
+    assert set(found.values()) == {expected}
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
+def test_a_unit_is_gathered_when_it_is_not_there(schedule: str, ranks: int, chunks: int) -> None:
+    """Each backward pass frees the embedding, so it is gathered once a micro-batch; layers are, once for each pass."""
+    micros = 4 * ranks
+    played = in_pipeline(schedule, ranks, chunks, micros)
+    names = [span.name for span in played.timeline.spans if span.rank == 0 and span.name.startswith("gather")]
+    assert sum("embedding" in name for name in names) == micros
+    assert sum("layer" in name for name in names) == 2 * micros * 2 * chunks
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
+@pytest.mark.parametrize("topology", [FAST, SLOW])
+def test_parameters_that_stay_are_gathered_once_a_step_and_one_buffer_is_under_way(
+    schedule: str, ranks: int, chunks: int, topology: Any
+) -> None:
+    """FSDP2's post-backward hook waits for the reduce-scatter before, so buffers of a step never queue up."""
+    played = in_pipeline(schedule, ranks, chunks, 4 * ranks, topology, reshard_after_forward=False)
+    names = [span.name for span in played.timeline.spans if span.rank == 0 and span.name.startswith("gather")]
+    ends = 1 + (schedule == "zb_v")
+    assert len(names) == 2 * chunks + ends
+    # Reduced in float32: two bytes a gradient become four in the buffer.
+    largest = max(module.elements for module in modules(MODEL))
+    assert most(played, 0, "buffers") <= 4 * largest
+
+
+@pytest.mark.parametrize("topology", [FAST, SLOW])
+def test_zero2_has_two_buckets(topology: Any) -> None:
+    """DeepSpeed fills one bucket while the other is reduced, however many micro-batches there are."""
+    facts: dict[str, Any] = {"accumulation": 6, "bucket_size": 1}
+    played = play(step("zero2", MODEL, **facts), RANKS, topology)
+    sizes = [_BFLOAT16 * module.elements for module in modules(MODEL)]
+    shards = sum(-(-size // RANKS) for size in sizes)
+    assert most(played, 0, "gradients") + most(played, 0, "buffers") <= shards + 4 * 2 * max(sizes)

@@ -165,6 +165,9 @@ def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) ->
         ("zero1", 4, {"ep": 2, "cp": 2}, {}),
         ("zero2", 4, {"ep": 4}, {}),
         ("zero3", 4, {"ep": 2}, {"accumulation": 2}),
+        # Experts that have one copy: nobody gathers them.
+        ("zero3", 4, {"ep": 4}, {}),
+        ("zero3", 4, {"ep": 4, "cp": 2}, {"accumulation": 2}),
         ("zero1", 8, {"ep": 4, "cp": 2, "pp": 2, "schedule": "zb_h1"}, {"accumulation": 4}),
         ("ddp", 4, {"ep": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2}, {"accumulation": 4}),
         ("zero2", 8, {"ep": 2, "pp": 4, "schedule": "dualpipe"}, {"accumulation": 8}),

@@ -10,11 +10,12 @@ References
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from simulator.records.operation import Act, Exchange
 from simulator.step.passes import Passes
+from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
@@ -93,6 +94,10 @@ class Bucketing:
     each: bool = False
     after: Mapping[str, list[str | None]] = field(default_factory=dict)
     _numbers: Counter[int] = field(default_factory=Counter)
+
+    def kind(self, one: Pass) -> Hashable:
+        """Return None: all passes of one work and stage do the same."""
+        return None
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """A micro-batch forward through a chunk."""

@@ -11,13 +11,14 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from simulator.step.passes import Passes
+    from simulator.step.pipelines.schedule import Pass
     from simulator.step.program_builder import ProgramBuilder
     from simulator.step.spec import Sharding
     from simulator.step.stages import Chunk
@@ -58,6 +59,9 @@ class Sending(Enum):
 
 class Planned(Protocol):
     """Notes passes in a program, with what is communicated for them; each returns what the next stage waits for."""
+
+    def kind(self, one: Pass) -> Hashable:
+        """Return what passes of one work and stage have in common if they do the same."""
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """A micro-batch forward through a chunk."""

@@ -1,4 +1,8 @@
-"""ZeRO stage 2: gradients are sharded too: every micro-batch reduces them (DeepSpeed), and a rank keeps its part."""
+"""ZeRO stage 2: gradients are sharded too: every micro-batch reduces them (DeepSpeed), and a rank keeps its part.
+
+There are two buckets, as in DeepSpeed: one is filled while the other is reduced (stage_1_and_2.py, `ipg_buffer` and
+`overlap_comm`; recalled).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
     def scattered(bucket: Bucket) -> str:
         buffer = passes.pack(bucket.name, bucket.units, bucket.micro, copies=False)
-        reduced = scatter(builder, passes, bucket)
+        passes.scattered = reduced = scatter(builder, passes, bucket)
         passes.unpack(buffer, bucket.units, bucket.micro, reduced, reduced)
         return reduced
 

@@ -3,7 +3,8 @@
 A unit is a layer, or a few. At most `prefetch` units are gathered ahead of the one at work; with reshard_after_forward
 they are gathered again for the backward pass, from all ranks or from a smaller mesh over which they were spread
 meanwhile. Gradients of a unit are reduced and scattered as soon as they are there. The root (embedding and head) stays
-gathered through a micro-batch; small tensors may stay whole for good.
+gathered from a forward pass to the end of the next backward pass; small tensors may stay whole for good. A unit has one
+storage: micro-batches that are in flight in a pipeline share it.
 
 References
 ----------
@@ -13,13 +14,13 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from simulator.basics.dtypes import find
 from simulator.records.operation import Act, Exchange
 from simulator.step.passes import Passes
+from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Sharding
@@ -32,8 +33,62 @@ STREAM = "communication"
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> GatheredUnits:
-    """All micro-batches."""
-    return GatheredUnits(builder, passes)
+    """Return the notes of a rank's passes, each of which gathers the units that are not gathered yet."""
+    return GatheredUnits(builder, passes, gathered_before(passes))
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Which parameters of a chunk are gathered when a pass begins; each unit has one storage, as in FSDP2 [2]_.
+
+    Each attribute names the pass that gathered them: its phase ("forward" or "backward") and its micro-batch; None if
+    they are not gathered.
+
+    Attributes
+    ----------
+    root : tuple of (str, int), optional
+        Embedding or head. They stay from the pass that gathers them to the end of the next backward pass.
+    blocks : tuple of (str, int), optional
+        All layers, in a pipeline whose parameters are not freed between passes.
+    parts : tuple of (str, int), optional
+        Parts of all layers on a smaller mesh, which a forward pass leaves there and a backward pass frees.
+    """
+
+    root: tuple[str, int] | None = None
+    blocks: tuple[str, int] | None = None
+    parts: tuple[str, int] | None = None
+
+    @property
+    def kind(self) -> Hashable:
+        """Return what passes that gather and free the same have in common."""
+        return self.root is None, self.blocks is None, self.parts is None
+
+
+def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
+    """Return what is gathered when each pass of a rank begins, by the order of the passes.
+
+    Examples
+    --------
+    Two micro-batches of 1F1B on the first of two ranks: F0 gathers the embedding, F1 finds it gathered, B0 frees it,
+    and B1 has to gather it again.
+    """
+    sharding, in_pipeline = passes.step.sharding, passes.step.parallelism.pp > 1
+    keeps = in_pipeline and sharding.reshard_after_forward is False
+    chunks = {chunk.stage: chunk for chunk in passes.chunks}
+    here = dict.fromkeys(chunks, Gathered())
+    before = {}
+    for one in passes.order:
+        before[one] = there = here[one.stage]
+        if one.work is Work.WEIGHT_GRADIENT:
+            continue
+        forward = one.work is Work.FORWARD
+        own = ("forward" if forward else "backward", one.micro)
+        there = Gathered(
+            there.root or own, (there.blocks or own) if keeps else None, (there.parts or own) if sharding.mesh else None
+        )
+        stays = forward or (keeps and not chunks[one.stage].ends(one.micro))
+        here[one.stage] = there if stays else Gathered()
+    return before
 
 
 @dataclass(slots=True)
@@ -44,30 +99,36 @@ class GatheredUnits:
     ----------
     builder : ProgramBuilder
     passes : Passes
+    before : mapping of Pass to Gathered
+        What is gathered when each pass begins.
     room : str or None
         What the next gather waits for, so that no more is gathered than the unit at work and `prefetch` ahead.
     """
 
     builder: ProgramBuilder
     passes: Passes
+    before: Mapping[Pass, Gathered]
     room: str | None = None
     _under_way: dict[tuple[int, int], _Micro] = field(default_factory=dict)
-    _held: dict[int, dict[str, str | None]] = field(default_factory=dict)
+
+    def kind(self, one: Pass) -> Hashable:
+        """Return what passes of one work and stage that do the same have in common."""
+        return self.before[one].kind
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """A micro-batch forward through a chunk."""
-        made = _Micro(self, chunk, micro, self._held.setdefault(chunk.stage, {}))
+        made = _Micro(self, chunk, micro)
         self._under_way[chunk.stage, micro] = made
         return made.forward(after)
 
     def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """A micro-batch backward through a chunk."""
-        self._under_way.pop((chunk.stage, micro)).backward(after, "whole")
+        self._under_way.pop((chunk.stage, micro)).backward(after, Work.BACKWARD)
         return self.passes.handed_back
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """The half of it that the stage before waits for; the other half needs no parameters."""
-        return self._under_way[chunk.stage, micro].backward(after, "input")
+        return self._under_way[chunk.stage, micro].backward(after, Work.INPUT_GRADIENT)
 
     def weight_gradient(self, micro: int, chunk: Chunk) -> None:
         """The other half."""
@@ -75,12 +136,9 @@ class GatheredUnits:
 
 
 class _Micro:
-    """One micro-batch in one chunk: what has been gathered, and what waits for what.
+    """One micro-batch in one chunk: what has been gathered, and what waits for what."""
 
-    In a pipeline whose parameters are not freed between passes they are gathered once a step, and `ready` is shared.
-    """
-
-    def __init__(self, owner: GatheredUnits, chunk: Chunk, micro: int, held: dict[str, str | None]) -> None:
+    def __init__(self, owner: GatheredUnits, chunk: Chunk, micro: int) -> None:
         self.owner = owner
         self.builder = owner.builder
         self.passes = owner.passes
@@ -94,111 +152,139 @@ class _Micro:
         self.sums = self.last or self.sharding.gradient_sync != "last"
         in_pipeline = self.passes.step.parallelism.pp > 1
         self.holds = in_pipeline and self.sharding.reshard_after_forward is False
-        self.gathers = not self.holds or not held
-        self.ready = held if self.holds else {}
-        # Of what is held a step long the first micro-batch's number is in the name.
-        self.number = 0 if self.holds else micro
+        # Where the backward pass follows at once the last block stays for it; in a pipeline other passes come between.
+        self.keeps_last = not in_pipeline
+        # Embedding and head, where the chunk has them.
+        self.opening, self.closing = (unit if unit in self.root else None for unit in (chunk.units[0], chunk.units[-1]))
+        if len(chunk.units) == 1:
+            self.closing = None
+        # By block what its passes wait for, while it is gathered.
+        self.ready: dict[int, str] = {}
+        # By block the allocation that it is gathered in.
+        self.stored: dict[int, str] = {}
 
     def forward(self, after: list[str | None]) -> str:
         """Note the forward pass; names what it ends with."""
-        ahead = self.sharding.prefetch + 1
-        self._gather_root()
+        ahead, there = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
+        root = self._gather_root("forward", there)
+        self._find_held(there)
         for i in range(min(ahead, len(self.blocks))):
-            self._gather("forward", i)
+            self._gather("forward", i, there)
         done, waiting = "", after
-        if self.chunk.units[0] in self.root:
-            done = self.passes.forward(self.micro, self.chunk.units[0], [*waiting, self.ready["root"]])
-            waiting = []
+        if self.opening is not None:
+            done, waiting = self.passes.forward(self.micro, self.opening, [*waiting, root]), []
         for i, block in enumerate(self.blocks):
             for unit in block:
-                done = self.passes.forward(self.micro, unit, [*waiting, self.ready[f"forward {i}"]])
+                done = self.passes.forward(self.micro, unit, [*waiting, self.ready[i]])
                 waiting = []
-            # The last block stays for its backward pass. Those before it come back when they have gone, as FSDP2's
-            # unshard waits for the unit's own reshard (recalled): else a block would be there twice, or be gathered
-            # from a mesh that does not have it yet.
-            if i < len(self.blocks) - 1 and not self.holds:
-                self.owner.room = self._reshard(i, done) if self.sharding.reshard_after_forward else done
+            # A block comes back when it has gone, as FSDP2's unshard waits for the unit's own reshard (recalled): else
+            # it would be there twice, or be gathered from a mesh that does not have it yet.
+            if not self.holds and not (self.keeps_last and i == len(self.blocks) - 1):
+                self.owner.room = self._reshard(i, done, there) if self.sharding.reshard_after_forward else done
             if i + ahead < len(self.blocks):
-                self._gather("forward", i + ahead)
-        if self.chunk.units[-1] in self.root:
-            done = self.passes.forward(self.micro, self.chunk.units[-1], [])
+                self._gather("forward", i + ahead, there)
+        if self.closing is not None:
+            done = self.passes.forward(self.micro, self.closing, [*waiting, root])
         return done
 
-    def backward(self, after: list[str | None], part: Literal["whole", "input"]) -> str:
+    def backward(self, after: list[str | None], work: Work) -> str:
         """Note the backward pass, or its first half; names what it ends with."""
-        done, waiting = "", after
-        if self.chunk.units[-1] in self.root:
-            done, waiting = self._pass_back(self.chunk.units[-1], waiting, part), []
-        prefetch, last = self.sharding.prefetch, len(self.blocks) - 1
-        order = list(range(last, -1, -1))
-        still_there = {last} if self.sharding.reshard_after_forward else set(order)
-        following = [i for i in order if i not in still_there]
-        for i in following[:prefetch]:
-            self._gather("backward", i)
-        following = following[prefetch:]
+        there = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
+        done, waiting, whole = "", after, work is Work.BACKWARD
+        root = self._gather_root("backward", there)
+        self._find_held(there)
+        if self.closing is not None:
+            done, waiting = self._pass_back(self.closing, [*waiting, root], work), []
+        order = list(range(len(self.blocks) - 1, -1, -1))
+        following = [i for i in order if i not in self.ready]
+        # The block at work, if it is not there, and as many ahead of it as asked.
+        ahead = self.sharding.prefetch + (not self.ready)
+        for i in following[:ahead]:
+            self._gather("backward", i, there)
+        following = following[ahead:]
         for i in order:
-            phase = "forward" if i in still_there else "backward"
             for unit in reversed(self.blocks[i]):
-                done, waiting = self._pass_back(unit, [*waiting, self.ready[f"{phase} {i}"]], part), []
-            self.owner.room = self._free(phase, i, done)
-            if i not in still_there and self.sharding.mesh:
-                self._free("between", i, done)
+                done, waiting = self._pass_back(unit, [*waiting, self.ready[i]], work), []
+            self.owner.room = self._free(i, done)
+            if there.parts and not (self.keeps_last and i == len(self.blocks) - 1):
+                self._give_back(self._part(i, there.parts), self._part_bytes(i), done)
             if following:
-                self._gather("backward", following.pop(0))
-            if part == "whole":
+                self._gather("backward", following.pop(0), there)
+            if whole:
                 self._reduce(self.blocks[i], done)
-        if self.chunk.units[0] in self.root:
-            done = self._pass_back(self.chunk.units[0], waiting, part)
+        if self.opening is not None:
+            done = self._pass_back(self.opening, [*waiting, root], work)
         if self.root:
             if self.last or not self.holds:
-                self.owner.room = self.builder.free(self._root_parameters, after=[done])
-            if part == "whole":
+                stored = self._root_parameters(there.root or ("backward", self.micro))
+                self.owner.room = self._give_back(stored, _gathered(self.root) * self.itemsize, done)
+            if whole:
                 self._reduce(self.root, done)
         return done
 
     def weights(self) -> None:
         """Note the second half of the backward pass."""
         done = ""
-        for block in ([self.chunk.units[-1:]] if self.chunk.units[-1] in self.root else []) + self.blocks[::-1]:
+        for block in ([(self.closing,)] if self.closing is not None else []) + self.blocks[::-1]:
             for unit in reversed(block):
                 done = self.passes.weight_gradient(self.micro, unit, self.chunk, communicates=self.sums)
             if block[0] not in self.root:
                 self._reduce(block, done)
-        if self.chunk.units[0] in self.root:
-            done = self.passes.weight_gradient(self.micro, self.chunk.units[0], self.chunk, communicates=self.sums)
+        if self.opening is not None:
+            done = self.passes.weight_gradient(self.micro, self.opening, self.chunk, communicates=self.sums)
         if self.root:
             self._reduce(self.root, done)
 
-    def _pass_back(self, unit: Unit, after: list[str | None], part: Literal["whole", "input"]) -> str:
-        if part == "input":
+    def _pass_back(self, unit: Unit, after: list[str | None], work: Work) -> str:
+        if work is Work.INPUT_GRADIENT:
             return self.passes.input_gradient(self.micro, unit, after)
         return self.passes.backward(self.micro, unit, self.chunk, after, communicates=self.sums)
 
-    @property
-    def _root_parameters(self) -> str:
-        return f"{_name(self.root)} parameters {self.number}"
+    def _of_root(self, by: tuple[str, int]) -> str:
+        """Return what the root's allocation and gather are called, by the pass that gathers it."""
+        phase, micro = by
+        return str(micro) if phase == "forward" else f"backward {micro}"
 
-    def _gather_root(self) -> None:
-        if self.root and self.gathers:
-            root = _gathered(self.root)
-            self.builder.allocate(
-                self._root_parameters, root * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
-            )
-            name = f"gather {_name(self.root)} {self.micro}"
-            self.ready["root"] = self._all_gather(name, self.root, "shard")
+    def _root_parameters(self, by: tuple[str, int]) -> str:
+        return f"{_name(self.root)} parameters {self._of_root(by)}"
 
-    def _gather(self, phase: str, i: int) -> None:
+    def _gather_root(self, phase: str, there: Gathered) -> str | None:
+        """Gather the root unless it is gathered; return what the root's passes wait for."""
+        if not self.root:
+            return None
+        by = there.root or (phase, self.micro)
+        gather = f"gather {_name(self.root)} {self._of_root(by)}"
+        if there.root:
+            return self._gather_of(gather, "shard")
+        nbytes = _gathered(self.root) * self.itemsize
+        self.builder.allocate(self._root_parameters(by), nbytes, "gathered", stream=STREAM, after=[self.owner.room])
+        return self._all_gather(gather, self.root, "shard")
+
+    def _gather_of(self, name: str, scope: Scope) -> str | None:
+        """Return the name of an all-gather that an earlier pass has noted; None if the group is a single rank."""
+        return name if self.builder.communicator.groups.size(scope) > 1 else None
+
+    def _find_held(self, there: Gathered) -> None:
+        """Take over the blocks that an earlier pass has gathered."""
+        if there.blocks is None:
+            return
+        phase, micro = there.blocks
+        for i, block in enumerate(self.blocks):
+            self.stored[i] = f"{_name(block)} parameters {phase} {micro}"
+            self.ready[i] = self._gather_of(f"gather {_name(block)} {phase} {micro}", _shard(block)) or self.stored[i]
+
+    def _gather(self, phase: str, i: int, there: Gathered) -> None:
         """Bring a block together for its "forward" or its "backward" pass, once `room` has been made for it."""
-        if not self.gathers:
+        if i in self.ready:
             return
         block = self.blocks[i]
-        name = f"{_name(block)} parameters {phase} {self.number}"
+        self.stored[i] = f"{_name(block)} parameters {phase} {self.micro}"
         self.builder.allocate(
-            name, _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
+            self.stored[i], _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
         )
-        scope: Scope = "mesh" if phase == "backward" and self.sharding.mesh else _shard(block)
+        scope: Scope = "mesh" if there.parts else _shard(block)
         gather = f"gather {_name(block)} {phase} {self.micro}"
-        self.ready[f"{phase} {i}"] = self._all_gather(gather, block, scope) or name
+        self.ready[i] = self._all_gather(gather, block, scope) or self.stored[i]
         if phase == "backward" and self.passes.step.framework.gathers_again and block[0].recompute is not None:
             self._all_gather(f"gather {_name(block)} again {self.micro}", block, scope)
 
@@ -212,17 +298,30 @@ class _Micro:
     def _act(self, effect: Exchange, units: Sequence[Unit]) -> Act[Exchange]:
         return Act(effect, tuple(unit.name for unit in units), self.micro)
 
-    def _reshard(self, i: int, done: str) -> str:
-        """Free a block after its forward pass, but for this rank's part of the mesh."""
-        if self.sharding.mesh:
-            nbytes = shard(_gathered(self.blocks[i]), self.sharding.mesh) * self.itemsize
-            self.builder.allocate(f"{_name(self.blocks[i])} parameters between {self.micro}", nbytes, "gathered")
-        return self._free("forward", i, done)
+    def _part(self, i: int, by: tuple[str, int]) -> str:
+        """Return the allocation of a block's part on the mesh, which a pass has left there."""
+        return f"{_name(self.blocks[i])} parameters between {by[1]}"
 
-    def _free(self, phase: str, i: int, done: str) -> str:
+    def _part_bytes(self, i: int) -> int:
+        return shard(_gathered(self.blocks[i]), self.sharding.mesh or 1) * self.itemsize
+
+    def _reshard(self, i: int, done: str, there: Gathered) -> str:
+        """Free a block after its forward pass, but for this rank's part of the mesh."""
+        if self.sharding.mesh and there.parts is None:
+            self.builder.allocate(self._part(i, ("forward", self.micro)), self._part_bytes(i), "gathered")
+        return self._free(i, done)
+
+    def _free(self, i: int, done: str) -> str:
+        """Free a gathered block, unless it is held to the end of the step; return what makes room for the next."""
         if self.holds and not self.last:
             return done
-        return self.builder.free(f"{_name(self.blocks[i])} parameters {phase} {self.number}", after=[done])
+        del self.ready[i]
+        return self._give_back(self.stored.pop(i), _gathered(self.blocks[i]) * self.itemsize, done)
+
+    def _give_back(self, name: str, nbytes: int, done: str) -> str:
+        """Free an allocation, which a pass that is not noted may have made."""
+        self.builder.assume(name, nbytes, "gathered", STREAM)
+        return self.builder.free(name, after=[done])
 
     def _sum_copies(self, units: Sequence[Unit], scattered: str) -> str | None:
         """With several copies of the states, add up this rank's part over them.
@@ -250,6 +349,7 @@ class _Micro:
         scope = _shard(units)
         tensors = sum(unit.tensors for unit in units)
         reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope, act, tensors)
+        self.passes.scattered = reduced
         summed = self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
 
