@@ -100,7 +100,8 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     experts = draw.chance(0.35)
     sharding = _sharding(draw, dp * cp, whole=tp * pp * cp > 1 or experts)
     lost = draw.pick({}, {}, {"last_less": 1}, {"first_less": 1, "last_less": 1}) if pp > 1 else {}
-    layers = pp * chunks + sum(lost.values()) + draw.pick(0, 0, 1, 3)
+    # Without what is lost the first and the last stage have the embedding and the head alone.
+    layers = pp * chunks + draw.pick(-sum(lost.values()), 0, 0, 1, 3)
     model = _model(draw, experts, 8 if cp < 3 else 24, layers)
     parallelism: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp}
     if pp > 1:

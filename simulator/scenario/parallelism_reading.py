@@ -17,7 +17,7 @@ _WAYS: Final = ("ring", "all_gather", "ulysses")
 
 def layers_of_stages() -> reading.ValueReader:
     """Read "auto", a list of layers by stage, or how many layers the first and the last stage have less."""
-    layers, less = reading.whole(1, _MOST_LAYERS), reading.whole(0, _MOST_LAYERS)
+    layers = less = reading.whole(0, _MOST_LAYERS)
 
     def reader(value: Any) -> Any:
         if value == "auto":

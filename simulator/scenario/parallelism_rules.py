@@ -14,7 +14,7 @@ from simulator.scenario.conflict import Conflict
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import PipelineShape
-from simulator.step.stages import layers_of_stages
+from simulator.step.stages import layers_of_stages, refusal_of_layers
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
@@ -189,12 +189,9 @@ def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Confl
         return
     stages = wanted.pp * chunks // (2 if wanted.mirrored else 1)
     if wanted.stages:
-        if len(wanted.stages) != stages or sum(wanted.stages) != model.num_layers:
-            message = (
-                f"got {len(wanted.stages)} stages with {sum(wanted.stages)} layers; must be {stages} stages with the "
-                f"{model.num_layers} of {model.name}"
-            )
-            yield _conflict("stages", message, "training.model", "training.parallelism.schedule", *involved)
+        refused = refusal_of_layers(wanted.stages, stages, model.num_layers, model.name)
+        if refused:
+            yield _conflict("stages", refused, "training.model", "training.parallelism.schedule", *involved)
         return
     try:
         layers_of_stages(model.num_layers, stages, wanted.first_less, wanted.last_less)

@@ -16,7 +16,7 @@ from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
-from simulator.step.stages import Chunk, layers_of_stages, units_of_stages
+from simulator.step.stages import Chunk, layers_of_stages, refusal_of_layers, units_of_stages
 from simulator.step.strategies.strategy import Planned
 from simulator.step.taking_turns import taking_turns
 from simulator.step.units import Unit
@@ -71,11 +71,9 @@ class Pipeline:
         if asked.pp == 1:
             return (layers,)
         if asked.stages:
-            if len(asked.stages) != self.model_stages or sum(asked.stages) != layers:
-                raise ValueError(
-                    f"parallelism.stages: got {list(asked.stages)}; must be {self.model_stages} stages with "
-                    f"{layers} layers in all"
-                )
+            refused = refusal_of_layers(asked.stages, self.model_stages, layers, self.step.model.name)
+            if refused:
+                raise ValueError(f"parallelism.stages: {refused}")
             return asked.stages
         try:
             return layers_of_stages(layers, self.model_stages, asked.first_less, asked.last_less)

@@ -134,6 +134,22 @@ def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> No
     same(trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, accumulation=8), on_one_rank(8, tied=tied))
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"schedule": "1f1b", "stages": (0, 4, 4, 0)},
+        {"schedule": "interleaved", "virtual_stages": 2, "first_less": 1, "last_less": 1},
+        {"schedule": "zb_v", "stages": (0, 2, 1, 1, 1, 1, 2, 0)},
+    ],
+)
+def test_stages_of_the_embedding_alone_and_of_the_head_alone_learn_the_same(
+    strategy: str, sizes: dict[str, Any]
+) -> None:
+    depth = 6 if "first_less" in sizes else 8
+    same(trained(strategy, 8, {"pp": 4} | sizes, depth, accumulation=4), on_one_rank(depth))
+
+
 @pytest.mark.parametrize(
     ("strategy", "ranks", "sizes", "facts"),
     [

@@ -59,6 +59,40 @@ JOBS: dict[str, tuple[int, dict[str, Any]]] = {
         },
     ),
     "zb_v": (4, {"sharding": "zero1", "gradient_accumulation_steps": 12, "parallelism": {"pp": 4, "schedule": "zb_v"}}),
+    "zero3, 1f1b": (
+        8,
+        {"sharding": "zero3", "gradient_accumulation_steps": 9, "parallelism": {"pp": 4}},
+    ),
+    "zero3, gpipe, full": (
+        8,
+        {
+            "sharding": "zero3",
+            "gradient_accumulation_steps": 12,
+            "activation_checkpointing": "full",
+            "parallelism": {"pp": 4, "schedule": "gpipe"},
+        },
+    ),
+    "zero3, interleaved, ends without layers": (
+        8,
+        {
+            "sharding": {"strategy": "zero3", "prefetch": 2},
+            "gradient_accumulation_steps": 12,
+            "parallelism": {
+                "pp": 2,
+                "schedule": "interleaved",
+                "virtual_stages": 7,
+                "stages": {"first_less": 1, "last_less": 1},
+            },
+        },
+    ),
+    "zero3 that keeps parameters": (
+        8,
+        {
+            "sharding": {"strategy": "zero3", "reshard_after_forward": False, "gradient_sync": "last"},
+            "gradient_accumulation_steps": 8,
+            "parallelism": {"pp": 4},
+        },
+    ),
     "tp, pp, cp": (
         16,
         {"sharding": "zero1", "gradient_accumulation_steps": 6, "parallelism": {"tp": 2, "pp": 4, "cp": 2}},
@@ -170,3 +204,30 @@ def test_held_micro_batches_are_those_of_the_schedule() -> None:
     assert [stage.held for stage in told] == [4, 3, 2, 1]
     kept = units(step, ONE.gpus[0])[1].kept
     assert [stage.by_category["activations"] for stage in told[1:3]] == [3 * 3 * kept, 2 * 3 * kept]
+
+
+@settings(max_examples=12)
+@given(st.data())
+def test_it_is_never_above_the_simulated_peak(data: st.DataObject) -> None:
+    """A plan refuses what needs more than a GPU has by this figure, so it must not rise above what a step holds."""
+
+    def one_of(*values: Any) -> Any:
+        return data.draw(st.sampled_from(values))
+
+    sharding = {
+        "strategy": "zero3", "prefetch": one_of(0, 1, 2, 3), "reshard_after_forward": one_of(True, False, 2),
+        "layers_per_unit": one_of(1, 2, 5), "gradient_sync": one_of("every", "last"),
+    }  # fmt: skip
+    training = USUAL | {
+        "precision": one_of("bf16", "fp32", ONE_DTYPE),
+        "sharding": one_of(sharding, "zero2"),
+        "gradient_accumulation_steps": one_of(4, 7, 8),
+        "activation_checkpointing": one_of("none", "full", "selective_op"),
+        "parallelism": one_of({}, {"pp": 2}, {"pp": 2, "schedule": "gpipe"}, {"pp": 2, "schedule": "zb_h1"}),
+    }
+    cluster = {"topology": "dgx_h100", "world_size": 8}
+    scenario = load_scenario({"name": "below", "cluster": cluster, "training": training})
+    assert scenario.training is not None
+    told = stage_memory(ONE, to_step(scenario.training, 8), 8)
+    report = simulate(scenario, limit_memory=False).report
+    assert max(stage.nbytes for stage in told) <= report.peak_memory_bytes
