@@ -10,6 +10,7 @@ Rule: every error that the command line prints as one line is below SimulatorErr
         OutOfMemoryError                 rank, time, needed, capacity, largest holders
         DeadlockError                    ranks, and what each waits for
         NoRouteError                     src, dst, topology
+        DefectError                      the simulator itself is wrong: which record, and the scenario    exit 70
 
     ScenarioWarning (UserWarning)        a key that changes nothing: one line a key, and the run goes on
 """
@@ -80,6 +81,29 @@ class ScheduleError(SimulatorError):
 
 class SimulationError(SimulatorError):
     """The run cannot go on."""
+
+
+class DefectError(SimulationError):
+    """The simulator itself is wrong: a record holds no number, so that nothing of the run can be trusted.
+
+    Attributes
+    ----------
+    record : str
+        Which record is wrong, and how.
+    scenario : str
+        A scenario file that reproduces the defect; empty if the error comes from below a scenario.
+    """
+
+    # EX_SOFTWARE of BSD's sysexits.h: an internal software error.
+    exit_code = 70
+
+    def __init__(self, record: str, scenario: str = "") -> None:
+        self.record = record
+        self.scenario = scenario
+        super().__init__(
+            f"defect of the simulator, not of the scenario: {record}; no report is written; please report it with the "
+            "scenario"
+        )
 
 
 class OutOfMemoryError(SimulationError):

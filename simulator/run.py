@@ -13,6 +13,7 @@ from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, ScenarioWarning
 from simulator.playing.collective import play_collective
+from simulator.playing.defects import refuse_not_finite, told_with
 from simulator.playing.played import Played
 from simulator.playing.scenario_cluster import Clusters
 from simulator.playing.training import play_step
@@ -61,7 +62,7 @@ def simulate(
     ScenarioError
         The scenario is no single point, or asks for what cannot be; `keep` names ranks that are not there.
     SimulationError
-        The run cannot go on.
+        The run cannot go on; DefectError if a time or a number of the report is not finite.
 
     Warns
     -----
@@ -73,11 +74,13 @@ def simulate(
     warn_of(scenario)
     cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
-    if scenario.training is None:
-        played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
-    else:
-        step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
-        played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+    with told_with(scenario):
+        if scenario.training is None:
+            played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
+        else:
+            step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+            played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+        refuse_not_finite(played)
     return Run(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
-from simulator.errors import SimulatorError, one_of
+from simulator.errors import DefectError, SimulatorError, one_of
 
 
 def guarded(command: Callable[[], Any]) -> int:
@@ -21,6 +21,8 @@ def guarded(command: Callable[[], Any]) -> int:
         code = command()
     except SimulatorError as error:
         typer.echo(str(error), err=True)
+        if isinstance(error, DefectError) and error.scenario:
+            typer.echo(error.scenario.rstrip(), err=True)
         return error.exit_code
     except INTERRUPTIONS as error:
         return _interrupted(error)

@@ -48,7 +48,7 @@ def test_an_error_is_one_line_with_an_exit_code(error: SimulatorError) -> None:
 def test_every_error_is_below_simulator_error_and_a_wrong_file_is_a_value_error() -> None:
     raised = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
     found = [e for e in raised if not issubclass(e, Warning)]
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(issubclass(e, SimulatorError) for e in found)
     assert issubclass(ScenarioError, ValueError)
     assert not issubclass(SimulationError, ValueError)

@@ -13,6 +13,7 @@ from simulator.basics.this_machine import lacking
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest_link import busiest_link, link_use, routes_over
 from simulator.engine.compiled.core import run
+from simulator.engine.compiled.missing_times import refuse_missing_times
 from simulator.engine.compiled.playable import Playable
 from simulator.engine.compiled.prepared import REDUCED_FROM, Prepared, prepare
 from simulator.engine.compiled.stuck import deadlock
@@ -74,6 +75,7 @@ def execute(
     times = run(problem)
     if times.stuck:
         raise deadlock(prepared, problem, times)
+    refuse_missing_times(prepared, problem, times)
     links = () if busiest is None else (link_use(prepared, *busiest, times.taps),)
     stage("telling what happened")
     writer = TimelineWriter(prepared, problem, times)

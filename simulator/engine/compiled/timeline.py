@@ -18,6 +18,7 @@ from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.core import Times, run
 from simulator.engine.compiled.fields import MEMORY, Problem
+from simulator.engine.compiled.missing_times import refuse_missing_times
 from simulator.engine.compiled.prepared import Prepared
 from simulator.engine.recording import MemoryEvents, in_order, memory_events, memory_over_time, timeline_of
 from simulator.records.later import AllRanks, Later, LaterByRank, LaterValues
@@ -228,7 +229,9 @@ class TimelineWriter:
     def _played_for(self, logged: Collection[int]) -> tuple[Problem, Times]:
         """The program once more, with the transfers of some collectives kept."""
         problem = self.prepared.problem(logged)
-        return problem, run(problem)
+        times = run(problem)
+        refuse_missing_times(self.prepared, problem, times)
+        return problem, times
 
     def _numbers(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
         """For each transfer of a collective the number of the one that has its times."""

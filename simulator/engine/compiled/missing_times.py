@@ -1,0 +1,40 @@
+"""Refuses what the core has left without a time, though nothing is stuck: a defect of the core."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.basics.arrays import Floats
+from simulator.engine.compiled.core import Times
+from simulator.engine.compiled.fields import Problem
+from simulator.engine.compiled.prepared import Prepared
+from simulator.errors import DefectError
+
+
+def refuse_missing_times(prepared: Prepared, problem: Problem, times: Times) -> None:
+    """Raise DefectError if an operation or a logged transfer has no finite time, though the program has ended."""
+    if times.stuck:
+        return
+    operation = _first_missing(times.start, times.end)
+    if operation is not None:
+        ranks = np.repeat(np.arange(len(problem.out_begin)), np.diff([*problem.out_begin, problem.operations]))
+        rank = int(ranks[operation])
+        list_of = int(problem.values["list_of"][rank])
+        name = prepared.lists.ops[list_of][operation - int(problem.out_begin[rank])].name
+        raise DefectError(f"operation {name!r} has start {times.start[operation]} s and end {times.end[operation]} s")
+    transfer = _first_missing(times.enter, times.through)
+    if transfer is not None:
+        begins = problem.values["log_begin"]
+        instance = int(np.flatnonzero((begins >= 0) & (begins <= transfer))[-1])
+        family = int(np.searchsorted(prepared.first_instance, instance, "right")) - 1
+        kind = prepared.kinds[prepared.program.lists.kind_of[family]]
+        name = kind.members[instance - int(prepared.first_instance[family])].name
+        raise DefectError(
+            f"transfer {transfer - int(begins[instance])} of collective {name!r} enters at {times.enter[transfer]} s "
+            f"and ends at {times.through[transfer]} s"
+        )
+
+
+def _first_missing(begin: Floats, end: Floats) -> int | None:
+    missing = np.flatnonzero(~(np.isfinite(begin) & np.isfinite(end)))
+    return int(missing[0]) if len(missing) else None
