@@ -6,7 +6,6 @@ transfers by a clock.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -60,11 +59,7 @@ JOBS: Final[dict[str, dict[str, Any]]] = {
 def _compiled(setting: str) -> Iterator[Any]:
     """The core with one of its constants set otherwise."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "core.so"
-        source = str(library.sources()[0].parent / "core.c")
-        command = [*library._compiler(), *library._FLAGS, f"-D{setting}", source, "-o", str(made), "-lm"]
-        subprocess.run(command, check=True, capture_output=True)
-        core = library._typed(ctypes.CDLL(str(made)))
+        core = library.opened(library.compile_core(Path(folder) / "core.so", f"-D{setting}"))
     yield patch.object(library, "load", lambda: core)
 
 

@@ -5,16 +5,19 @@ Hops that are equally slow are drawn often: the formula keeps one line for each 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.collectives import recurrence
 from simulator.collectives.recurrence import advance, largest_between
+from simulator.engine.compiled import library
 
 TIMES = st.sampled_from([0.0, 1e-6, 3.3e-6, 1e-4, 2e-3])
 
@@ -136,3 +139,63 @@ def test_a_ring_that_is_large_enough_is_solved_and_a_small_one_followed(monkeypa
         ends, latencies = generator.random((1, hops)) * 1e-4, generator.random((1, hops)) * 1e-5
         advance(ends, latencies, generator.choice([1e-5, 2e-5], (1, hops)), 2 * hops)
     assert asked == [2048]
+
+
+SHIM = """
+#include "recurrence.h"
+int even(int32_t hops, double *end, const double *latency, const double *takes, int64_t rounds) {
+    RingHops ring = {hops, end, latency, takes, takes, 1.0};
+    return advance_even(&ring, rounds);
+}
+int uneven(int32_t hops, double *end, const double *latency, const double *nbytes, double rate, int64_t rounds) {
+    RingHops ring = {hops, end, latency, nbytes, nbytes, rate};
+    return advance_uneven(&ring, rounds);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def in_c(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Return the core's recurrences, which the core itself takes for rings of 200,000 transfers and more alone."""
+    folder = tmp_path_factory.mktemp("recurrence")
+    source, headers = folder / "shim.c", library.sources()[0].parent
+    source.write_text(SHIM)
+    return ctypes.CDLL(str(library.compile_core(folder / "shim.so", f"-I{headers}", source=source)))
+
+
+def pointer(column: npt.NDArray[np.float64]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(column.ctypes.data)
+
+
+def test_the_cores_recurrence_of_equal_chunks_is_the_rounds_one_by_one(in_c: ctypes.CDLL) -> None:
+    """Few different times, so that hops are often equally slow: one of several is put aside for the others."""
+    generator = np.random.default_rng(29)
+    for _ in range(4000):
+        hops = int(generator.integers(2, 10))
+        rounds = int(generator.integers(max(1, hops - 2), 3 * hops))
+        ends, latency = generator.choice([0.0, 1e-6, 5e-6, 2e-5], (2, hops))
+        takes = generator.choice([1e-6, 2e-6, 3e-6, 7e-6], hops)
+        expected = Ring(ends.tolist(), latency.tolist(), takes.tolist(), rounds).written_out()
+        found = ends.copy()
+        solved = in_c.even(hops, pointer(found), pointer(latency), pointer(takes), ctypes.c_int64(rounds))
+        assert solved
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-18)
+
+
+def test_the_cores_recurrence_of_two_sizes_is_the_rounds_one_by_one(in_c: ctypes.CDLL) -> None:
+    """A chunk keeps its size as it moves on: hop k has in round r what hop k - r had in the first round."""
+    generator = np.random.default_rng(30)
+    for _ in range(2000):
+        hops = int(generator.integers(2, 10))
+        rounds = int(generator.integers(max(1, hops - 2), 3 * hops))
+        ends, latency = generator.choice([0.0, 1e-6, 5e-6, 2e-5], (2, hops))
+        nbytes = generator.choice([1000.0, 3000.0], hops)
+        now = ends.tolist()
+        for turn in range(rounds):
+            carried = np.roll(nbytes, turn) / 1e9
+            now = [max(now[hop - 1] + latency[hop], now[hop]) + carried[hop] for hop in range(hops)]
+        found = ends.copy()
+        rate = ctypes.c_double(1e9)
+        solved = in_c.uneven(hops, pointer(found), pointer(latency), pointer(nbytes), rate, ctypes.c_int64(rounds))
+        assert solved
+        np.testing.assert_allclose(found, now, rtol=1e-12, atol=1e-18)

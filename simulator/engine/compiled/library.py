@@ -51,14 +51,27 @@ def build() -> Path:
     """
     target = library_path()
     with tempfile.TemporaryDirectory(dir=_FOLDER) as folder:
-        made = Path(folder) / "core.so"
-        command = [*_compiler(), *_FLAGS, str(_FOLDER / "core.c"), "-o", str(made), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True)
-        os.replace(made, target)
+        os.replace(compile_core(Path(folder) / "core.so"), target)
     for old in _FOLDER.glob("_core-*.so"):
         if old != target:
             old.unlink(missing_ok=True)
     return target
+
+
+def compile_core(target: Path, *flags: str, source: Path | None = None) -> Path:
+    """Compile the core into a file, with more flags than usual; return the file.
+
+    Benchmarks set constants ("-DSOLVE_FROM=0") so, and tests look for undefined behaviour
+    ("-fsanitize=address,undefined") or compile another `source` that includes a part of the core.
+    """
+    command = [*_compiler(), *_FLAGS, *flags, str(source or _FOLDER / "core.c"), "-o", str(target), "-lm"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return target
+
+
+def opened(path: Path) -> ctypes.CDLL:
+    """Return the library in a file, with the types of its functions."""
+    return _typed(ctypes.CDLL(str(path)))
 
 
 def _compiler() -> list[str]:
@@ -75,7 +88,7 @@ def load() -> ctypes.CDLL | None:
     """The library, or None where there is none and none can be built."""
     path = library_path()
     try:
-        return _typed(ctypes.CDLL(str(path if path.exists() else build())))
+        return opened(path if path.exists() else build())
     except (OSError, subprocess.CalledProcessError):
         return None
 
