@@ -59,6 +59,18 @@ def test_what_was_put_in_comes_out() -> None:
     assert any("sustained" in text for text in found.untold)
 
 
+def test_the_share_of_elementwise_kernels_is_that_of_the_largest_arrays() -> None:
+    """Small arrays are over before the GPU is full; steps are made of large ones, so these alone are fitted."""
+    figures = of(load_gpu("b200"))
+    (large,) = figures["elementwise"]
+    small = [large | {"rows": 64, "columns": 64, "seconds": large["seconds"] / part} for part in (2, 3, 4, 5)]
+    alone, beside = (
+        fit_gpu(GpuFigures(**figures | {"elementwise": rows}), "b200").gpu["constants"]["elementwise"]["value"]
+        for rows in ([large], [large, *small])
+    )
+    assert alone == beside
+
+
 def test_a_gpu_that_is_faster_than_its_data_sheet_is_another_one() -> None:
     with pytest.raises(ScenarioError, match="above the peak of a100_sxm_80gb; give --base"):
         fit_gpu(GpuFigures(**of(load_gpu("b200"))), "a100_sxm_80gb")

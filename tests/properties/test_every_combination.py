@@ -121,6 +121,20 @@ def test_scenarios_on_which_the_engines_differed(cluster: dict[str, Any], traini
     simulated(drawn)
 
 
+def test_a_straggler_does_not_slow_its_host_on_either_engine() -> None:
+    """The host's processors add and update while the GPU beside them is slow: the same time as with a healthy GPU."""
+    cluster = {"topology": "dgx_h100", "world_size": 2}
+    training = {"model": LLAMA, "seq_len": 96, "sharding": "zero1", "offload": "optimizer", "micro_batch_size": 4}
+    hosts = []
+    for slow in ({}, {"stragglers": {1: 0.5}}):
+        drawn = accepted({"name": "host", "cluster": cluster | slow, "training": training})
+        assert drawn is not None
+        timeline, _ = simulated(drawn)
+        hosts.append(sum(span.end - span.start for span in timeline.spans if span.rank == 1 and span.stream == "host"))
+    assert hosts[0] > 0.0
+    assert hosts[1] == pytest.approx(hosts[0], rel=1e-9)
+
+
 def test_an_algorithm_that_a_training_step_cannot_have_is_refused_by_its_own_key() -> None:
     """Twelve ranks on nodes of eight: the error names `training.algorithm`, and no key of a lone collective."""
     cluster = {"topology": "dgx_a100", "world_size": 12}

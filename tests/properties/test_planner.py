@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 
+from simulator.cluster.build import build
+from simulator.collectives import catalog as collectives
+from simulator.collectives.algorithm import Request
+from simulator.collectives.plan import Task, plan
+from simulator.engine.events import execute as events
 from simulator.errors import DeadlockError
 from simulator.planner import space
-from simulator.planner.bound import Bounds
+from simulator.planner.bound import Bounds, LeastDurations
 from simulator.planner.explain import against
 from simulator.planner.noted import least_by_notes
 from simulator.planner.search import Plan, Played, search
@@ -140,6 +145,20 @@ def held_to_bounds(seeds: Sequence[int]) -> list[float]:
 
 def test_a_bound_is_never_above_the_played_time() -> None:
     assert len(held_to_bounds(range(4))) >= 3
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "chain", "direct", "ring", "halving_doubling"])
+@pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "all_gather"])
+def test_a_collective_is_bounded_by_the_rank_that_ends_first(algorithm: str, operation: str) -> None:
+    """A bound by the rank that ends last would be above the time of steps whose other ranks go on: it loses winners."""
+    if operation not in collectives.operations(algorithm):
+        pytest.skip(f"{algorithm} has no {operation}")
+    cluster = build("star_100g", 8)
+    request = Request(operation, 8, 80_000)  # type: ignore[arg-type]
+    planned = plan(cluster, Task(request, algorithm, tuple(range(8)), "float32"))
+    op = replace(planned.ops[0], duration=planned.predicted)
+    first = min(span.end for span in events(planned.program, cluster).spans)
+    assert LeastDurations(cluster).of(op) <= first * (1 + 1e-9)
 
 
 def test_a_rank_that_comes_late_finds_done_what_others_could_do_without_it() -> None:
@@ -269,6 +288,26 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         assert sum(difference.parts.values()) == pytest.approx(difference.whole, abs=1e-9)
         assert difference.whole == other.step_time - best.step_time
     assert against(best, best).text == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("arguments", "considered", "most"),
+    [
+        (("gpt2_xl", "--gpus", "16", "--seq-len", "1k", "--global-batch", "64seq"), 2936, 18),
+        (("llama3_8b", "--gpus", "64", "--seq-len", "8k", "--global-batch", "128seq"), 6074, 17),
+    ],
+)
+def test_bounds_stay_so_tight_that_few_settings_are_simulated(
+    planned: Planned, arguments: tuple[str, ...], considered: int, most: int
+) -> None:
+    """A bound that forgets the update, or what hiding costs, is never wrong, and lets a plan simulate many more.
+
+    The numbers are those of today: a change that raises one has loosened a bound.
+    """
+    plan = planned(DENSE)("plan", *arguments, "--topology", "dgx_h100", "--jobs", "1", "--json").data
+    assert plan["considered"] == considered
+    assert plan["played"] <= most
 
 
 def test_equal_settings_are_told_in_the_order_in_which_they_are_written_down() -> None:

@@ -78,3 +78,14 @@ def test_selective_op_keeps_attentions_output_and_every_second_matmul(gated: boo
     assert found.nbytes == 2 * tokens * (d + d + 3 * d + (2 if gated else 1) * f) + 4 * tokens * model.num_heads
     again = [op.name for op in found.operations]
     assert again == ["norm1", "proj", "residual1", "norm2", "activation"]
+
+
+def test_selective_op_does_not_run_the_last_exchange_of_experts_again() -> None:
+    """What brings experts' results together is the layer's last operation: no backward pass needs its output."""
+    model = replace(MODEL, num_experts=4, active_experts=2, gated=True)
+    operations = layer_operations(model, Batch(2, 32))
+    names = [op.name for op in operations]
+    assert any(name.startswith("combine") for name in names)
+    again = [op.name for op in kept("selective_op", 0, model, operations, 100).operations]
+    assert not any(name.startswith(("combine", "residual2")) for name in again)
+    assert again

@@ -14,9 +14,11 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
-from simulator.model.cut import Context, Cut, ExpertCut
+from simulator.model.context import _round
+from simulator.model.cut import Communication, Context, Cut, ExpertCut
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, saved_bytes
+from simulator.model.overlap import _shifts
 from simulator.model.parameters import layer_parameters, modules
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Compute
@@ -543,3 +545,29 @@ def test_a_report_tells_what_each_dimension_of_parallelism_costs() -> None:
             assert 0 <= exposed <= report.comm_time_by_dimension[dimension] * (1 + 1e-12)
         told = sum(report.exposed_comm_time_by_dimension.values())
         assert told == pytest.approx(report.exposed_comm_time_s, rel=1e-9)
+
+
+def test_pieces_of_a_ring_exchange_are_awaited_one_by_one() -> None:
+    """Four ranks, a matmul in four pieces behind three other kernels.
+
+    Gathered pieces: the rank's own one is there, and each of the next three waits for the shift before it. Made pieces:
+    each goes on with the next kernel, and whoever comes behind the matmul waits for all of them.
+    """
+    gather, scatter = (
+        Communication(name, operation, 1000, False, 3, 3)
+        for name, operation in (("x", "all_gather"), ("y", "reduce_scatter"))
+    )
+    assert [(one.before, one.awaited) for one in _shifts(gather, 3, 4)] == [(3, 4), (4, 5), (5, 6)]
+    assert [(one.before, one.awaited) for one in _shifts(scatter, 3, 4)] == [(4, 7), (5, 7), (6, 7)]
+
+
+def test_keys_that_go_round_are_awaited_one_step_later() -> None:
+    """Three ranks: while step s is computed the keys of step s + 1 are on their way, forward and again backward."""
+    shifts = list(_round(500, Context(ring=3), 3))
+    forward = [(one.name, one.before, one.awaited) for one in shifts if not one.backward]
+    assert forward == [("keys 1", 0, 1), ("keys 2", 1, 2)]
+    backward = {one.name: (one.before, one.awaited) for one in shifts if one.backward}
+    assert backward == {
+        "keys again 1": (0, 1), "keys again 2": (1, 2),
+        "keys' gradients 1": (1, 2), "keys' gradients 2": (2, 3), "keys' gradients 3": (3, 3),
+    }  # fmt: skip

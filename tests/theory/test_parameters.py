@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.basics import registry
+from simulator.model.huggingface import _FAMILIES
 from simulator.model.load import load_model
 from simulator.model.parameters import active, layer_parameters, total
 
@@ -146,3 +147,23 @@ def test_an_mpt_with_alibi_and_without_biases_is_matrices_and_norms() -> None:
     keys = {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432, "no_bias": True,
             "attn_config": {"alibi": True}}  # fmt: skip
     assert total(load_model(keys, seq_len=65536)) == 50432 * 4096 + 32 * 12 * 4096**2 + 65 * 4096
+
+
+def test_qwen3_8b_has_the_count_of_the_hub() -> None:
+    # Qwen/Qwen3-8B: 8,190,735,360; heads of 128, a norm of 128 weights on queries and one on keys of each layer.
+    keys = {"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936,
+            "tie_word_embeddings": False}  # fmt: skip
+    assert total(load_model(keys)) == 8_190_735_360
+
+
+# Families that a test above holds to a published count, beside those of the tables.
+BY_A_TEST = {"gpt_neox", "mistral", "mpt", "qwen3", "kimi_k2"}
+
+
+def test_every_family_has_a_published_count() -> None:
+    """A family that is an alias of another one, and forgets what is its own, is seen by its parameters alone."""
+    folder = Path(load_model.__code__.co_filename).parents[1] / "catalog" / "models"
+    named = [*EXACT, *WITH_FREQUENCIES, *EXPERTS, *MEGATRON]
+    tables = {json.loads((folder / f"{name}.json").read_text())["model_type"] for name in named}
+    assert set(_FAMILIES) <= tables | BY_A_TEST

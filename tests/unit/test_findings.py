@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,15 +13,20 @@ from hypothesis import strategies as st
 
 from simulator.errors import ScenarioError
 from simulator.findings import catalog
+from simulator.findings.along import Axis
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.findings.front import front
+from simulator.findings.kinds.change import _ranges
+from simulator.findings.kinds.threshold import _playable
 from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.why import parts_of_step, why
 from simulator.findings.words import bracket_text, bracketed
+from simulator.report.numbers.measures import find
 from simulator.results.small_table import small_tables
 from simulator.scenario.answer_shape import FINDINGS
 from simulator.scenario.load import load_scenario, points
+from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 # One switch, 100 Gb/s a port, 10 us from port to port.
@@ -494,3 +500,53 @@ def test_an_axis_may_be_written_in_any_order() -> None:
         for sizes in (["64 KiB", "1 MiB"], ["1 MiB", "64 KiB"])
     )
     assert rising.findings[0].numbers["crossings"] == falling.findings[0].numbers["crossings"] != []
+
+
+def outcomes(data: dict[str, Any], reports_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> Comparison:
+    """A comparison whose reports are given, and not simulated."""
+    scenario = load_scenario(data)
+    made = [
+        PointOutcome(number, point.settings, "events", reports_of(point.settings))
+        for number, point in enumerate(points(scenario))
+    ]
+    return Comparison(scenario, made)
+
+
+SWEPT = SHARDED | {
+    "compare": {"training.sharding": ["ddp", "zero3"]},
+    "sweep": {"training.micro_batch_size": [1, 2, 4]},
+}
+
+
+def test_ranges_leave_out_conditions_whose_baseline_does_not_fit() -> None:
+    """ddp fits at 1 and 2 alone, where zero3 takes 1.1 and 1.2 times as long; at 4 it would be 9 times."""
+    factor = {1: 1.1, 2: 1.2, 4: 9.0}
+
+    def report(settings: Mapping[str, Any]) -> dict[str, Any]:
+        size, ddp = settings["training.micro_batch_size"], settings["training.sharding"] == "ddp"
+        return {"step_time_s": 1.0 if ddp else factor[size], "fits": not (ddp and size == 4)}
+
+    (found,) = _ranges(outcomes(SWEPT, report), find("time", "training"))
+    assert (found["least"], found["most"]) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert found["most_at"] == {"training.micro_batch_size": 2}
+
+
+def test_a_sentence_speaks_of_the_largest_condition_at_which_two_settings_fit() -> None:
+    """At 4 zero3 alone fits, at 2 both do."""
+
+    def report(settings: Mapping[str, Any]) -> dict[str, Any]:
+        fits = settings["training.sharding"] == "zero3" or settings["training.micro_batch_size"] < 4
+        return {"time_s": 1.0, "fits": fits}
+
+    assert outcomes(SWEPT, report).shown_condition == {"training.micro_batch_size": 2}
+
+
+def test_an_axis_ends_where_its_setting_can_be_simulated_and_repeats_no_number() -> None:
+    """Of 1, 2 and 4 the last cannot be; half of it is there already."""
+
+    def report(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        return None if settings["training.micro_batch_size"] == 4 else {"time_s": 1.0, "fits": True}
+
+    compared_ones = outcomes(SWEPT, report)
+    axis = Axis("training.micro_batch_size", (1, 2, 4))
+    assert _playable(compared_ones, {"training.sharding": "ddp"}, axis, {}).numbers == (1, 2)
