@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# Limit of every wait for another process [s]. It is reached only where a test fails, and no test takes a tenth of it on
+# a quiet machine.
+PATIENCE_S = 600
 # What may differ from run to run.
 APART = {"run.json"}
 

@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -319,37 +317,6 @@ def test_ctrl_c_while_processes_start_says_nothing(tmp_path: Path, wait: float) 
     assert out == ""
     assert "Traceback" not in err
     assert nobody_is_left(process.pid)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interruption_in_a_callback_is_not_lost(number: signal.Signals, code: int) -> None:
-    """Python drops what is raised in the callback of a weak reference; each import calls some."""
-    program = f"""
-        import os, sys, time, weakref
-        from simulator.cli.guard import guarded
-        from simulator.cli.interruption import heed_interruptions
-
-        class Module: pass
-
-        def command():
-            module = Module()
-            kept = weakref.ref(module, lambda _: (os.kill(os.getpid(), {int(number)}), time.sleep(5)))
-            del module
-            time.sleep(30)
-
-        heed_interruptions()
-        sys.exit(guarded(command))
-    """
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=25,
-    )
-    word = {130: "interrupted", 143: "terminated"}[code]
-    assert (ended.returncode, ended.stderr) == (code, f"{word}; nothing was left half written\n")
 
 
 def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,9 +355,14 @@ def validate(
 
 def run_app() -> None:
     """Run, and turn every error that is meant for the user into lines on stderr and its exit code."""
+    sys.exit(guarded(_run))
+
+
+def _run() -> object:
+    # Inside of `guarded`, so that no signal can arrive after its handler is there and before somebody hears it.
     heed_interruptions()
     for stream in (sys.stdout, sys.stderr):
         # What a terminal has no letter for is written as an escape; a question may hold anything.
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(guarded(lambda: app(prog_name="simulator", standalone_mode=False)))
+    return app(prog_name="simulator", standalone_mode=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
+from simulator.cli.interruption import exit_code, heed_no_more, interruption_behind, word
 from simulator.errors import DefectError, SimulatorError, one_of
 
 
@@ -19,33 +19,37 @@ def guarded(command: Callable[[], Any]) -> int:
     """Run a command and return its exit code."""
     try:
         code = command()
-    except SimulatorError as error:
+    except BaseException as error:
+        interruption = interruption_behind(error)
+        return _told(error) if interruption is None else _interrupted(interruption)
+    return code if isinstance(code, int) else 0
+
+
+def _told(error: BaseException) -> int:
+    if isinstance(error, SimulatorError):
         typer.echo(str(error), err=True)
         if isinstance(error, DefectError) and error.scenario:
             typer.echo(error.scenario.rstrip(), err=True)
         return error.exit_code
-    except INTERRUPTIONS as error:
-        return _interrupted(error)
-    except SystemExit:
+    if isinstance(error, SystemExit):
         # Typer raises this when the reader of our output has closed the pipe, as in `simulator schema | head -1`.
         return 0
-    except OSError as error:  # a disk that is full, a folder that went away
+    if isinstance(error, OSError):  # a disk that is full, a folder that went away
         message = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
         typer.echo(message, err=True)
         return 1
-    except Exception as error:  # typer's own: wrong options, --help
-        return _typers(error)
-    return code if isinstance(code, int) else 0
+    return _typers(error)  # typer's own: wrong options, --help
 
 
 def _interrupted(error: BaseException | None) -> int:
+    heed_no_more()
     typer.echo(f"{word(error)}; nothing was left half written", err=True)
     return exit_code(error)
 
 
-def _typers(error: Exception) -> int:
+def _typers(error: BaseException) -> int:
     if type(error).__name__ == "Abort":
-        return _interrupted(error.__cause__)
+        return _interrupted(None)  # the input ended where typer asked for some
     message = getattr(error, "format_message", None)
     if message is None or not hasattr(error, "exit_code"):
         raise error

@@ -13,7 +13,7 @@ import typer
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.units import format_time
-from simulator.cli.interruption import INTERRUPTIONS, exit_code, word
+from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
 from simulator.cli.plan_output import Progress, print_nearest, print_plan, print_sensitivity, print_sizes
 from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
@@ -76,6 +76,7 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
             tried.extend(_told(sizes(found, question, backend), _size_text))
             changed.extend(_told(sensitivity(found, backend) if question.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
+        hear(error)
         ended = error
         show.end()
     if found is None or (ended is not None and not found.best):

@@ -221,6 +221,7 @@ def _heeding_interruption(when: str) -> Iterator[None]:
     try:
         yield
     except INTERRUPTIONS as error:
+        heed_no_more()
         typer.echo(f"{word(error)} {when}", err=True)
         raise typer.Exit(exit_code(error)) from None
 
