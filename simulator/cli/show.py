@@ -14,6 +14,8 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
 
 _DEFAULT_RANKS = 8
+# A topology of at most so many GPUs is drawn with a rank on each.
+_WHOLE_UP_TO = 64
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -59,8 +61,10 @@ def _chosen(gpu: str) -> str:
 
 
 def usual_ranks(known: TopologyFacts) -> int:
-    """Ranks with which a topology is drawn: two full nodes, or 16 GPUs without nodes, at most what it has."""
-    return min(known.max_ranks or 10**9, 2 * (known.node_size or _DEFAULT_RANKS))
+    """Return the number of ranks with which a topology is drawn: all GPUs of a small one, else two nodes or 16 GPUs."""
+    if known.max_ranks is not None and known.max_ranks <= _WHOLE_UP_TO:
+        return known.max_ranks
+    return 2 * (known.node_size or _DEFAULT_RANKS)
 
 
 def in_words(cluster: Cluster) -> str:

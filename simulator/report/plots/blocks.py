@@ -23,6 +23,8 @@ Place = tuple[float, float]
 _MOST_GPUS: Final = 4
 _MOST_BLOCKS: Final = 2
 _MOST_SWITCHES: Final = 12
+# Width of a row of leaves that cables join directly, in widths of a vertex.
+_ROW: Final = 36.0
 # Room between blocks, and of the count of those left out, in widths of a vertex.
 _GAP: Final = 0.6
 _COUNT: Final = 1.6
@@ -115,7 +117,8 @@ def folded(graph: Graph, leaves: Mapping[str, Leaf]) -> Drawing:
     level = {vertex: int(hops[vertex]) for vertex in graph if vertex in hops}
     order = {name: place for place, name in enumerate(leaves)}
     gpus = all(len(leaf.at) == 1 for leaf in leaves.values())
-    root = _Folder(graph, level, order, _MOST_GPUS if gpus else _MOST_BLOCKS).fold(set(level), _MOST_BLOCKS)
+    joined = max(_MOST_BLOCKS, int(_ROW / max(leaf.width for leaf in leaves.values())))
+    root = _Folder(graph, level, order, _MOST_GPUS if gpus else _MOST_BLOCKS, joined).fold(set(level), _MOST_BLOCKS)
     drawing = Drawing()
     height = max(leaf.top for leaf in leaves.values())
     _place(root, 0.0, height, leaves, drawing, outermost=True)
@@ -133,12 +136,15 @@ class _Folder:
     order : mapping of leaf to its place
     most_leaves : int
         That are drawn of those at one switch.
+    most_joined : int
+        Leaves that are drawn of those that cables join directly: there the cables are the structure.
     """
 
     graph: Graph
     level: Mapping[str, int]
     order: Mapping[str, int]
     most_leaves: int
+    most_joined: int
 
     def fold(self, vertices: set[str], most_blocks: int) -> _Block:
         """Fold connected vertices; of alike blocks below the highest switches so many are drawn."""
@@ -148,15 +154,18 @@ class _Folder:
         top = max(level[v] for v in vertices)
         if top == 0 and len(vertices) == 1:
             return _Block(0, leaf=next(iter(vertices)))
-        tops = sorted((v for v in vertices if level[v] == top and top > 0), key=natural)
+        tops = sorted((v for v in vertices if level[v] == top > 0), key=natural)
         groups = _groups(self.graph, tops) if top == 1 else []
-        if groups:
+        if top == 0:
+            # Leaves that cables join directly: there is no switch to take away, so all would be one part again.
+            parts = [{vertex} for vertex in vertices]
+        elif groups:
             parts, tops = [self._with_leaves(group) for group in groups], []
         else:
             parts = [set(part) for part in nx.connected_components(self.graph.subgraph(vertices - set(tops)))]
         parts.sort(key=lambda part: min((self.order[v] for v in part if v in self.order), default=len(self.order)))
         few = self.most_leaves * most_blocks // _MOST_BLOCKS
-        most = few if all(len(part) == 1 for part in parts) else most_blocks
+        most = self.most_joined if top == 0 else few if all(len(part) == 1 for part in parts) else most_blocks
         # One more than that is drawn instead of counted, where there is room.
         shown = parts if len(parts) <= most + (most_blocks > 1) else parts[:most]
         # Where several blocks stand beside each other there is room for one of each kind in them.

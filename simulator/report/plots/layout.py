@@ -66,14 +66,24 @@ def layout(cluster: Cluster) -> Layout:
     hubs = [v for v in graph if kinds[v] != "gpu" and graph.degree(v) == len(graph) - 1]
     if hubs and len(graph) <= _ROUND_UP_TO and graph.number_of_edges() == len(graph) - 1:
         return Layout(Drawing(places(graph, kinds, gpus)), "round")
-    if len(cluster.nodes) < 2 and len(graph) <= _WHOLE_NODE:
+    nodes = gpus_by_node(cluster)
+    if len(nodes) < 2 and len(graph) <= _WHOLE_NODE:
         return Layout(Drawing(places(graph, kinds, gpus)), "levels")
-    drawing = _of_nodes(cluster, graph, kinds) if len(cluster.nodes) > 1 else _of_switches(graph, gpus)
+    drawing = _of_nodes(cluster, graph, kinds, nodes) if len(nodes) > 1 else _of_switches(graph, gpus)
     whole = len(drawing.at) == len(graph)
     note = (
         f"+n: n more that are alike; {len(drawing.at):,} of {len(graph):,} vertices are drawn, and the links among them"
     )
     return Layout(drawing, "levels", "" if whole else note)
+
+
+def gpus_by_node(cluster: Cluster) -> list[Sequence[str]]:
+    """GPUs of each node, also of nodes that no rank uses, which come last."""
+    used = set(cluster.ranks)
+    nodes: Sequence[Sequence[str]] = cluster.graph.graph.get("nodes") or [
+        [cluster.ranks[rank] for rank in node] for node in cluster.nodes
+    ]
+    return sorted(nodes, key=used.isdisjoint)
 
 
 def _gpus(cluster: Cluster, kinds: Mapping[str, str]) -> list[str]:
@@ -102,16 +112,11 @@ def _of_switches(graph: Graph, gpus: Sequence[str]) -> Drawing:
     return folded(graph, {gpu: Leaf({gpu: (0.0, 0.0)}) for gpu in gpus})
 
 
-def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str]) -> Drawing:
-    """Each node is one leaf of the network that joins them."""
+def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: Sequence[Sequence[str]]) -> Drawing:
+    """Draw each node as one leaf of the network that joins the nodes."""
     import networkx as nx
 
-    near = _nearest_nodes(cluster)
-    own: dict[int, list[str]] = {number: [] for number in range(len(cluster.nodes))}
-    for vertex in graph:
-        nearest = near.get(vertex, frozenset())
-        if len(nearest) == 1:
-            own[next(iter(nearest))].append(vertex)
+    own, _ = _by_node(graph, nodes)
     node_of = {vertex: f"node {number}" for number, vertices in own.items() for vertex in vertices}
     between: Graph = nx.Graph()
     between.add_nodes_from(node_of.get(v, v) for v in graph)
@@ -156,26 +161,19 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
         How many nodes are drawn whole; all of them where nothing is left out, none where the first is too large.
     """
     if len(cluster.graph) <= most:
-        return set(cluster.graph), len(cluster.nodes)
-    near = _nearest_nodes(cluster)
-    own: dict[int, list[str]] = {number: [] for number in range(len(cluster.nodes))}
-    shared: list[str] = []
-    for vertex in cluster.graph:
-        nearest = near.get(vertex, frozenset())
-        if len(nearest) == 1:
-            own[next(iter(nearest))].append(vertex)
-        else:
-            shared.append(vertex)
+        return set(cluster.graph), len(gpus_by_node(cluster))
+    gpus = gpus_by_node(cluster)
+    own, shared = _by_node(cluster.graph.to_undirected(as_view=True), gpus)
     chosen: set[str] = set()
     nodes = 0
     for number, vertices in own.items():
         if nodes and len(chosen) + len(vertices) > most:
             break
         if len(vertices) > most:
-            return _around(cluster, cluster.ranks[cluster.nodes[number][0]], _PART_OF_A_NODE), 0
+            return _around(cluster, gpus[number][0], _PART_OF_A_NODE), 0
         chosen.update(vertices)
         nodes = number + 1
-    room = [vertex for vertex in shared if any(node < nodes for node in near.get(vertex, ()))]
+    room = [vertex for vertex, near in shared.items() if any(node < nodes for node in near)]
     chosen.update(room[: max(0, most - len(chosen))])
     return chosen, nodes
 
@@ -191,10 +189,32 @@ def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
     return set(list(reached)[:most])
 
 
-def _nearest_nodes(cluster: Cluster) -> dict[str, frozenset[int]]:
-    """For each vertex the nodes whose GPUs are fewest hops away."""
-    graph: Graph = cluster.graph.to_undirected(as_view=True)
-    return _nearest(graph, {cluster.ranks[rank]: number for number, node in enumerate(cluster.nodes) for rank in node})
+def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, list[str]], dict[str, frozenset[int]]]:
+    """Assign vertices to the node whose GPUs are fewest hops away.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Undirected.
+    nodes : sequence of sequence of str
+        GPUs of each node.
+
+    Returns
+    -------
+    own : dict of node number to list of vertices
+    shared : dict of vertex to node numbers
+        Vertices that are equally near to several nodes, or joined with none.
+    """
+    near = _nearest(graph, {gpu: number for number, node in enumerate(nodes) for gpu in node})
+    own: dict[int, list[str]] = {number: [] for number in range(len(nodes))}
+    shared: dict[str, frozenset[int]] = {}
+    for vertex in graph:
+        nearest = near.get(vertex, frozenset())
+        if len(nearest) == 1:
+            own[next(iter(nearest))].append(vertex)
+        else:
+            shared[vertex] = nearest
+    return own, shared
 
 
 def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:

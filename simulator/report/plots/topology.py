@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.report.plots import style
 from simulator.report.plots.blocks import Drawing
-from simulator.report.plots.layout import Layout, Place, layout
+from simulator.report.plots.layout import Layout, Place, gpus_by_node, layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,8 +111,9 @@ def finding(cluster: Cluster) -> str:
     """Say what a cluster consists of and what its links carry."""
     counts = Counter(str(kind) for _, kind in cluster.graph.nodes(data="kind"))
     parts = [_counted(counts[kind], kind) for kind in (*_LOOKS, *sorted(set(counts) - set(_LOOKS))) if counts[kind]]
-    if len(cluster.nodes) > 1:
-        parts[0] += f" in {len(cluster.nodes)} nodes"
+    nodes = len(gpus_by_node(cluster))
+    if nodes > 1:
+        parts[0] += f" in {nodes} nodes"
     rates = sorted({float(facts["bandwidth"]) for _, _, facts in cluster.graph.edges(data=True)})
     if not rates:
         links = "no links"
