@@ -60,7 +60,9 @@ def at_switches(ranks: int) -> Iterator[Example]:
 
 
 def with_servers(ranks: int) -> Iterator[Example]:
-    """One server, two, and as many as ranks; on vertices of their own and on workers; in one piece and in three."""
+    """One server, two, and as many as ranks; on vertices of their own, on workers, and on workers in nodes."""
+    for size in _divisors(ranks):
+        yield Example(servers=min(2, ranks), servers_on="workers", node_size=size)
     for chunks in (1, 3):
         for count in sorted({1, 2, ranks}):
             yield Example(servers=count, chunks=chunks)

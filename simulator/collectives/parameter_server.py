@@ -1,8 +1,9 @@
 """Parameter server: workers push their arrays to servers, which add them in order of arrival, and pull the sum.
 
-Each of k servers holds 1/k of the array. Servers are vertices of their own (2 N S on the wire) or run on the first k
-ranks (2(N-1) S: a worker sends nothing to the server on its own host). With `chunks` every server's part is cut into
-pieces, and workers pull a piece as soon as all of them have pushed it.
+Each of k servers holds 1/k of the array. Servers are vertices of their own (2 N S on the wire) or run on k of the
+workers (2(N-1) S: a worker sends nothing to the server on its own host), one in each node before a node gets a
+second. With `chunks` every server's part is cut into pieces, and workers pull a piece as soon as all of them have
+pushed it.
 
 References
 ----------
@@ -12,8 +13,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -33,12 +35,15 @@ class Party:
     workers, servers : int
         At least 1.
     own : bool
-        Whether servers are vertices of their own; otherwise they run on the first workers.
+        Whether servers are vertices of their own; otherwise they run on workers.
+    nodes : sequence of sequence of int
+        Workers of each node; empty where each worker is a machine of its own.
     """
 
     workers: int
     servers: int
     own: bool = True
+    nodes: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         if not self.own and self.servers > self.workers:
@@ -51,10 +56,29 @@ class Party:
         """Number of (worker, server) pairs that are not on one machine: transfers in each direction."""
         return (self.workers - (not self.own)) * self.servers
 
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Participant that each server is: a vertex behind the workers, or a worker.
+
+        Servers on workers share as few nodes as possible, because a node's network cards carry the traffic of all its
+        servers: one server in each node, then a second in each node, and so on.
+
+        Examples
+        --------
+        >>> Party(4, 2, own=False, nodes=((0, 1), (2, 3))).hosts, Party(4, 2, own=False).hosts, Party(4, 2).hosts
+        ((0, 2), (0, 1), (4, 5))
+        """
+        if self.own:
+            return tuple(range(self.workers, self.workers + self.servers))
+        in_nodes = {worker for node in self.nodes for worker in node}
+        machines = [*self.nodes, *([worker] for worker in range(self.workers) if worker not in in_nodes)]
+        rounds = zip_longest(*sorted(machines, key=min))
+        return tuple(worker for one in rounds for worker in one if worker is not None)[: self.servers]
+
     @staticmethod
     def of(request: Request) -> Party:
         """Workers and servers of a request."""
-        return Party(request.world_size, request.servers, request.servers_on == "own")
+        return Party(request.world_size, request.servers, request.servers_on == "own", request.nodes)
 
 
 def all_reduce(request: Request) -> Schedule:
@@ -85,8 +109,8 @@ def pull(party: Party) -> Schedule:
 
 def _ways(party: Party) -> tuple[Round, Round]:
     """A round of pushes from every worker to every server, and one of pulls back; neither waits for any transfer."""
-    n, k, own = party.workers, party.servers, party.own
-    places = np.arange(k) + (n if own else 0)
+    n, k = party.workers, party.servers
+    places = np.array(party.hosts, np.int64)
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
     apart = worker != places[server]
     worker, server = worker[apart], server[apart]

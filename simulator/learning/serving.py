@@ -121,7 +121,9 @@ def _arrived(
 ) -> list[tuple[slice, Array]]:
     """Pieces of gradients in the order in which servers have them: a host's own first, then as they came."""
     places = _places(op)
-    pieces = [] if op.auxiliaries else [(place, buffers[host][place]) for host, place in enumerate(places)]
+    # A push of each chunk goes to its server's host, which is a worker where servers have no vertices of their own.
+    hosts = dict(zip(log.transfers.first.tolist(), log.transfers.dst.tolist(), strict=True))
+    pieces = [] if op.auxiliaries else [(places[chunk], buffers[host][places[chunk]]) for chunk, host in hosts.items()]
     for number in order.tolist():
         place = places[int(log.transfers.first[number])]
         sent_piece = buffers[int(log.transfers.src[number])][place]

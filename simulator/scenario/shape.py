@@ -96,7 +96,7 @@ class ServersShape(Shape):
 
     count: Count = Field(default=1, description="How many parameter servers share the array.")
     on: Annotated[str, reading.choice(("own", "workers"))] = Field(
-        default="own", description="On machines of their own, or on the workers' hosts."
+        default="own", description="On machines of their own, or on workers: one in each node before a second."
     )
 
 

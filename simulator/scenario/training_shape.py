@@ -267,7 +267,8 @@ class ShardingShape(Shape):
     )
     servers: Count = Field(default=1, description="parameter_server: how many servers share the parameters.")
     servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
-        default="own", description="parameter_server: on machines of their own, or on the first workers' hosts."
+        default="own",
+        description="parameter_server: on machines of their own, or on workers: one a node before a second.",
     )
     asynchronous: Annotated[bool, YES_NO] = Field(
         default=False, description="parameter_server: whether each gradient is applied as it arrives."

@@ -198,7 +198,7 @@ class Communicator:
         return Collective(
             name=operation,
             group=tuple(range(workers)),
-            schedule=_served(operation, parameter_server.Party(workers, count, own)),
+            schedule=_served(operation, parameter_server.Party(workers, count, own, self.cluster.nodes)),
             elements=padded,
             itemsize=itemsize,
             reduce_itemsize=itemsize,
@@ -213,8 +213,9 @@ class Communicator:
 def _served(operation: ServerOperation, party: parameter_server.Party) -> Schedule:
     if operation == "clock":
         on: Literal["own", "workers"] = "own" if party.own else "workers"
+        nodes = tuple(map(tuple, party.nodes))
         return parameter_server.all_reduce(
-            Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on)
+            Request("all_reduce", party.workers, party.servers, servers=party.servers, servers_on=on, nodes=nodes)
         )
     return (parameter_server.push if operation == "push" else parameter_server.pull)(party)
 

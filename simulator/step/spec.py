@@ -49,7 +49,7 @@ class Sharding:
     servers : int
         parameter_server: among how many servers parameters are divided.
     servers_on : {"own", "workers"}
-        On machines of their own, or on the first workers' hosts.
+        On machines of their own, or on workers: one in each node before a node gets a second.
     asynchronous : bool
         parameter_server: whether a gradient is applied as it arrives, and its worker goes on with what is there then.
     staleness : int or None

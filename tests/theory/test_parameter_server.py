@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Request
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
@@ -97,3 +98,63 @@ def test_the_server_that_lives_on_worker_0_makes_its_port_the_bottleneck() -> No
     carried = {use.name: use.nbytes for use in run.timeline.links}
     assert carried["switch0->gpu0"] == carried["gpu0->switch0"] == 7 * 2**20
     assert carried["switch0->gpu3"] == carried["gpu3->switch0"] == 2**20
+
+
+NODES = {
+    "builder": "nodes",
+    "options": {
+        "gpus": 8, "inside": "nvswitch", "link_bandwidth": "300 GB/s", "link_latency": "0.5 us", "hosts": 1,
+        "pcie_bandwidth": "63 GB/s", "pcie_latency": "0.25 us", "nics": 1, "nic_bandwidth": "12.5 GB/s",
+        "nic_latency": "1 us", "fabric": "rail",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "hosts"), [(1, (0,)), (4, (0, 8, 16, 24)), (6, (0, 8, 16, 24, 1, 9))])
+def test_servers_on_workers_are_spread_over_nodes_before_a_node_gets_a_second(
+    count: int, hosts: tuple[int, ...]
+) -> None:
+    nodes = tuple(tuple(range(first, first + 8)) for first in range(0, 32, 8))
+    assert parameter_server.Party(32, count, own=False, nodes=nodes).hosts == hosts
+    run = simulate(
+        load_scenario(
+            scenario(32, "96 MiB", algorithm="parameter_server", servers={"count": count, "on": "workers"})
+            | {"cluster": {"topology": NODES, "world_size": 32, "gpu": "a100_sxm_80gb"}}
+        )
+    )
+    # A node's card receives 24 parts for each of the node's servers, and what its 8 workers pull from other servers.
+    arrived = {use.name: use.nbytes / (96 * 2**20) for use in run.timeline.links}
+    for node in range(4):
+        own = sum(host // 8 == node for host in hosts) / count
+        assert arrived[f"leaf0->nic{node}"] == pytest.approx(24 * own + 8 * (1 - own))
+
+
+def test_a_server_in_each_of_four_nodes_is_four_times_as_fast_as_one() -> None:
+    times = [
+        simulate(
+            load_scenario(
+                scenario(32, "96 MiB", algorithm="parameter_server", servers={"count": count, "on": "workers"})
+                | {"cluster": {"topology": NODES, "world_size": 32, "gpu": "a100_sxm_80gb"}}
+            )
+        ).report.time_s
+        for count in (1, 4)
+    ]
+    # One card takes the gradients of the 24 workers in other nodes; with four servers each takes a quarter of them.
+    assert times[0] == pytest.approx(2 * 24 * 96 * 2**20 / BETA, rel=0.01)
+    assert times[0] / times[1] == pytest.approx(4, rel=0.05)
+
+
+def test_servers_spread_over_nodes_add_up_the_gradients_of_every_worker() -> None:
+    def losses(topology: Any) -> tuple[float, ...]:
+        sharding = {"strategy": "parameter_server", "servers": 2, "servers_on": "workers"}
+        step = {
+            "model": {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 16},
+            "seq_len": 8, "numerics": True, "steps": 3, "sharding": sharding, "framework": "bare",
+            "precision": {"params": "float64", "grads": "float64", "reduce": "float64", "master": None},
+        }  # fmt: skip
+        cluster = {"topology": topology, "world_size": 4, "gpu": "a100_sxm_80gb"}
+        return simulate(load_scenario({"name": "servers", "cluster": cluster, "training": step})).report.learning.losses
+
+    pairs = NODES | {"options": NODES["options"] | {"gpus": 2, "nics": 1}}
+    # On a star the servers run on workers 0 and 1, on nodes of two GPUs on workers 0 and 2: the sums are the same.
+    assert losses(pairs) == pytest.approx(losses("star_100g"), rel=1e-12)
