@@ -56,7 +56,9 @@ def test_a_report_is_plain_data_with_the_keys_that_are_promised() -> None:
     }  # fmt: skip
     assert promised <= set(report)
     assert json.loads(json.dumps(report)) == report
-    assert set(report["bottleneck"]) == {"link", "bytes", "busy_fraction", "bandwidth_time_s"}
+    assert set(report["bottleneck"]) == {
+        "link", "bytes", "busy_fraction", "bandwidth_time_s", "reverse_bytes", "reverse_time_s", "cable_time_s", "end",
+    }  # fmt: skip
 
 
 def test_the_same_scenario_gives_the_same_report_and_a_seed_other_numbers() -> None:

@@ -13,6 +13,8 @@ from typing import Any, Final
 from simulator.basics.units import format_time
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.words import condition_text, listed
+from simulator.report.numbers.bottleneck import Bottleneck
+from simulator.report.numbers.measures import arrays_text
 
 # A part of a difference below this share of it is not told.
 _TOLD: Final = 0.1
@@ -112,11 +114,15 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         if link is None:
             continue
         size = row.point.collective.size if row.point.collective is not None else 0
+        busiest = Bottleneck.of(link)
         times = link["bytes"] / size if size else 0.0
+        back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
         alike = all(one.setting == row.setting for one in rows)
         name = condition_text(row.condition, "collective") if alike else compared.name(row.setting)
-        texts.append((_times(times), f" with {name}" if name else "", link["link"]))
-        loads.append({"point": row.index, "link": link["link"], "arrays": times})
+        texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
+        # Directions that take turns carry one after the other.
+        in_turn = times * busiest.cable_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
+        loads.append({"point": row.index, "link": link["link"], "arrays": in_turn})
     if not texts:
         return None
     where = condition_text(rows[0].condition, compared.kind)
@@ -132,12 +138,12 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
 
 
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
-    """Which part of each time the busiest link's bandwidth takes, and how much is latencies and waiting."""
+    """Which part of each time the busiest cable's bandwidth takes, and how much is latencies and waiting."""
     parts, texts = [], []
     for row in rows:
         report = row.report or {}
-        link = report.get("bottleneck") or {"bandwidth_time_s": 0.0}
-        whole, sending = report["time_s"], link["bandwidth_time_s"]
+        link = report.get("bottleneck") or {"cable_time_s": 0.0}
+        whole, sending = report["time_s"], link["cable_time_s"]
         parts.append({"point": row.index, "time_s": whole, "bandwidth_s": sending})
         name = compared.name(row.setting) if len(compared.settings) > 1 else ""
         texts.append((format_time(sending), format_time(whole), f" with {name}" if name else ""))
@@ -148,8 +154,3 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
     alike = listed([f"{whole}{name}" for _, whole, name in texts])
     told = sending if sent > 1 else f"{texts[0][0]} of {alike}"
     return Why(f"the busiest link sends for {told}{place}; the rest is latencies and waiting", {"parts": parts})
-
-
-def _times(number: float) -> str:
-    text = f"{number:.3g}"
-    return "the array once" if text == "1" else f"{text} times the array"

@@ -11,7 +11,7 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from simulator.records.timeline import LinkUse, RouteLinks, Sent, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
-from simulator.report.numbers.link_use import link_traffic, link_uses
+from simulator.report.numbers.link_use import cable_time, link_traffic, link_uses
 from simulator.report.plots import bandwidth as plot_bandwidth
 from simulator.report.plots.plot import CloseUp
 
@@ -104,6 +104,13 @@ def test_uses_are_added_up_where_the_engine_noted_none() -> None:
     assert link_uses(played) == (LinkUse("a->b", 100.0, 60.0, 3.0), LinkUse("b->c", 100.0, 60.0, 3.0))
 
 
+def test_directions_that_take_turns_add_up_and_those_at_the_same_time_count_once() -> None:
+    """100 B/s: one way 0 to 2 s at a half and 2 to 4 s in full, the other way 3 to 5 s in full: 1 + 2 + 1 s."""
+    flows = [(100.0, 0.0, 2.0, 0), (200.0, 2.0, 4.0, 0), (200.0, 3.0, 5.0, 1)]
+    played = timeline(5.0, log(flows, ((0,), (1,))), links={0: "a->b", 1: "b->a"})
+    assert cable_time(played, "a->b") == cable_time(played, "b->a") == pytest.approx(1 + 2 + 1)
+
+
 def test_no_bins_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         link_traffic(timeline(1.0), bins=0)
@@ -128,6 +135,17 @@ def uses(*shares: float) -> Timeline:
             "g0->s and g1->s are the bottleneck: 100 % of their bandwidth used over 1 s; the other link at most 10 %",
         ),
         ((0.5,), "g0->s is the only link used: 50 % of its bandwidth used over 1 s"),
+        ((0.04,), "No link is a bottleneck: g0->s, the only link used, uses 4 % of its bandwidth over 1 s"),
+        (
+            (0.04, 0.01),
+            "No link is a bottleneck: g0->s, the busiest, uses 4 % of its bandwidth over 1 s, the other link at most "
+            "1 %",
+        ),
+        (
+            (*[0.04] * 8, *[0.001] * 4),
+            "No link is a bottleneck: the busiest, 8 x g -> s, use 4 % of their bandwidth over 1 s, the other 4 links "
+            "at most 0.1 %",
+        ),
     ],
 )
 def test_the_title_names_the_bottleneck(shares: tuple[float, ...], expected: str) -> None:
@@ -160,7 +178,8 @@ def test_where_closed_forms_keep_collectives_off_the_links_no_bottleneck_is_name
     spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
     some = replace(uses(0.9, 0.1), spans=tuple(spans), sent=(Sent("one", 1, 1.0),))
     assert plot_bandwidth.figure(some).get_suptitle() == (
-        "closed forms stand for 1 of 2 collectives, so no bottleneck is named; links are used up to 90 % by the\nothers"
+        "closed forms stand for 1 of 2 collectives, so no bottleneck is named; the other collectives use at most\n90 % "
+        "of a link"
     )
 
 
@@ -168,7 +187,8 @@ def test_of_too_many_transfers_the_bottleneck_alone_is_drawn_and_called_so() -> 
     # An engine that follows so many notes one link; it is not the only one that was used.
     large = replace(uses(0.3), transfers=6_000_000)
     assert plot_bandwidth.figure(large).get_suptitle().replace("\n", " ") == (
-        "g0->s is the bottleneck: 30 % of its bandwidth used over 1 s; of 6,000,000 transfers those over it are drawn"
+        "No link is a bottleneck: g0->s, the busiest, uses 30 % of its bandwidth over 1 s; of 6,000,000 transfers "
+        "those over it are drawn"
     )
 
 
@@ -184,7 +204,8 @@ def test_where_closed_forms_leave_next_to_nothing_on_links_the_picture_says_why(
 def test_heat_map_rows_are_shares_of_the_link_s_bandwidth() -> None:
     played = timeline(1.0, log([(50.0, 0.0, 0.5, 0)], ((0,),)), links={0: "a->b"})
     drawn = plot_bandwidth.figure(played)
-    shares = np.asarray(drawn.axes[0].images[0].get_array())
+    # What carries nothing is left out, so that the least use stands out from it.
+    shares = np.ma.filled(drawn.axes[0].images[0].get_array(), 0.0)
     # 50 B in 0.5 s over a link of 100 B/s: full for the first half.
     assert shares[0, :200] == pytest.approx(1.0)
     assert shares[0, 200:] == pytest.approx(0.0)

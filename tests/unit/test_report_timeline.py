@@ -1,5 +1,8 @@
 """Lanes, merging, and what the title says."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -7,8 +10,11 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
+from simulator.report.plots import style
 from simulator.report.plots import timeline as plot_timeline
 from simulator.report.plots.timeline import _Bar, merge
+from simulator.run import simulate
+from simulator.scenario.load import load_scenario
 
 
 def lanes(drawn: Figure) -> list[str]:
@@ -100,8 +106,6 @@ def test_transfers_have_a_lane_under_their_sender() -> None:
     transfers = write_out(all_reduce(Request("all_reduce", 2, 8)))
     t = len(transfers)
     enter = [1.0 + number // 2 for number in range(t)]
-    import numpy as np
-
     start = np.array(enter)
     log = TransferLog(
         "op", transfers, np.full(t, 16.0), start, start + 0.5, np.zeros(t, np.int32), RouteLinks.of([[0]]), ("a", "b")
@@ -111,6 +115,45 @@ def test_transfers_have_a_lane_under_their_sender() -> None:
     # Two transfers of each of two ranks, which send at the same times and share a row.
     assert lanes(drawn) == ["ranks 0-1 (2 alike)  communication", "ranks 0-1 (2 alike)  sends"]
     assert [len(collection.get_paths()) for collection in drawn.axes[0].collections] == [1, 2]
+
+
+def test_a_server_has_lanes_of_its_own_and_whoever_receives_at_other_times_two() -> None:
+    collective = {"operation": "all_reduce", "algorithm": "parameter_server", "size": "1 MiB"}
+    cluster = {"topology": "star_100g", "world_size": 4}
+    run = simulate(load_scenario({"name": "served", "cluster": cluster, "collective": collective}))
+    drawn = plot_timeline.figure(run.timeline, groups={"all_reduce": (0, 1, 2, 3)})
+    ranks = [f"ranks 0-3 (4 alike)  {lane}" for lane in ("communication", "sends", "receives")]
+    assert lanes(drawn) == [*ranks, "server0  sends", "server0  receives"]
+
+
+def test_no_span_is_lost_however_short_it_is() -> None:
+    """A hundred spans of 1/20 of a pixel in one lane, and one at the border of two long ones in another."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    short = tuple(Span(0, "communication", f"send {i}", "send", i + 0.5, i + 0.5 + 0.003) for i in range(100))
+    border = (
+        Span(0, "compute", "a", "forward", 0.0, 50.0),
+        Span(0, "compute", "b", "backward", 50.0, 50.002),
+        Span(0, "compute", "c", "forward", 50.002, 100.0),
+    )
+    # So many spans that bars become an image, whose pixels are filled or not.
+    filler = tuple(Span(1, "compute", f"{i}", "forward", 0.04 * i, 0.04 * i + 0.02) for i in range(2500))
+    for spans in ((*border, *short), (*border, *short, *filler)):
+        drawn = plot_timeline.figure(Timeline("events", 100.0, spans))
+        canvas = FigureCanvasAgg(drawn)
+        canvas.draw()
+        image = np.asarray(canvas.buffer_rgba())[:, :, :3]
+
+        def count(kind: str, row: int, image: Any = image, axes: Any = drawn.axes[0]) -> int:
+            """Runs of pixels along a lane that are at least half of a kind's colour."""
+            wanted = [int(style.OPERATIONS[kind][i : i + 2], 16) for i in (1, 3, 5)]
+            (x0, y), (x1, _) = axes.transData.transform([(0, row), (100, row)])
+            line = image[image.shape[0] - round(y), round(x0) + 3 : round(x1) - 1].astype(int)
+            near = (np.abs(line - wanted).sum(axis=1) < {"send": 390, "backward": 200}[kind]).astype(int)
+            return int((np.diff(near, prepend=0) == 1).sum())
+
+        assert count("send", row=1) == 100
+        assert count("backward", row=0) == 1
 
 
 def test_no_spans_make_no_figure() -> None:

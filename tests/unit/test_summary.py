@@ -11,7 +11,7 @@ from rich.console import Console
 
 from simulator.basics.units import format_time
 from simulator.records.timeline import LinkUse, Timeline
-from simulator.report.numbers.summary import Bottleneck, bottleneck
+from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.tables.table import points_tables
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
@@ -41,6 +41,29 @@ def test_a_rings_figures_are_those_of_the_formula() -> None:
     assert held.busy_fraction == pytest.approx(2 * (n - 1) * size / n / BANDWIDTH / time, rel=1e-9)
     load = "gpu0->switch0 carries 1.5 times the array and is busy 89 % of the time"
     assert report.because == f"{load}: its bandwidth holds the collective up"
+    # Both directions send at the same time, so that the cable's time is the link's.
+    assert held.reverse_bytes == held.bytes
+    assert held.cable_time_s == pytest.approx(held.bandwidth_time_s, rel=1e-9)
+    assert list(held.parts) == ["sending"]
+
+
+@pytest.mark.parametrize(("algorithm", "end", "arrays"), [("parameter_server", "server0", 8), ("naive", "gpu0", 7)])
+def test_a_cable_whose_directions_take_turns_is_busy_for_both(algorithm: str, end: str, arrays: int) -> None:
+    """The sums come in first and go out then: no half of the time is waiting."""
+    n, size = 8, 4 * 2**20
+    report = played(n=n, algorithm=algorithm).report
+    held = report.bottleneck
+    assert held is not None
+    sending = arrays * size / BANDWIDTH
+    assert held.end == end
+    assert held.parts == pytest.approx({"receiving": sending, "sending": sending}, rel=1e-9)
+    assert report.time_s - sum(held.parts.values()) == pytest.approx(2 * LATENCY, rel=1e-6)
+    said = f"{end} receives {arrays} times the array for 50 % of the time and sends {arrays} times the array for 50 %"
+    assert report.because == f"{said}: its bandwidth holds the collective up"
+
+
+def test_an_array_that_is_carried_once_is_called_so() -> None:
+    assert played("broadcast", "chain").report.because.startswith("gpu0->switch0 carries the array once and is busy")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +104,8 @@ def test_with_jitter_no_form_is_exact() -> None:
 
 def test_the_bottleneck_is_the_link_whose_bytes_take_longest() -> None:
     slow, fast = LinkUse("a->b", 1e9, 1e6, 2e-3), LinkUse("b->c", 100e9, 50e6, 1e-3)
-    assert bottleneck(Timeline("events", 4e-3, (), links=(fast, slow))) == Bottleneck("a->b", 1e6, 0.5, 1e-3)
+    expected = Bottleneck("a->b", 1e6, 0.5, 1e-3, reverse_bytes=0, reverse_time_s=0, cable_time_s=1e-3, end="a")
+    assert bottleneck(Timeline("events", 4e-3, (), links=(fast, slow))) == expected
     assert bottleneck(Timeline("events", 4e-3, ())) is None
     assert bottleneck(Timeline("events", 0.0, (), links=(slow,))) is None
 

@@ -133,6 +133,46 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
     return tuple(LinkUse(*row) for row in zip(*columns, strict=True))
 
 
+def reverse_of(name: str) -> str:
+    """Name of the same cable's link in the other direction.
+
+    Examples
+    --------
+    >>> reverse_of("gpu0->switch0")
+    'switch0->gpu0'
+    """
+    source, _, destination = name.partition("->")
+    return f"{destination}->{source}"
+
+
+def cable_time(timeline: Timeline, link: str) -> float:
+    """Time in which a cable sends at its bandwidth in one direction or in both [s]: integral of the larger share used.
+
+    Directions that take turns add up; directions that send at the same time count once.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        With logs.
+    link : str
+        Either of the cable's two links.
+    """
+    wanted = {link, reverse_of(link)}
+    numbers = np.array(sorted(n for n, name in timeline.link_names.items() if name in wanted), np.int64)
+    flows = list(_flows(timeline.logs, numbers))
+    if not flows:
+        return 0.0
+    row, size, enter, end = (np.concatenate(column) for column in zip(*flows, strict=True))
+    lasting = end > enter
+    row, size, enter, end = row[lasting], size[lasting], enter[lasting], end[lasting]
+    times, place = np.unique(np.concatenate([enter, end]), return_inverse=True)
+    share = size / (end - enter) / np.array([timeline.link_bandwidths[n] for n in numbers.tolist()])[row]
+    steps = np.zeros((len(numbers), len(times)))
+    np.add.at(steps, (np.concatenate([row, row]), place), np.concatenate([share, -share]))
+    used_share = np.cumsum(steps, axis=1)[:, :-1].max(axis=0, initial=0.0)
+    return float((used_share * np.diff(times)).sum())
+
+
 def used(use: LinkUse, end: float) -> float:
     """Share of a link's bandwidth that it used until a time [s], 0 to 1: bytes over what it could have carried."""
     if end <= 0.0 or not use.bandwidth > 0.0:
@@ -159,7 +199,10 @@ def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, F
     for log in logs:
         starts, links_of_routes = log.routes.begin, log.routes.link
         lengths = np.diff(starts)
-        rows = np.where(np.isin(links_of_routes, numbers), np.searchsorted(numbers, links_of_routes), -1)
+        wanted = np.isin(links_of_routes, numbers)
+        if not wanted.any():
+            continue
+        rows = np.where(wanted, np.searchsorted(numbers, links_of_routes), -1)
         carrying = np.flatnonzero(log.nbytes > 0)
         for begin in range(0, len(carrying), _AT_ONCE):
             chosen = carrying[begin : begin + _AT_ONCE]

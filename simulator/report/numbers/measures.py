@@ -102,6 +102,18 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
 
 
+def arrays_text(number: float) -> str:
+    """Say how often a link carries the array.
+
+    Examples
+    --------
+    >>> arrays_text(1.0), arrays_text(63 / 32)
+    ('the array once', '1.97 times the array')
+    """
+    text = f"{number:.3g}"
+    return "the array once" if text == "1" else f"{text} times the array"
+
+
 def factor_text(ratio: float) -> str:
     """Write a ratio.
 

@@ -17,30 +17,10 @@ from simulator.collectives.plan import Plan
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
-from simulator.report.numbers.link_use import HOLDS_UP, link_uses, used
+from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
+from simulator.report.numbers.link_use import HOLDS_UP, link_uses
+from simulator.report.numbers.measures import arrays_text
 from simulator.report.numbers.shown import Shown
-
-
-@dataclass(frozen=True, slots=True)
-class Bottleneck:
-    """The link whose bytes take longest at its bandwidth.
-
-    Attributes
-    ----------
-    link : str
-        'src->dst'.
-    bytes : float
-        Carried [B].
-    busy_fraction : float
-        Share of the time with at least one flow on it.
-    bandwidth_time_s : float
-        What its bytes take at its bandwidth [s]; the rest of the time is latencies and waiting.
-    """
-
-    link: str
-    bytes: float
-    busy_fraction: float
-    bandwidth_time_s: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -180,21 +160,16 @@ def _share(op: Collective, parts: tuple[str, ...]) -> int:
     return -(-op.elements // len(op.group)) * op.itemsize
 
 
-def bottleneck(timeline: Timeline) -> Bottleneck | None:
-    """The link whose bytes take longest at its bandwidth; of equal ones the first."""
-    if not timeline.links or timeline.end <= 0:
-        return None
-    busiest = max(timeline.links, key=lambda use: use.nbytes / use.bandwidth)
-    at_bandwidth = busiest.nbytes / busiest.bandwidth
-    return Bottleneck(busiest.name, busiest.nbytes, min(busiest.busy / timeline.end, 1.0), at_bandwidth)
-
-
 def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
     if busiest is None:
         return "only latency: no link carries any bytes"
-    full = used(next(use for use in timeline.links if use.name == busiest.link), timeline.end)
-    load = f"{busiest.link} carries {busiest.bytes / nbytes:.3g} times the array" if nbytes else busiest.link
-    if full >= HOLDS_UP:
+    full = busiest.cable_time_s / timeline.end
+    holds = full >= HOLDS_UP
+    if busiest.takes_turns:
+        why = "its bandwidth holds" if holds else "latencies and waiting hold"
+        return f"{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}: {why} the collective up"
+    load = f"{busiest.link} carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else busiest.link
+    if holds:
         return (
             f"{load} and is busy {100 * busiest.busy_fraction:.0f} % of the time: its bandwidth holds the collective up"
         )

@@ -15,9 +15,9 @@ from simulator.basics.units import format_memory, format_time
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
+from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.prediction_intervals import Traits, prediction_interval
 from simulator.report.numbers.shown import Shown
-from simulator.report.numbers.summary import Bottleneck, bottleneck
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import dimension_of

@@ -17,7 +17,9 @@ from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.timeline import LinkUse, Timeline
 from simulator.report.numbers.alike_links import AlikeLinks, alike_links
-from simulator.report.numbers.link_use import HOLDS_UP, LinkTraffic, link_traffic, link_uses, used
+from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
+from simulator.report.numbers.link_use import HOLDS_UP, LinkTraffic, link_traffic, link_uses, reverse_of, used
+from simulator.report.numbers.measures import percent_text
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -31,6 +33,7 @@ _BINS: Final = 400
 _MOST_TRANSFERS: Final = 5_000_000
 # Of less than this share of bandwidth nothing could be seen.
 _VISIBLE: Final = 0.01
+_USED: Final = style.VERMILION
 # Links whose shares lie this close together (relative) are called equally used.
 _ALIKE: Final = 0.05
 
@@ -73,14 +76,14 @@ def figure(timeline: Timeline) -> Figure:
 def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
     """The finding; without a bottleneck where closed forms have kept some collectives off the links."""
     unplayed = on_links(timeline)
-    if not unplayed and timeline.transfers > _MOST_TRANSFERS:
+    if unplayed:
+        most_used = percent_text(max(used(use, timeline.end) for use in uses))
+        return f"{unplayed}, so no bottleneck is named; the other collectives use at most {most_used} of a link"
+    if timeline.transfers > _MOST_TRANSFERS:
         most = max(uses, key=lambda use: used(use, timeline.end))
-        share = f"{_percent(used(most, timeline.end))} of its bandwidth used over {format_time(timeline.end)}"
-        return f"{most.name} is the bottleneck: {share}; of {timeline.transfers:,} transfers those over it are drawn"
-    if not unplayed:
-        return finding(uses, timeline.end)
-    most_used = max(used(use, timeline.end) for use in uses)
-    return f"{unplayed}, so no bottleneck is named; links are used up to {_percent(most_used)} by the others"
+        said = finding([most], timeline.end, all_known=False)
+        return f"{said}; of {timeline.transfers:,} transfers those over it are drawn"
+    return finding(uses, timeline.end, bottleneck(replace(timeline, links=tuple(uses))))
 
 
 def on_links(timeline: Timeline) -> str:
@@ -92,52 +95,88 @@ def on_links(timeline: Timeline) -> str:
     return f"closed forms stand for {len(collectives) - len(played)} of {len(collectives)} collectives"
 
 
-def finding(uses: Sequence[LinkUse], end: float) -> str:
-    """Say which link is the bottleneck in a run that ended at a time [s], or that links are evenly used.
+def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = None, *, all_known: bool = True) -> str:
+    """Say which link is the bottleneck in a run that ended at a time [s], or that none is.
 
     The share of its bandwidth that a link used decides, not how long it was busy: a link whose sender waits for another
     link is busy too.
+
+    Parameters
+    ----------
+    uses : sequence of LinkUse
+    end : float
+    busiest : Bottleneck, optional
+        Where it is known whether the directions of the busiest cable take turns.
+    all_known : bool
+        Whether `uses` has every link that carried anything.
 
     Examples
     --------
     >>> finding([LinkUse("a->b", 1e9, 1e9, 2.0), LinkUse("b->a", 1e9, 2e9, 2.0)], 2.0)
     'b->a is the bottleneck: 100 % of its bandwidth used over 2 s; the other link at most 50 %'
     >>> finding([LinkUse("a->b", 1e9, 1e8, 2.0)], 2.0)
-    'a->b is the only link used: 5 % of its bandwidth used over 2 s, so bandwidth holds little up'
+    'No link is a bottleneck: a->b, the only link used, uses 5 % of its bandwidth over 2 s'
     """
     if not uses or end <= 0.0:
         return "no link carried anything"
     ranked = sorted(uses, key=lambda use: (-used(use, end), -use.busy, style.natural(use.name)))
+    if busiest is not None and busiest.takes_turns and busiest.cable_time_s >= HOLDS_UP * end:
+        return _in_turn(ranked, end, busiest)
     shares = [used(use, end) for use in ranked]
     alike = sum(share >= shares[0] * (1 - _ALIKE) for share in shares)
-    low, high = _percent(shares[alike - 1]), _percent(shares[0])
+    low, high = percent_text(shares[alike - 1]), percent_text(shares[0])
     share = high if low == high else f"{low} to {high}"
-    over = f"bandwidth used over {format_time(end)}{'' if shares[0] >= HOLDS_UP else ', so bandwidth holds little up'}"
-    if len(ranked) == 1:
-        return f"{ranked[0].name} is the only link used: {share} of its {over}"
-    if alike == len(ranked):
-        return f"all {alike} links are used evenly: {share} of their {over}"
     rest = len(ranked) - alike
-    tail = f"the other {f'{rest} links' if rest > 1 else 'link'} at most {_percent(shares[alike])}"
+    other = f"the other {f'{rest} links' if rest > 1 else 'link'} at most {percent_text(shares[alike])}" if rest else ""
+    if shares[0] < HOLDS_UP:
+        return _none(ranked, alike, share, end, other, all_known=all_known)
+    over = f"bandwidth used over {format_time(end)}"
+    if len(ranked) == 1:
+        role = "the only link used" if all_known else "the bottleneck"
+        return f"{ranked[0].name} is {role}: {share} of its {over}"
+    if not rest:
+        return f"all {alike} links are used evenly: {share} of their {over}"
     if alike == 1:
-        return f"{ranked[0].name} is the bottleneck: {share} of its {over}; {tail}"
-    who = f"{ranked[0].name} and {ranked[1].name}" if alike == 2 else _together(ranked[:alike], end)
-    return f"{who} are the bottleneck: {share} of their {over}; {tail}"
+        return f"{ranked[0].name} is the bottleneck: {share} of its {over}; {other}"
+    return f"{_together(ranked[:alike], end)} are the bottleneck: {share} of their {over}; {other}"
+
+
+def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: str, *, all_known: bool) -> str:
+    """Say that bandwidth holds little up, and how much the busiest links use."""
+    if len(ranked) == 1:
+        who = f"{ranked[0].name}, {'the only link used' if all_known else 'the busiest'}, uses {share} of its"
+    elif alike == 1:
+        who = f"{ranked[0].name}, the busiest, uses {share} of its"
+    else:
+        who = f"the busiest, {_together(ranked[:alike], end)}, use {share} of their"
+    return f"No link is a bottleneck: {who} bandwidth over {format_time(end)}{f', {other}' if other else ''}"
+
+
+def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:
+    """Say how a cable whose directions take turns holds the run up."""
+    cable = {busiest.link, reverse_of(busiest.link)}
+    others = [used(use, end) for use in ranked if use.name not in cable]
+    tail = f"; the other {len(others)} links use at most {percent_text(max(others))}" if others else ""
+    return f"{busiest.end} is the bottleneck: it {turns_text(busiest, end, format_time(end))}{tail}"
 
 
 def _together(links: Sequence[LinkUse], end: float) -> str:
-    """Links by their kinds where these are few, else their number."""
+    """Links by their names or kinds where these are few, else their number."""
+    if len(links) <= 2:
+        return " and ".join(link.name for link in links)
     rows = alike_links(links, end)
     return " and ".join(row.name for row in rows) if len(rows) <= 2 else f"{len(links)} links"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
 def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[AlikeLinks], end: float) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    # The least use is visible beside none, which stays white; the page draws links in the same colour.
+    faint_to_full = LinearSegmentedColormap.from_list("used", [style.paler(_USED, 0.88), _USED])
+    used_colours = faint_to_full.with_extremes(bad=style.WHITE)
     image = axes.imshow(
-        _shares(traffic, shown), aspect="auto", interpolation="nearest", cmap="Blues", vmin=0.0, vmax=1.0,
+        np.ma.masked_less_equal(_shares(traffic, shown), 0.0),
+        aspect="auto", interpolation="nearest", cmap=used_colours, vmin=0.0, vmax=1.0,
         extent=(0.0, float(traffic.edges[-1]), len(shown) - 0.5, -0.5),
     )  # fmt: skip
     style.time_axis(axes, end)
@@ -160,11 +199,14 @@ def _bars(axes: Axes, shown: Sequence[AlikeLinks], end: float) -> None:
     busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in shown]
     carried = [row.used(end) for row in shown]
     rows = range(len(shown))
-    axes.barh(rows, busy, height=0.72, color=style.SKY, alpha=0.5, label="busy")
-    axes.barh(rows, carried, height=0.72, color=style.BLUE, label="used")
+    axes.barh(rows, busy, height=0.72, color=style.paler(_USED, 0.7), label="busy")
+    axes.barh(rows, carried, height=0.72, color=_USED, label="used")
     for i, share in enumerate(carried):
-        axes.text(max(share, busy[i]) + 0.02, i, _percent(share), va="center", fontsize=8.0)
-    axes.set_xlim(0.0, 1.34)
+        # The dark bar's share, and the pale one's where it is another.
+        said = percent_text(share)
+        busy_too = "" if abs(busy[i] - share) < 0.005 else f", {percent_text(busy[i])}"
+        axes.text(max(share, busy[i]) + 0.03, i, f"{said}{busy_too}", va="center", fontsize=8.0)
+    axes.set_xlim(0.0, 1.9)
     axes.set_xticks([0.0, 0.5, 1.0], ["0", "50 %", "100 %"])
     axes.set_xlabel("dark: bandwidth used\npale: time busy")
     axes.grid(visible=True, axis="x")

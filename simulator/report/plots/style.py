@@ -72,6 +72,7 @@ OPERATIONS: Final = {
     "copy to host": DARK,
     "copy to device": LIGHT,
     "transfer": GREY,
+    "received": LIGHT,
     "issue": LIGHT,
     "idle": PALE,
 }
@@ -236,7 +237,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     """
     wanted = list(dict.fromkeys(names))
     chosen = {name: _OWN[name] for name in wanted if name in _OWN}
-    shades = (shade for paleness in (0.0, *_PALENESS) for shade in (_paler(c, paleness) for c in PALETTE))
+    shades = (shade for paleness in (0.0, *_PALENESS) for shade in (paler(c, paleness) for c in PALETTE))
     free = [shade for shade in shades if shade not in chosen.values()]
     rest = [name for name in wanted if name not in chosen]
     chosen.update((name, free[i % len(free)]) for i, name in enumerate(rest))
@@ -245,11 +246,12 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 def every_colour() -> frozenset[str]:
     """Every colour that bars, areas, lines and points may have, '#RRGGBB'."""
-    shades = (_paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
+    shades = (paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
     return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
 
 
-def _paler(colour: str, paleness: float) -> str:
+def paler(colour: str, paleness: float) -> str:
+    """Mix a colour with white; 0 leaves it, 1 is white."""
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * paleness):02X}" for part in parts)
 

@@ -1,6 +1,7 @@
 """Which kernels and collectives ran when, on which rank: one lane for each rank and stream, as a profiler shows it.
 
-Rule: only what the timeline holds is drawn; work shorter than a pixel is merged with its neighbours, not dropped.
+Rule: only what the timeline holds is drawn. Work shorter than a pixel is merged with neighbours in the same pixel, and
+what is left is drawn a pixel wide, so that no span is lost.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from simulator.basics.intervals import length
 from simulator.basics.units import format_time
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline
+from simulator.report.numbers.participants import Participant, Traffic, traffic
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 _MOST_LANES: Final = 32
 _WIDTH: Final = 12.0  # [inch]
 _PIXELS: Final = 1500  # of the time axis at 150 dpi
+# Narrowest bar as a share of the time axis: a pixel, also where long names leave the axis two thirds of its width.
+_NARROWEST: Final = 1 / 1000
+# Servers and switches that have lanes of their own.
+_MOST_OTHERS: Final = 4
 _MOST_VECTOR_BARS: Final = 4000  # beyond, an SVG holds the bars as an image
 
 
@@ -43,16 +49,15 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The lanes of one rank, which stand for all ranks that are alike.
+    """The lanes of one rank, server or switch, which stand for all that are alike.
 
     Attributes
     ----------
-    ranks : tuple of int
-        The first one is drawn.
+    name : str
     lanes : tuple of _Lane
     """
 
-    ranks: tuple[int, ...]
+    name: str
     lanes: tuple[_Lane, ...]
 
 
@@ -63,7 +68,8 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
     ----------
     timeline : Timeline
     groups : mapping of str to sequence of int, optional
-        Ranks of each collective, by its name. Where they are given, each rank also gets a lane of what it sends.
+        Ranks of each collective, by its name. Where they are given, each rank and each server also gets a lane of what
+        it sends, and of what it receives at other times.
     slow : collection of int, optional
         Ranks that are drawn in any case, and by themselves.
 
@@ -81,17 +87,22 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
     if not timeline.spans:
         raise ValueError("the timeline holds no spans; nothing can be drawn")
     by_rank = {rank: list(spans) for rank, spans in groupby(sorted(timeline.spans, key=_order), lambda s: s.rank)}
-    alike = _alike_ranks(timeline, by_rank, groups, slow)
-    shown, note = _chosen(by_rank, alike, slow, extra=groups is not None)
-    sends = _sends(timeline, [ranks[0] for ranks in shown], groups)
-    blocks = [_Block(ranks, _lanes(by_rank[ranks[0]], sends.get(ranks[0]), timeline.end)) for ranks in shown]
+    moved = {} if groups is None else traffic(timeline, groups)
+    alike = _alike_ranks(timeline, by_rank, moved, slow)
+    shown, note = _chosen(by_rank, alike, slow, extra=max(map(len, moved.values()), default=0))
+    blocks = [
+        _Block(_named(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in shown
+    ]
+    others, left = _others(moved, timeline.end)
+    blocks += others
+    note = "; ".join(text for text in (note, left) if text)
     lanes = [lane for block in blocks for lane in block.lanes]
     palette = style.colours(_kinds(lanes))
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.3 * max(3, len(lanes)))
         axes = fig.subplots()
         _draw(axes, lanes, palette, timeline.end)
-        _label(axes, blocks, slow)
+        _label(axes, blocks)
         style.time_axis(axes, timeline.end)
         style.set_title(fig, finding(timeline))
         _legend(fig, palette, note)
@@ -101,19 +112,40 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
 def _alike_ranks(
     timeline: Timeline,
     by_rank: Mapping[int, Sequence[Span]],
-    groups: Mapping[str, Sequence[int]] | None,
+    moved: Mapping[Participant, Sequence[Traffic]],
     slow: Collection[int],
 ) -> list[tuple[int, ...]]:
     """Ranks in groups that look the same, pixel by pixel; a slow rank stands alone."""
     pixel = timeline.end / _PIXELS or 1.0
-    sends = _sends(timeline, list(by_rank), groups)
     alike: dict[Hashable, list[int]] = {}
     for rank, spans in by_rank.items():
         looks = [(span.stream, span.kind, round(span.start / pixel), round(span.end / pixel)) for span in spans]
-        sent = [(round(bar.start / pixel), round(bar.end / pixel)) for bar in sends.get(rank, ())]
         alone = rank if rank in slow else None
-        alike.setdefault((alone, tuple(looks), tuple(sent)), []).append(rank)
+        alike.setdefault((alone, tuple(looks), _look(moved.get(rank, ()), pixel)), []).append(rank)
     return [tuple(ranks) for ranks in alike.values()]
+
+
+def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
+    """Transfers of one participant, to the pixel."""
+    return tuple(
+        (one.direction, tuple((round(start / pixel), round(end / pixel)) for start, end in one.intervals))
+        for one in own
+    )
+
+
+def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[_Block], str]:
+    """Lanes of servers and switches, those that look the same once, and what to say about the rest."""
+    pixel = end / _PIXELS or 1.0
+    alike: dict[Hashable, list[str]] = {}
+    for who, own in moved.items():
+        if isinstance(who, str):
+            alike.setdefault(_look(own, pixel), []).append(who)
+    named = [
+        (names[0] if len(names) == 1 else f"{names[0]} ({len(names)} alike)", names[0]) for names in alike.values()
+    ]
+    blocks = [_Block(name, _lanes((), moved[first], end)) for name, first in named[:_MOST_OTHERS]]
+    left = len(named) - len(blocks)
+    return blocks, f"{left} more unlike servers or switches" if left else ""
 
 
 def finding(timeline: Timeline) -> str:
@@ -180,7 +212,7 @@ def _slowest(ends: Mapping[int, float]) -> int:
 
 
 def _chosen(
-    by_rank: Mapping[int, Sequence[Span]], alike: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: bool
+    by_rank: Mapping[int, Sequence[Span]], alike: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: int
 ) -> tuple[list[tuple[int, ...]], str]:
     """Groups of ranks whose lanes are shown, and what to say about the others."""
     most_streams = max(len({s.stream for s in spans}) for spans in by_rank.values()) + extra
@@ -198,13 +230,16 @@ def _chosen(
     return shown, f"{drawn} of {len(by_rank)} ranks: {choice}"
 
 
-def _lanes(spans: Sequence[Span], sent: Sequence[_Bar] | None, end: float) -> tuple[_Lane, ...]:
-    """One rank's streams, and what it sends where that is known."""
+def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[_Lane, ...]:
+    """One rank's streams, and what it sends and receives where that is known."""
     lanes = []
     for stream, group in groupby(spans, lambda s: s.stream):
         bars = [_Bar(s.start, s.end, s.kind, s.name) for s in group]
         lanes.append(_Lane(stream, merge(bars, end / _PIXELS)))
-    return (*lanes, _Lane("sends", merge(sent, end / _PIXELS))) if sent is not None else tuple(lanes)
+    for one in moved:
+        bars = [_Bar(start, stop, "transfer", "") for start, stop in one.intervals]
+        lanes.append(_Lane(one.direction, merge(bars, end / _PIXELS)))
+    return tuple(lanes)
 
 
 def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
@@ -240,25 +275,6 @@ def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
     return _Bar(first, last, kind, "")
 
 
-def _sends(
-    timeline: Timeline, ranks: Sequence[int], groups: Mapping[str, Sequence[int]] | None
-) -> dict[int, list[_Bar]]:
-    """What some ranks send, in order; nothing where groups are not known."""
-    import numpy as np
-
-    if groups is None:
-        return {}
-    sends: dict[int, list[_Bar]] = {rank: [] for rank in ranks}
-    for log in timeline.logs:
-        for participant, rank in enumerate(groups.get(log.collective, ())):
-            if rank not in sends:
-                continue
-            rows = np.flatnonzero(log.transfers.src == participant)
-            times = zip(log.enter[rows].tolist(), log.end[rows].tolist(), strict=True)
-            sends[rank] += [_Bar(start, end, "transfer", "") for start, end in times]
-    return {rank: sorted(bars, key=lambda bar: (bar.start, bar.end)) for rank, bars in sends.items()}
-
-
 def _kinds(lanes: Sequence[_Lane]) -> list[str]:
     filled: dict[str, float] = {}
     for lane in lanes:
@@ -270,10 +286,12 @@ def _kinds(lanes: Sequence[_Lane]) -> list[str]:
 def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: float) -> None:
     raster = sum(len(lane.bars) for lane in lanes) > _MOST_VECTOR_BARS
     for row, lane in enumerate(lanes):
-        spans = [(bar.start, bar.end - bar.start) for bar in lane.bars]
-        shades = [palette[bar.kind] for bar in lane.bars]
+        # Narrow bars lie above wide ones: a pixel that a neighbour covered would be lost.
+        bars = sorted(lane.bars, key=lambda bar: bar.end - bar.start < _NARROWEST * end)
+        spans = [(bar.start, max(bar.end - bar.start, _NARROWEST * end)) for bar in bars]
+        shades = [palette[bar.kind] for bar in bars]
         # A thin white edge parts neighbours of one kind; where bars are narrow it would hide them.
-        wide = [bar.end - bar.start > 6 * end / _PIXELS for bar in lane.bars]
+        wide = [bar.end - bar.start > 6 * end / _PIXELS for bar in bars]
         axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=shades, rasterized=raster, antialiased=not raster,
                          edgecolors=["white" if w else "none" for w in wide], linewidths=0.5)  # fmt: skip
         for bar in lane.bars:
@@ -291,8 +309,8 @@ def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
                   color=style.text_on(colour), clip_on=True)  # fmt: skip
 
 
-def _label(axes: Axes, blocks: Sequence[_Block], slow: Collection[int]) -> None:
-    names = [f"{_named(block.ranks, slow)}  {lane.stream}" for block in blocks for lane in block.lanes]
+def _label(axes: Axes, blocks: Sequence[_Block]) -> None:
+    names = [f"{block.name}  {lane.stream}" for block in blocks for lane in block.lanes]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     row = 0

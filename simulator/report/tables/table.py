@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
+from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.tables.setting_text import setting_text
 
 if TYPE_CHECKING:
@@ -164,4 +165,9 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 
 
 def _busiest(link: Row) -> str:
-    return f"{link['link']} {link['busy_fraction']:.0%}"
+    """The busiest link and its busy share; of a cable whose directions take turns both directions."""
+    busiest = Bottleneck.of(link)
+    if not busiest.takes_turns:
+        return f"{busiest.link} {busiest.busy_fraction:.0%}"
+    back = busiest.busy_fraction * busiest.reverse_time_s / busiest.bandwidth_time_s
+    return f"{busiest.link} {busiest.busy_fraction:.0%}, back {back:.0%}"

@@ -8,13 +8,16 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.records.timeline import Span, Timeline, by_rank
+from simulator.report.numbers.participants import Participant, Traffic, traffic
 from simulator.report.plots.pipeline import first_of_stages, passes
 from simulator.step.streams import dimension_of
 
 # Unlike ranks that are shown; the first, the last to end and slow ones are always among them.
 _MOST_RANKS: Final = 16
-# Transfers that lanes of what is sent show, all together.
+# Transfers that lanes of what is sent and received show, all together.
 _MOST_TRANSFERS: Final = 50_000
+# Unlike servers and switches that are shown.
+_MOST_OTHERS: Final = 8
 # Order of a rank's lanes.
 _ORDER: Final = {"compute": 0, "communication": 1}
 
@@ -31,8 +34,9 @@ def lanes(
     Returns
     -------
     dict
-        `names` and `kinds`: texts; `lanes`: a dict each of rank, `alike` (how many ranks do the same), stream, and
-        columns start (distance from the one before [units]), duration [units], name and kind (places in the texts).
+        `names` and `kinds`: texts; `lanes`: a dict each of `rank` (or a server's or switch's vertex), `alike` (how many
+        do the same), stream, and columns start (distance from the one before [units]), duration [units], name and kind
+        (places in the texts).
     """
     ranks = by_rank(timeline.spans)
     classes: dict[tuple[Any, ...], list[int]] = {}
@@ -44,11 +48,12 @@ def lanes(
     if len(shown) < len(firsts):
         notes.append(f"{len(shown)} of {len(firsts)} unlike ranks are shown")
     texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
+    moved = traffic(timeline, groups) if groups is not None and timeline.transfers <= _MOST_TRANSFERS else {}
     told = []
     for rank in shown:
         told += [_lane(rank, firsts[rank], stream, own, unit, texts) for stream, own in _streams(ranks[rank])]
-        if groups is not None and timeline.transfers <= _MOST_TRANSFERS:
-            told += _sends(timeline, rank, firsts[rank], groups, unit, texts)
+        told += [_moved(rank, len(firsts[rank]), one, unit, texts) for one in moved.get(rank, ())]
+    told += _others(moved, unit, texts, notes)
     return {
         "names": list(texts["names"]),
         "kinds": list(texts["kinds"]),
@@ -113,44 +118,38 @@ def _lane(
     ends = np.array([span.end for span in spans])
     names = [texts["names"].setdefault(span.name, len(texts["names"])) for span in spans]
     kinds = [texts["kinds"].setdefault(span.kind, len(texts["kinds"])) for span in spans]
-    return _columns(rank, alike, stream, starts, ends, unit) | {"name": names, "kind": kinds}
+    return _columns(rank, len(alike), stream, starts, ends, unit) | {"name": names, "kind": kinds}
 
 
-def _columns(rank: int, alike: Sequence[int], stream: str, starts: Any, ends: Any, unit: float) -> dict[str, Any]:
+def _moved(who: Participant, alike: int, own: Traffic, unit: float, texts: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """A lane of what a participant sends, or receives, transfer by transfer."""
+    names = [texts["names"].setdefault(name, len(texts["names"])) for name in own.names]
+    kind = texts["kinds"].setdefault("transfer", len(texts["kinds"]))
+    columns = _columns(who, alike, own.direction, own.start, own.end, unit)
+    return columns | {"name": names, "kind": [kind] * len(names)}
+
+
+def _others(
+    moved: Mapping[Participant, Sequence[Traffic]], unit: float, texts: dict[str, dict[str, int]], notes: list[str]
+) -> list[dict[str, Any]]:
+    """Lanes of servers and switches, those that do the same at the same times once."""
+    alike: dict[Any, list[str]] = {}
+    for who, own in moved.items():
+        if isinstance(who, str):
+            looks = [_columns(one.direction, 1, "", one.start, one.end, unit) for one in own]
+            alike.setdefault(repr(looks), []).append(who)
+    shown = list(alike.values())[:_MOST_OTHERS]
+    if len(shown) < len(alike):
+        notes.append(f"{len(shown)} of {len(alike)} unlike servers and switches are shown")
+    return [_moved(names[0], len(names), one, unit, texts) for names in shown for one in moved[names[0]]]
+
+
+def _columns(rank: Participant, alike: int, stream: str, starts: Any, ends: Any, unit: float) -> dict[str, Any]:
     begins, stops = (np.rint(times / unit).astype(np.int64) for times in (starts, ends))
     return {
         "rank": rank,
-        "alike": len(alike),
+        "alike": alike,
         "stream": stream,
         "start": np.diff(begins, prepend=0).tolist(),
         "duration": (stops - begins).tolist(),
     }
-
-
-def _sends(
-    timeline: Timeline,
-    rank: int,
-    alike: Sequence[int],
-    groups: Mapping[str, Sequence[int]],
-    unit: float,
-    texts: dict[str, dict[str, int]],
-) -> list[dict[str, Any]]:
-    """A lane of what a rank sends, transfer by transfer."""
-    starts, ends, names = [], [], []
-    for log in timeline.logs:
-        for participant, member in enumerate(groups.get(log.collective, ())):
-            if member != rank:
-                continue
-            rows = np.flatnonzero(log.transfers.src == participant)
-            starts.append(log.enter[rows])
-            ends.append(log.end[rows])
-            names += [f"{log.collective}: to {log.vertices[to]}" for to in log.transfers.dst[rows].tolist()]
-    if not names:
-        return []
-    start, end = np.concatenate(starts), np.concatenate(ends)
-    order = np.argsort(start, kind="stable")
-    numbers = [texts["names"].setdefault(names[i], len(texts["names"])) for i in order.tolist()]
-    kind = texts["kinds"].setdefault("transfer", len(texts["kinds"]))
-    return [
-        _columns(rank, alike, "sends", start[order], end[order], unit) | {"name": numbers, "kind": [kind] * len(order)}
-    ]

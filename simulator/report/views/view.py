@@ -92,9 +92,10 @@ def within(view: dict[str, Any], most: int) -> bytes | None:
 
 
 def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
-    ranks = list(dict.fromkeys(lane["rank"] for lane in view["lanes"]["lanes"]))
+    everybody = dict.fromkeys(lane["rank"] for lane in view["lanes"]["lanes"])
+    ranks = [who for who in everybody if isinstance(who, int)]
     kept = {*ranks[:1], view["lanes"]["last_rank"], *view["lanes"]["slow"]}
-    chosen = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in kept]
+    chosen = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in kept or isinstance(lane["rank"], str)]
     if len(chosen) == len(view["lanes"]["lanes"]):
         return view
     note = f"{len(kept & set(ranks))} of {len(ranks)} unlike ranks are shown here, to keep this page small"

@@ -10,6 +10,7 @@ from simulator.basics.units import format_memory
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
 from simulator.findings.words import at_text, place
+from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
@@ -22,7 +23,7 @@ _MOST_RANKS: Final = 100_000
 # Parts of a step, in the order in which bars stack them, and by which kind's colour.
 _PARTS: Final = {
     "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
-    "sending": "transfer", "latencies and waiting": "idle",
+    "sending": "transfer", "receiving": "received", "latencies and waiting": "idle",
 }  # fmt: skip
 
 PART_COLOURS: Final = style.OPERATIONS | style.MEMORY | {name: style.OPERATIONS[kind] for name, kind in _PARTS.items()}
@@ -176,7 +177,7 @@ def _per_token(compared: Comparison) -> bool:
 
 def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
-        return "Time, by whether the busiest link sends at its bandwidth"
+        return "Time by what the end of the busiest cable does"
     what = "token, over all GPUs," if _per_token(compared) else "step"
     return f"Time of a {what} by what it goes to"
 
@@ -184,8 +185,8 @@ def _parts_title(compared: Comparison) -> str:
 def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Parts of a collective, or of a step, that add up to its time, or to that of a token [s]."""
     if compared.kind != "training":
-        sending = report["bottleneck"]["bandwidth_time_s"] if report["bottleneck"] else 0.0
-        return [("sending", sending), ("latencies and waiting", report["time_s"] - sending)]
+        parts = Bottleneck.of(report["bottleneck"]).parts if report["bottleneck"] else {}
+        return [*sorted(parts.items()), ("latencies and waiting", report["time_s"] - sum(parts.values()))]
     scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
     return [(name, scale * seconds) for name, seconds in step_parts(report)]
 

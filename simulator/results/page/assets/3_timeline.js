@@ -3,6 +3,8 @@
 class Lane {
   constructor(packed, lanes) {
     this.rank = packed.rank;
+    // A rank's number, or the name of a server or a switch.
+    this.who = typeof packed.rank === "number" ? `rank ${packed.rank}` : packed.rank;
     this.alike = packed.alike;
     this.stream = packed.stream;
     this.start = sums(packed.start);
@@ -19,7 +21,7 @@ class Lane {
       const middle = (low + high) >> 1;
       if (this.end[middle] < time) low = middle + 1; else high = middle;
     }
-    return Math.max(0, low - (this.stream.startsWith("sends") ? 64 : 1));
+    return Math.max(0, low - (["sends", "receives", "sends to stages"].includes(this.stream) ? 64 : 1));
   }
   at(time, slack) {
     for (let i = this.first(time - slack); i < this.start.length && this.start[i] <= time + slack; i++) {
@@ -84,7 +86,7 @@ class Timeline {
     pen.fillStyle = themed("--text");
     pen.textAlign = "left";
     const alike = lane.alike > 1 ? ` ×${lane.alike}` : "";
-    const head = before && before.rank === lane.rank ? "" : `rank ${lane.rank}${alike}`;
+    const head = before && before.who === lane.who ? "" : `${lane.who}${alike}`;
     if (head) { pen.strokeStyle = themed("--line"); pen.beginPath(); pen.moveTo(0, top); pen.lineTo(width, top); pen.stroke(); }
     pen.fillText(head, 2, top + this.row / 2);
     if (left > 100) {
@@ -130,7 +132,7 @@ class Timeline {
   }
   describe({ lane, i }) {
     const s = this.unit;
-    return `${lane.nameOf(i)} (${lane.kindOf(i)})\nrank ${lane.rank}, ${lane.stream}\n` +
+    return `${lane.nameOf(i)} (${lane.kindOf(i)})\n${lane.who}, ${lane.stream}\n` +
       `from ${write(lane.start[i] * s, "s")}, takes ${write((lane.end[i] - lane.start[i]) * s, "s")}`;
   }
   hover(event) {
@@ -196,15 +198,15 @@ class Timeline {
       for (let i = lane.first(from); i < lane.start.length && lane.start[i] < to; i++) {
         const inside = Math.min(lane.end[i], to) - Math.max(lane.start[i], from);
         if (inside <= 0) continue;
-        const key = `${lane.rank}|${lane.kindOf(i)}`;
-        const row = rows.get(key) || { rank: lane.rank, kind: lane.kindOf(i), count: 0, time: 0 };
+        const key = `${lane.who}|${lane.kindOf(i)}`;
+        const row = rows.get(key) || { who: lane.who, row: this.lanes.indexOf(lane), kind: lane.kindOf(i), count: 0, time: 0 };
         row.count += 1;
         row.time += inside;
         rows.set(key, row);
       }
     }
-    const body = [...rows.values()].sort((a, b) => a.rank - b.rank || b.time - a.time).map((row) => make("tr", {},
-      make("td", { text: `rank ${row.rank}` }), make("td", { class: "text", text: row.kind }),
+    const body = [...rows.values()].sort((a, b) => (a.who === b.who ? b.time - a.time : a.row - b.row)).map((row) => make("tr", {},
+      make("td", { text: row.who }), make("td", { class: "text", text: row.kind }),
       make("td", { text: row.count }), make("td", { text: write(row.time * this.unit, "s") }),
       make("td", { text: write(row.time / (to - from), "share") })));
     this.sums.replaceChildren(make("table", { class: "sums" },
