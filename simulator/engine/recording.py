@@ -21,7 +21,7 @@ from simulator.errors import OutOfMemoryError
 from simulator.records.later import AllRanks, LaterByRank
 from simulator.records.operation import Allocate, Free, Op
 from simulator.records.program import Program
-from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog
+from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog, by_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,5 +208,7 @@ def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
     """The same with the operations of these ranks, and of the one that ends last."""
+    ranks = by_rank(timeline.spans)
     kept = {*keep, timeline.last_rank}
-    return replace(timeline, spans=tuple(span for span in timeline.spans if span.rank in kept))
+    spans = LaterByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})
+    return replace(timeline, spans=AllRanks(spans))

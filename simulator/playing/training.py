@@ -17,7 +17,7 @@ from simulator.learning.learn import learn
 from simulator.playing.memory import advice, refuse_unfit
 from simulator.playing.played import Played
 from simulator.report.numbers.summary import with_link_use
-from simulator.report.numbers.training_summary import summarize_step
+from simulator.report.numbers.training_summary import first_of_stages, summarize_step
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
 
@@ -64,7 +64,7 @@ def play_step(
             jitter=jitter,
             limit_memory=limit_memory,
             allocator=step.allocator,
-            keep=None if whole else whose(keep, planned.program, operations),
+            keep=None if whole else _played_ranks(planned, whose(keep, planned.program, operations)),
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
@@ -74,8 +74,13 @@ def play_step(
     if step.lesson is not None:
         learned = learn(planned, cluster, timeline, jitter)
         report, parameters = replace(report, learning=learned.learning), learned.parameters
-    kept = of_ranks(timeline, keep) if whole and keep is not None else timeline
+    kept = timeline if keep is None else of_ranks(timeline, keep)
     return Played(planned, kept, report, parameters=parameters)
+
+
+def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:
+    """Ranks whose operations are wanted, with those that the report is about."""
+    return keep if keep is None else {*keep, *first_of_stages(planned)}
 
 
 def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:

@@ -37,9 +37,9 @@ def steps(ranks: int, slow: int = 0) -> Timeline:
 
 
 def test_the_title_splits_the_time_of_the_rank_that_ends_last() -> None:
-    # Rank 1 ends at 4.5 s: 3 s compute, 4.5 - 3 s of communication that nothing hides.
+    # Rank 1 ends at 4.5 s: 3 s compute, 4.5 - 3 s of exposed communication.
     assert plot_timeline.finding(steps(2, slow=1)) == (
-        "rank 1 ends last, at 4.5 s: 67 % compute, 33 % communication that nothing hides, 0 % idle"
+        "rank 1 ends last, at 4.5 s: 67 % compute, 33 % exposed communication, 0 % idle"
     )
 
 

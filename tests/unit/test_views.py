@@ -8,8 +8,13 @@ import pytest
 
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
+from simulator.report.numbers.measures import share_text
+from simulator.report.plots import pipeline
+from simulator.report.plots.plot import CloseUp
 from simulator.report.views.view import compressed, decompressed, view_of, within
 from simulator.results.page.page_data import page_data
+from simulator.results.page.point_table import point_table
+from simulator.results.small_table import small_tables
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
@@ -73,6 +78,48 @@ def test_a_servers_bar_has_receiving_and_sending_and_next_to_no_waiting() -> Non
     sending = 4 * 64 * 2**20 / 12.5e9
     assert parts == pytest.approx({"receiving": sending, "sending": sending, "latencies and waiting": 20e-6}, rel=1e-6)
     assert all(data["colours"][name] for name in parts)
+
+
+def test_every_place_of_a_page_prints_the_same_idle_time() -> None:
+    """The mean over the stages' first ranks: in the sentence, both tables, the bars, the point and the picture."""
+    step = {
+        "model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 8, "sharding": "zero1",
+        "parallelism": {"pp": 4},
+    }  # fmt: skip
+    staged = {
+        "name": "staged",
+        "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": step,
+        "compare": {"training.parallelism.schedule": ["gpipe", "1f1b", "zb_h1"]},
+        "answer": [{"finding": "best", "of": ["bubble"]}],
+    }
+    scenario = load_scenario(staged)
+    numbered = list(enumerate(points(scenario)))
+    compared = Comparison(scenario, list(play_points(numbered, 1)))
+    told = answer(compared)
+    data, html = page_data(None, compared, told, {}), point_table(compared)
+    (small,) = small_tables(compared, told)
+    for row, point, (_, cells), line in zip(
+        compared.rows, data["points"], small.rows, html.split("<tr ")[1:], strict=True
+    ):
+        report = row.report
+        assert report is not None
+        by_stage = report["idle_time_by_stage"]
+        assert report["bubble_time_s"] == pytest.approx(sum(by_stage) / len(by_stage), rel=1e-9)
+        parts = report["compute_time_s"] + report["exposed_comm_time_s"] + report["bubble_time_s"]
+        assert parts == pytest.approx(report["step_time_s"], rel=1e-9)
+        share = share_text(report["bubble_time_s"] / report["step_time_s"])
+        assert cells[small.columns.index("idle time")].partition(" (")[0] == share
+        assert f'<td data-v="{report["bubble_time_s"] / report["step_time_s"]!r}">{share}</td>' in line
+        assert f", {share} idle; " in point["because"]
+        drawn = dict(point["parts"])
+        assert share_text(drawn["idle"] / sum(drawn.values())) == share
+        run = simulate(numbered[row.index][1].scenario, keep=None)
+        picture = pipeline.PLOT.figure(CloseUp(run.timeline, 8e10))
+        assert picture is not None
+        assert f"4 stages are idle for {share} of " in picture.get_suptitle()
+    best = min((row.report or {})["bubble_time_s"] / (row.report or {})["step_time_s"] for row in compared.rows)
+    assert f"is least idle, {share_text(best)} idle: " in told.sentences[0]
 
 
 def test_why_tells_of_bytes_that_come_back() -> None:

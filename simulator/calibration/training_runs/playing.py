@@ -14,7 +14,7 @@ from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, Measu
 from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.training_summary import summarize_step
+from simulator.report.numbers.training_summary import first_of_stages, summarize_step
 from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import ALONE
 from simulator.step.plan import StepPlan, plan_step
@@ -114,7 +114,8 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
 
 def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:
     planned = plan_step(cluster, step)
-    return planned, play("auto", planned.program, cluster, limit_memory=False, keep=(0,), allocator=step.allocator)
+    keep = (0, *first_of_stages(planned))
+    return planned, play("auto", planned.program, cluster, limit_memory=False, keep=keep, allocator=step.allocator)
 
 
 def _period(timeline: Timeline, accumulation: int) -> float:

@@ -102,6 +102,17 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.0f} %" if abs(share) >= 0.0995 else f"{100 * share:.2g} %"
 
 
+def share_text(share: float) -> str:
+    """Write a part of a step in per cent, to a tenth, as tables, sentences and pictures all write it.
+
+    Examples
+    --------
+    >>> share_text(0.1568)
+    '15.7 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
 def arrays_text(number: float) -> str:
     """Say how often a link carries the array.
 
@@ -125,21 +136,14 @@ def factor_text(ratio: float) -> str:
     return f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.1f}x" if ratio >= 1.095 else f"{ratio:.3g}x"
 
 
-def _bubble(report: Report) -> float | None:
-    """Share of the step in which stages do nothing, in their mean; without a pipeline, that of the last rank."""
-    if not report.get("step_time_s"):
-        return None
-    idle = report["idle_time_by_stage"] or (report["bubble_time_s"],)
-    return float(sum(idle) / len(idle) / report["step_time_s"])
+def _idle(report: Report) -> float | None:
+    """Share of the step in which ranks neither compute nor communicate."""
+    return report["bubble_time_s"] / report["step_time_s"] if report.get("step_time_s") else None
 
 
 def _last_loss(report: Report) -> float | None:
     losses = (report.get("learning") or {}).get("losses") or ()
     return losses[-1] if losses else None
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 _STEP: Final = ("training",)
@@ -155,7 +159,7 @@ MEASURES: Final = (
     Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest"),
     Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s a GPU",
             "{} tokens/s a GPU", "most", "fastest"),
-    Measure("mfu", _STEP, itemgetter("mfu"), _percent, "MFU", "{} MFU", "most", "best used"),
+    Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "best used"),
     Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
             "model FLOP/s a GPU", "{} model TFLOP/s a GPU", "most", "best used"),
     Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
@@ -164,8 +168,7 @@ MEASURES: Final = (
             "memory of the least stage", "{} on the stage that holds least"),
     Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory", "{} reserved",
             superlative="smallest"),
-    Measure("bubble", _STEP, _bubble, _percent, "mean idle time", "{} idle in the mean of stages",
-            superlative="least idle"),
+    Measure("bubble", _STEP, _idle, share_text, "idle time", "{} idle", superlative="least idle"),
     Measure("exposed", _STEP, itemgetter("exposed_comm_time_s"), format_time, "exposed communication",
             "{} of exposed communication"),
     Measure("communication", _STEP, itemgetter("comm_time_s"), format_time, "communication", "{} of communication"),

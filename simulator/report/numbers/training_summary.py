@@ -16,6 +16,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
+from simulator.report.numbers.measures import share_text
 from simulator.report.numbers.prediction_intervals import Traits, prediction_interval
 from simulator.report.numbers.shown import Shown
 from simulator.step.kernel_timer import is_eight_bit
@@ -76,8 +77,10 @@ class TrainingReport(Shown):
     model_flops_per_s_per_gpu : float
         What `mfu` is a share of a GPU's dense peak of; to be compared where matmuls are of unlike precision [FLOP/s].
     compute_time_s, comm_time_s, exposed_comm_time_s, bubble_time_s : float
-        Unions of spans of the rank that ends last: kernels, and what the host's processors compute for it;
-        collectives and copies; those during which nothing was computed; neither [s].
+        Unions of spans: kernels, and what the host's processors compute; collectives and copies; collectives and copies
+        during which nothing was computed; neither, which is idle time [s]. All are of the rank that ends last; of a
+        pipeline, whose stages end at different times and wait for each other, they are the mean over the first rank of
+        each stage.
     recompute_time_s, optimizer_time_s : float
         Parts of compute_time_s; of the optimizer's, which may run on the host, what no kernel of the passes hides [s].
     peak_memory_bytes : int
@@ -104,8 +107,8 @@ class TrainingReport(Shown):
     peak_memory_by_stage : tuple of int
         Most that each pipeline stage holds, its first rank followed, in order; empty without a pipeline [B].
     idle_time_by_stage : tuple of float
-        How long the first rank of each pipeline stage computes and communicates nothing, in order: the stage's bubble;
-        empty without a pipeline [s].
+        How long the first rank of each pipeline stage computes and communicates nothing, in order: the stage's bubble,
+        of which bubble_time_s is the mean; empty without a pipeline [s].
     intervals : dict of str to float
         Of step_time_s, tokens_per_s and peak_memory_bytes the ends between which so many per cent of measured runs
         like this one lie: step_time_s_80_low, step_time_s_80_high, step_time_s_95_low, ...; see `prediction_intervals`.
@@ -206,9 +209,23 @@ class _Work:
         return _of((*self.kernels, *self.host, *self.communication), kind)
 
 
-def _work_of_last_rank(timeline: Timeline) -> _Work:
-    """The work of the rank that ends last."""
-    return _work_of(() if timeline.last_rank is None else by_rank(timeline.spans)[timeline.last_rank])
+def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[int]:
+    """The first rank of each pipeline stage, of all ranks or of those that are known; none without a pipeline."""
+    cut, ranks = plan.step.parallelism, len(plan.program.ranks)
+    if cut.pp < 2:
+        return []
+    place = cut.grid(ranks).coordinate("pp")
+    firsts: dict[int, int] = {}
+    for rank in range(ranks) if known is None else sorted(known):
+        firsts.setdefault(int(place[rank]), rank)
+    return [firsts[stage] for stage in sorted(firsts)]
+
+
+def _works(plan: StepPlan, timeline: Timeline) -> list[_Work]:
+    """Work of the ranks whose mean is reported: the first rank of each pipeline stage, or the rank that ends last."""
+    spans = by_rank(timeline.spans)
+    told = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
+    return [_work_of(spans[rank]) for rank in told] or [_work_of(())]
 
 
 def _work_of(spans: Sequence[Span]) -> _Work:
@@ -223,9 +240,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     """Compute the report of a played step."""
     # Where workers do not wait for each other several steps were played: what is reported is one step's share.
     time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
-    work = _work_of_last_rank(timeline)
-    compute, comm = work.compute, _times(work.communication)
-    exposed, bubble = outside(comm, compute), time - length([*compute, *comm])
+    works = _works(plan, timeline)
+    parts = _means([_parts(work, time) for work in works])
     peak = timeline.peak
     if peak is None:
         raise ValueError("the timeline holds no memory, so it is not a training step's")
@@ -241,12 +257,12 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         mfu=steps * plan.model_flops / available,
         hfu=steps * plan.hardware_flops / available,
         model_flops_per_s_per_gpu=steps * plan.model_flops / ranks,
-        compute_time_s=length(compute) / rounds,
-        comm_time_s=length(comm) / rounds,
-        exposed_comm_time_s=exposed / rounds,
-        bubble_time_s=max(bubble, 0.0) / rounds,
-        recompute_time_s=length(work.of_kind("recompute")) / rounds,
-        optimizer_time_s=outside(work.of_kind("optimizer"), work.passes) / rounds,
+        compute_time_s=parts["compute"] / rounds,
+        comm_time_s=parts["communication"] / rounds,
+        exposed_comm_time_s=parts["exposed communication"] / rounds,
+        bubble_time_s=parts["idle"] / rounds,
+        recompute_time_s=parts["recompute"] / rounds,
+        optimizer_time_s=parts["optimizer"] / rounds,
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
         peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),
@@ -255,10 +271,10 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline),
-        because=_because(time, work, exposed, bubble, _room(timeline, peak.nbytes / capacity)),
-        exposed_comm_time_by_kind=_shared(_exposed(work, lambda span: span.kind), rounds),
-        comm_time_by_dimension=_shared(_by_dimension(work), rounds),
-        exposed_comm_time_by_dimension=_shared(_exposed(work, _dimension), rounds),
+        because=_because(time, parts, _room(timeline, peak.nbytes / capacity)),
+        exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
+        comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
+        exposed_comm_time_by_dimension=_shared([_exposed(work, _dimension) for work in works], rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
         peak_memory_by_stage=_peak_by_stage(plan, timeline),
@@ -273,25 +289,33 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
     """Peak memory of each pipeline stage: of its first rank whose memory was followed [B]."""
     samples = by_rank(timeline.memory)
-    return tuple(max(sample.nbytes for sample in samples[rank]) for rank in _first_of_stages(plan, samples))
+    return tuple(max(sample.nbytes for sample in samples[rank]) for rank in first_of_stages(plan, samples))
 
 
 def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
     """How long the first rank of each pipeline stage does nothing [s]."""
-    firsts = _first_of_stages(plan, timeline.at_work)
-    return tuple(max(timeline.end - timeline.at_work[rank], 0.0) for rank in firsts)
+    return tuple(max(timeline.end - timeline.at_work[rank], 0.0) for rank in first_of_stages(plan))
 
 
-def _first_of_stages(plan: StepPlan, known: Iterable[int]) -> list[int]:
-    """The first of the known ranks of each pipeline stage, in order; none without a pipeline."""
-    cut = plan.step.parallelism
-    if cut.pp < 2:
-        return []
-    place = cut.grid(len(plan.program.ranks)).coordinate("pp")
-    firsts: dict[int, int] = {}
-    for rank in sorted(known):
-        firsts.setdefault(int(place[rank]), rank)
-    return [firsts[stage] for stage in sorted(firsts)]
+def _parts(work: _Work, time: float) -> dict[str, float]:
+    """Times of one rank's work in a step of so many seconds, by what it does [s]."""
+    compute, comm, kernels = work.compute, _times(work.communication), _times(work.kernels)
+    return {
+        "compute": length(compute),
+        "communication": length(comm),
+        "exposed communication": outside(comm, compute),
+        "idle": max(time - length([*compute, *comm]), 0.0),
+        "recompute": length(work.of_kind("recompute")),
+        "optimizer": outside(work.of_kind("optimizer"), work.passes),
+        "kernels": length(kernels),
+        "the host's update": outside(compute, kernels),
+    }
+
+
+def _means(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each time over ranks; a rank that does not name one has none of it."""
+    names = dict.fromkeys(name for own in of_ranks for name in own)
+    return {name: sum(own.get(name, 0.0) for own in of_ranks) / len(of_ranks) for name in names}
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
@@ -328,9 +352,8 @@ def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
 
 
 def _by_dimension(work: _Work) -> dict[str, float]:
-    """Time in which something was under way for each dimension of parallelism, longest first [s]."""
-    times = {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
-    return dict(sorted(times.items(), key=lambda pair: (-pair[1], pair[0])))
+    """Time in which something was under way for each dimension of parallelism [s]."""
+    return {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
 
 
 def _dimension(span: Span) -> str:
@@ -344,8 +367,10 @@ def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[s
     return kinds
 
 
-def _shared(times: Mapping[str, float], rounds: int) -> dict[str, float]:
-    return {kind: seconds / rounds for kind, seconds in times.items()}
+def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, float]:
+    """One step's share of the ranks' mean times, longest first [s]."""
+    means = _means(of_ranks)
+    return {kind: means[kind] / rounds for kind in sorted(means, key=lambda kind: (-means[kind], kind))}
 
 
 def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
@@ -365,21 +390,16 @@ def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
     return _times(span for span in spans if span.kind == kind)
 
 
-def _because(time: float, work: _Work, exposed: float, bubble: float, room: str) -> str:
-    kernels = _times(work.kernels)
-    shares = {
-        "kernels": length(kernels) / time,
-        "the host's update": outside(work.compute, kernels) / time,
-        "communication that nothing hides": exposed / time,
-        "idle": bubble / time,
-    }
-    parts = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.005)
-    return f"{parts}; {room}"
+def _because(time: float, parts: Mapping[str, float], room: str) -> str:
+    names = ("kernels", "the host's update", "exposed communication", "idle")
+    texts = {name: share_text(parts[name] / time) for name in names}
+    told = ", ".join(f"{text} {name}" for name, text in texts.items() if text != share_text(0.0))
+    return f"{told}; {room}"
 
 
 def _room(timeline: Timeline, share: float) -> str:
     """Say how full the GPU's memory is; allocations that fit may still not fit with the fragments between them."""
-    peak = f"memory peaks at {share:.0%} of the GPU's"
+    peak = f"memory peaks at {100 * share:.0f} % of the GPU's"
     if not timeline.short_of_memory:
         return peak
     return f"{peak}, so it does not fit" if share > 1 else f"{peak} and fragments take the rest, so it does not fit"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.intervals import length
 from simulator.basics.units import format_time
+from simulator.records.operation import ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
+from simulator.report.numbers.measures import share_text
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -133,7 +135,7 @@ def figure(close_up: CloseUp) -> Figure | None:
     stages = _stages(spans)
     if not 1 < len(stages) <= _MOST_STAGES:
         return None
-    idle = [1 - length((span.start, span.end) for span in own) / end for own in stages]
+    idle = [1 - length((span.start, span.end) for span in own if span.stream != ISSUE) / end for own in stages]
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.42 * len(stages))
         axes = fig.subplots()
@@ -152,8 +154,8 @@ def _finding(idle: Sequence[float], end: float) -> str:
     least, most = (pick(range(len(idle)), key=idle.__getitem__) for pick in (min, max))
     mean = sum(idle) / len(idle)
     return (
-        f"{len(idle)} stages are idle for {style.percent(mean)} of {format_time(end)} in the mean: stage {least} for "
-        f"{style.percent(idle[least])}, stage {most} for {style.percent(idle[most])}"
+        f"{len(idle)} stages are idle for {share_text(mean)} of {format_time(end)} in the mean: stage {least} for "
+        f"{share_text(idle[least])}, stage {most} for {share_text(idle[most])}"
     )
 
 

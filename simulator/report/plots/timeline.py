@@ -155,10 +155,10 @@ def finding(timeline: Timeline) -> str:
     --------
     >>> finding(Timeline("events", 4.0, (Span(0, "compute", "a", "forward", 0.0, 3.0),
     ...                                  Span(0, "communication", "b", "all_reduce", 2.0, 4.0))))
-    'rank 0 ends last, at 4 s: 75 % compute, 25 % communication that nothing hides, 0 % idle'
+    'rank 0 ends last, at 4 s: 75 % compute, 25 % exposed communication, 0 % idle'
     >>> finding(Timeline("events", 4.0, (Span(0, "issue", "issue a", "issue", 0.0, 3.0),
     ...                                  Span(0, "compute", "a", "forward", 3.0, 4.0))))
-    'rank 0 ends last, at 4 s: 25 % compute, 75 % waiting for its host, 0 % communication that nothing hides, 0 % idle'
+    'rank 0 ends last, at 4 s: 25 % compute, 75 % waiting for its host, 0 % exposed communication, 0 % idle'
     """
     ends = _ends(timeline.spans)
     slowest = _slowest(ends)
@@ -181,7 +181,7 @@ def finding(timeline: Timeline) -> str:
         return f"{who}: {percents[1]} communication, {percents[2]} idle"
     host = f"{percents[3]} the host's update, " if computed > compute else ""
     host += f"{percents[4]} waiting for its host, " if waits > 0.0 else ""
-    return f"{who}: {percents[0]} compute, {host}{percents[1]} communication that nothing hides, {percents[2]} idle"
+    return f"{who}: {percents[0]} compute, {host}{percents[1]} exposed communication, {percents[2]} idle"
 
 
 def _communicates(span: Span) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.report.numbers.bottleneck import Bottleneck
+from simulator.report.numbers.measures import share_text
 from simulator.report.tables.setting_text import setting_text
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ _TRAINING: Final = (
     _Column("step", lambda r: format_time(r["step_time_s"])),
     _Column("80 % within", _within),
     _Column("tokens/s", lambda r: f"{r['tokens_per_s']:,.0f}"),
-    _Column("MFU", lambda r: f"{r['mfu']:.1%}"),
-    _Column("bare comm", lambda r: f"{r['exposed_comm_time_s'] / r['step_time_s']:.1%}"),
-    _Column("recompute", lambda r: f"{r['recompute_time_s'] / r['step_time_s']:.1%}"),
+    _Column("MFU", lambda r: share_text(r["mfu"])),
+    _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
+    _Column("idle", lambda r: share_text(r["bubble_time_s"] / r["step_time_s"])),
+    _Column("recompute", lambda r: share_text(r["recompute_time_s"] / r["step_time_s"])),
     _Column("peak memory", lambda r: _memory(r["peak_memory_bytes"])),
     _Column("fits", lambda r: "yes" if r["fits"] else f"lacks {_memory(r['shortfall_bytes'])}"),
 )

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row
+from simulator.report.numbers.measures import share_text
 from simulator.report.tables.setting_text import label
 
 # More rows make a page slow; table.csv has them all.
@@ -35,10 +36,6 @@ class Figure(NamedTuple):
     text: Callable[[Any], str]
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
 def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda report: report[key] / report["step_time_s"] if report["step_time_s"] else None
 
@@ -60,10 +57,10 @@ TRAINING: Final = (
     Figure("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
     Figure("80 % within", "interval", "share", _interval, lambda v: f"±{100 * v:.0f} %"),
     Figure("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
-    Figure("MFU", "mfu", "share", lambda r: r["mfu"], _percent),
-    Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), _percent),
-    Figure("idle", "bubble", "share", _share("bubble_time_s"), _percent),
-    Figure("recomputation", "recompute", "share", _share("recompute_time_s"), _percent),
+    Figure("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
+    Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
+    Figure("idle", "bubble", "share", _share("bubble_time_s"), share_text),
+    Figure("recomputation", "recompute", "share", _share("recompute_time_s"), share_text),
     Figure("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
     Figure("reserved", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
 )
