@@ -21,6 +21,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+_GIB: Final = 2**30
 # Faults of a file that are printed at once, one line each: about a screenful.
 MOST_FAULTS: Final = 50
 # Letters of a line that tells a fault.
@@ -128,10 +129,10 @@ class OutOfMemoryError(SimulationError):
         self.needed = needed
         self.capacity = capacity
         self.holders = holders
-        held = ", ".join(f"{label} {nbytes / 1e9:.3g} GB" for label, nbytes in holders)
+        held = ", ".join(f"{label} {nbytes / _GIB:.3g} GiB" for label, nbytes in holders)
         super().__init__(
-            f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / 1e9:.4g} GB, "
-            f"has {capacity / 1e9:.4g} GB ({held})"
+            f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / _GIB:.4g} GiB, "
+            f"has {capacity / _GIB:.4g} GiB ({held})"
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -28,6 +30,20 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module.partition(".")[0]
+
+
+def test_no_text_counts_bytes_in_decimal_units() -> None:
+    """Amounts of bytes are printed in GiB and MiB, rates in GB/s."""
+    found = [
+        (path.relative_to(ROOT).as_posix(), part.value)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        for before, part in pairwise(node.values)
+        if isinstance(before, ast.FormattedValue) and isinstance(part, ast.Constant)
+        and re.match(r" ?[kMGT]B\b(?!/s)", str(part.value))
+    ]  # fmt: skip
+    assert found == []
 
 
 @pytest.mark.parametrize(

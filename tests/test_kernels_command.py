@@ -43,6 +43,18 @@ def test_what_bounds_a_kernel_follows_from_its_size() -> None:
     assert (small["norm1"], small["activation"]) == ("launch", "launch")
 
 
+def test_it_is_said_why_equal_bytes_take_unequal_times(cli: Command) -> None:
+    """A layer's norm and the head's move 128 MiB each, in 159 and in 85 us: torchtitan's constants 3.288 and 1.75."""
+    out = cli("kernels", "llama3_8b", "--seq-len", 8192).out
+    rows = {tuple(line.split()[:3]): line.split() for line in out.splitlines()}
+    layer, head = rows["layer", "forward", "norm1"], rows["head", "forward", "norm"]
+    assert layer[3:5] == head[3:5] == ["128", "MiB"]
+    assert float(layer[5]) / float(head[5]) == pytest.approx(3.288 / 1.75, rel=0.01)
+    said = " ".join(out.split())
+    assert "take 3.288 times their bytes' time in layers and 1.75 times in embedding and head" in said
+    assert "unequal times" not in cli("kernels", "llama3_8b", "--seq-len", 8192, "--framework", "bare").out
+
+
 def test_a_line_for_each_kernel_and_what_takes_most(cli: Command) -> None:
     answer = cli("kernels", "llama3_8b", "--seq-len", 8192, "--framework", "bare", "--compile")
     assert answer.code == 0

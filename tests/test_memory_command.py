@@ -19,8 +19,21 @@ def test_a_whole_model_is_told_in_closed_forms(cli: Command) -> None:
     """Stage 3 of ZeRO over 8 ranks: 16 bytes a parameter, divided by 8 (Rajbhandari et al., 2020)."""
     answer = cli("memory", "llama3_8b", "--dp", 8)
     assert answer.code == 0
-    assert "  paper, stage 3                         16.06 GB" in answer.out.splitlines()
+    assert "  paper, stage 3                         14.96 GiB" in answer.out.splitlines()
     assert cli("memory", "llama3_8b", "--dp", 8, "--json").data["states"]["paper, stage 3"] == 2 * 8_030_261_248
+
+
+def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Command) -> None:
+    fits = cli("memory", "llama3_8b", "--dp", 64).out
+    assert fits.startswith("fits on h100_sxm from ZeRO stage 1 on, without checkpointing: ")
+    assert "fits: within the GPU's memory; over: more than it has" in fits
+    assert "attention is as none: --attention flash keeps no scores" in fits
+    standard = cli("memory", "llama3_8b", "--dp", 64, "--attention", "standard").out
+    assert "attention is as none" not in standard
+    short = cli("memory", "llama3_70b", "--dp", 8, "--gpu", "a100_sxm_80gb").out
+    # 16 bytes of each of 70.55 billion parameters over 8 ranks are 131 GiB.
+    assert short.startswith("nothing fits on a100_sxm_80gb of 80 GiB; the least is 1")
+    assert "ZeRO stage 3 with sqrt checkpointing" in short.splitlines()[0]
 
 
 def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:
@@ -30,7 +43,7 @@ def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:
     assert (answer.code, answer.err) == (0, "")
     finding, asked, _, _, heads, *rows = answer.out.splitlines()
     assert finding.startswith("stage 0 of 4 holds most, ")
-    assert finding.endswith(" of the 85.5 GB of h100_sxm: fits")
+    assert finding.endswith(" of the 79.6 GiB of h100_sxm: fits")
     assert "on 4 GPUs (dp 1, tp 1, pp 4, cp 1, ep 1), ddp, 8 micro-batches of 1 x 1024, 1f1b" in asked
     assert heads.split()[:5] == ["stage", "parameters", "gradients", "optimizer", "activations"]
     assert [row.split()[0] for row in rows[:4]] == ["0", "1", "2", "3"]

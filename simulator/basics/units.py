@@ -4,7 +4,8 @@ Rule: units are converted nowhere else. Inside the simulator everything is secon
 names carry no unit. Three traps are resolved here:
 
 - bits and bytes: network cards are sold in Gb/s, memory in GB/s. "b" is a bit, "B" a byte, and "400 Gb/s" is 50 GB/s.
-- GB and GiB: 1 GB = 10^9 B, 1 GiB = 2^30 B. An "80 GB" GPU has about 80 GiB.
+- GB and GiB: 1 GB = 10^9 B, 1 GiB = 2^30 B. An "80 GB" GPU has about 80 GiB. Amounts of bytes (memory, arrays, traffic)
+  are printed in binary units, as nvidia-smi and torch do; rates in decimal units (GB/s), as links and HBM are sold.
 - both directions: NVLink is advertised as the sum of both directions (H100: 900 GB/s). A bandwidth here is always per
   direction (450 GB/s).
 """
@@ -19,6 +20,8 @@ Kind = Literal["bytes", "bandwidth", "time", "flops", "flop_rate"]
 
 _SI: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _IEC: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+GIB: Final = 2**30
+_BINARY: Final = (("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))
 _TIME: Final = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
@@ -153,14 +156,14 @@ def _why_not(unit: str, kind: Kind) -> str:
 
 
 def format_bytes(nbytes: float) -> str:
-    """Show bytes in binary units, exactly where the number is a whole multiple.
+    """Show the size of an array, or bytes sent, exactly where the number is a whole multiple of a binary unit.
 
     Examples
     --------
     >>> format_bytes(256 * 2**20), format_bytes(1000)
     ('256 MiB', '1000 B')
     """
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+    for unit, factor in _BINARY:
         if nbytes >= factor:
             if nbytes % factor == 0 or nbytes >= 10 * factor or unit != "KiB":
                 return f"{nbytes / factor:.4g} {unit}"
@@ -169,18 +172,26 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_memory(nbytes: float) -> str:
-    """Show what a memory holds, in decimal units with three digits, as data sheets and bills have it.
+    """Show bytes that a memory holds, in binary units with three digits, as nvidia-smi and torch do.
 
     Examples
     --------
-    >>> format_memory(35.24e9), format_memory(9.6e6)
-    ('35.2 GB', '9.6 MB')
+    >>> format_memory(80 * 2**30), format_memory(9.6e6)
+    ('80 GiB', '9.16 MiB')
     """
-    unit, factor = next(
-        ((unit, factor) for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if nbytes >= factor),
-        ("B", 1.0),
-    )
+    unit, factor = byte_unit(nbytes)
     return f"{float(f'{nbytes / factor:.3g}'):g} {unit}"
+
+
+def byte_unit(nbytes: float) -> tuple[str, int]:
+    """The binary unit that fits a number of bytes, and its bytes.
+
+    Examples
+    --------
+    >>> byte_unit(3 * 2**30)
+    ('GiB', 1073741824)
+    """
+    return next(((unit, factor) for unit, factor in _BINARY if nbytes >= factor), ("B", 1))
 
 
 def format_time(seconds: float) -> str:
@@ -188,9 +199,11 @@ def format_time(seconds: float) -> str:
 
     Examples
     --------
-    >>> format_time(0.00128)
-    '1.28 ms'
+    >>> format_time(0.00128), format_time(0.0)
+    ('1.28 ms', '0 s')
     """
+    if seconds == 0:
+        return "0 s"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= factor:
             return f"{seconds / factor:.4g} {unit}"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.units import format_memory
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cluster.cluster import Gpu
@@ -93,6 +94,13 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         "\nBytes: each operand and result once. Bound by what would cost most if halved: SMs or HBM's bandwidth; or by "
         "the kernel's begin and end. Not here: the optimizer, copies around collectives, what is run again."
     )
+    framework = step.framework
+    layers = framework.compiled if step.compiled else framework.elementwise
+    if layers != framework.streaming:
+        print_text(
+            f"Kernels bound by HBM take {layers:g} times their bytes' time in layers and {framework.streaming:g} times "
+            f"in embedding and head, so equal bytes take unequal times: constants of framework {framework.name}."
+        )
 
 
 def _cells(row: KernelRow, total: float) -> list[str]:
@@ -119,7 +127,7 @@ def _shape(kernel: Kernel) -> str:
         case Attention(batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim):
             return f"{batch} x {heads} heads x {seq_len} x {head_dim}"
         case Elementwise(read=read, written=written):
-            return f"{(read + written) / 1e6:.1f} MB"
+            return format_memory(read + written)
 
 
 def _document(row: KernelRow) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
 
+from simulator.basics.units import GIB, format_memory
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cluster.gpu_file import load_gpu
@@ -23,7 +25,6 @@ from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import POLICIES, kept
 
-GB = 1e9
 # By key of a scenario the option that sets it.
 _OPTIONS: Final = {
     "cluster.world_size": "--dp",
@@ -62,24 +63,47 @@ def show(request: Request, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    print_text(f"{model.name}: {total(model):,} parameters; GB = 1e9 bytes, a rank, {request.dp} data-parallel ranks")
+    needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
+    print_text(_finding(needs, list(activations), capacity, request.gpu))
+    print_text(f"{model.name}: {total(model):,} parameters; GiB a rank of {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
-        typer.echo(f"  {name:<34}{nbytes / GB:>10.2f} GB")
+        typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
     print_text(
         f"\nactivations and logits, micro-batch of {request.micro_batch_size} x {request.seq_len}, by checkpointing"
     )
     for name, nbytes in activations.items():
-        typer.echo(f"  {name:<34}{nbytes / GB:>10.2f} GB")
-    print_text(f"\ntogether on a {request.gpu} of {capacity / GB:.1f} GB (stages as the ZeRO paper counts them)")
-    rows = []
-    for stage in range(4):
-        needs = [states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()]
-        cells = [f"{need / GB:.1f} {'fits' if need <= capacity else '-':>4}" for need in needs]
-        rows.append([f"stage {stage}", *cells])
+        typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
+    print_text(f"\ntogether on a {request.gpu} of {capacity / GIB:.1f} GiB (stages as the ZeRO paper counts them)")
+    rows = [
+        [f"stage {stage}", *(f"{need / GIB:.1f} {'fits' if need <= capacity else 'over'}" for need in own)]
+        for stage, own in enumerate(needs)
+    ]
     print_table([Column(left=True), *map(Column, activations)], rows, indent="  ")
+    print_text("  fits: within the GPU's memory; over: more than it has")
+    if activations["attention"] == activations["none"]:
+        print_text(
+            f"  attention is as none: --attention {request.attention} keeps no scores, so nothing is there to recompute"
+        )
     print_text(
-        "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GB. A played step counts them."
+        "\nNot counted: gathered units, buckets, fragments, the framework's own 0.5 to 2 GiB. A simulated step counts "
+        "them."
+    )
+
+
+def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity: float, gpu: str) -> str:
+    """Say from which stage on the model fits, or what comes nearest."""
+    for stage, own in enumerate(needs):
+        fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
+        if fitting:
+            how = "without checkpointing" if fitting[0] == "none" else f"with {fitting[0]} checkpointing"
+            return f"fits on {gpu} from ZeRO stage {stage} on, {how}: {format_memory(own[policies.index(fitting[0])])}"
+    need, policy, stage = min(
+        (need, policy, stage) for stage, own in enumerate(needs) for need, policy in zip(own, policies, strict=True)
+    )
+    return (
+        f"nothing fits on {gpu} of {format_memory(capacity)}; the least is {format_memory(need)}, "
+        f"ZeRO stage {stage} with {policy} checkpointing"
     )
 
 

@@ -15,6 +15,7 @@ import typer
 
 from simulator.basics import document
 from simulator.basics.plain_data import at
+from simulator.basics.units import GIB
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.warnings_output import print_warnings
@@ -30,7 +31,6 @@ from simulator.step.stage_memory import StageMemory, stage_memory
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
-_GB: Final = 1e9
 # Sizes whose product are the GPUs; experts are spread over the data-parallel ones.
 _SIZES: Final = ("dp", "tp", "pp", "cp")
 # By the key of a scenario the option that sets it.
@@ -164,17 +164,17 @@ def _print(found: _Found) -> None:
     rows = [
         [
             *([str(stage.stage)] if cut else []),
-            *(f"{stage.by_category.get(name, 0) / _GB:.2f}" for name in columns),
+            *(f"{stage.by_category.get(name, 0) / GIB:.2f}" for name in columns),
             f"{stage.held}",
-            f"{stage.nbytes / _GB:.2f}",
+            f"{stage.nbytes / GIB:.2f}",
             f"{stage.nbytes / found.capacity:.0%}",
         ]
         for stage in found.stages
     ]
-    print_text(f"\nGB (1e9 bytes) on one GPU when it holds most; {held}: whose activations it holds then")
+    print_text(f"\nGiB on one GPU when it holds most; {held}: whose activations it holds then")
     print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
     print_text(
-        "\nNot counted: fragments, the framework's own 0.5 to 2 GB, and what waits for a slow network. A played step "
+        "\nNot counted: fragments, the framework's own 0.5 to 2 GiB, and what waits for a slow network. A played step "
         "counts fragments and waiting."
     )
 
@@ -193,9 +193,8 @@ def _finding(found: _Found) -> str:
     who = f"stage {largest.stage} of {len(found.stages)} holds most," if len(found.stages) > 1 else "a GPU holds"
     fits = "fits" if largest.nbytes <= found.capacity else "does not fit"
     share = largest.nbytes / found.capacity
-    return (
-        f"{who} {largest.nbytes / _GB:.1f} GB, {share:.0%} of the {found.capacity / _GB:.1f} GB of {found.gpu}: {fits}"
-    )
+    held, capacity = (f"{nbytes / GIB:.1f} GiB" for nbytes in (largest.nbytes, found.capacity))
+    return f"{who} {held}, {share:.0%} of the {capacity} of {found.gpu}: {fits}"
 
 
 def _asked(found: _Found) -> str:

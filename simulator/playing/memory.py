@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
 from simulator.errors import OutOfMemoryError
@@ -84,7 +85,7 @@ def advice(cluster: Cluster, step: TrainingStep) -> str:
             break
         needed = need(cluster, changed)
         if needed.fits:
-            fitting.append(f"{change} (needs about {needed.nbytes / 1e9:.3g} GB)")
+            fitting.append(f"{change} (needs about {format_memory(needed.nbytes)})")
         else:
             # Where the bytes would fit but not their fragments, what is reserved says what is missing.
             lacking.append((max(needed.nbytes, needed.reserved), change))
@@ -92,5 +93,5 @@ def advice(cluster: Cluster, step: TrainingStep) -> str:
         return "tried, and fits: " + "; ".join(fitting[:3])
     if lacking:
         nearest, change = min(lacking)
-        return f"no single change that was tried fits; nearest: {change} (needs about {nearest / 1e9:.3g} GB)"
+        return f"no single change that was tried fits; nearest: {change} (needs about {format_memory(nearest)})"
     return "nothing smaller is left to try on this GPU"

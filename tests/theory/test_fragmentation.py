@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.basics.units import format_memory
 from simulator.errors import OutOfMemoryError
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
@@ -44,7 +45,7 @@ def test_what_is_said_to_fit_fits_with_its_fragments(allocator: str) -> None:
     assert report.fits == (allocator == "expandable_segments")  # type: ignore[union-attr]
     assert ("tried, and fits: activation_checkpointing: full" in str(caught.value)) == report.fits  # type: ignore[union-attr]
     # What it would take is more than there is, and told so.
-    nearest = f"nearest: activation_checkpointing: full (needs about {report.peak_reserved_bytes / 1e9:.3g} GB)"  # type: ignore[union-attr]
+    nearest = f"nearest: activation_checkpointing: full (needs about {format_memory(report.peak_reserved_bytes)})"  # type: ignore[union-attr]
     assert (nearest in str(caught.value)) != report.fits  # type: ignore[union-attr]
 
 

@@ -126,7 +126,8 @@ def test_too_much_memory_is_told_with_its_three_largest_holders() -> None:
     assert (error.rank, error.time, error.needed, error.capacity) == (1, 0.25, 81 * gigabyte, 80 * gigabyte)
     assert error.holders == (("moments", 40 * gigabyte), ("weights", 30 * gigabyte), ("cache", 5 * gigabyte))
     assert str(error) == (
-        "rank 1 ran out of memory at 0.25 s: needs 81 GB, has 80 GB (moments 40 GB, weights 30 GB, cache 5 GB)"
+        "rank 1 ran out of memory at 0.25 s: needs 75.44 GiB, has 74.51 GiB (moments 37.3 GiB, weights 27.9 GiB, "
+        "cache 4.66 GiB)"
     )
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert pickle.loads(pickle.dumps(error)).holders == error.holders

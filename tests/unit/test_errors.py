@@ -24,7 +24,7 @@ EXAMPLES = [
     UnknownNameError("algorithm", "rng", ["tree", "ring"]),
     ScheduleError("ring all_reduce: rank 3, chunk 1: ends with ranks 0, wanted ranks 0, 1"),
     SimulationError("the run cannot go on"),
-    OutOfMemoryError(3, 0.182, 84_100_000_000, 80_000_000_000, (("activations", 51_000_000_000),)),
+    OutOfMemoryError(3, 0.182, 84 * 2**30, 80 * 2**30, (("activations", 51 * 2**30),)),
     DeadlockError(1.5, {"rank 0 (communication)": "'A', which rank 1 has not reached"}),
     NoRouteError("gpu0", "gpu1", "islands"),
 ]
@@ -56,7 +56,7 @@ def test_every_error_is_below_simulator_error_and_a_wrong_file_is_a_value_error(
 
 def test_messages_say_what_was_got_and_what_is_allowed() -> None:
     assert str(EXAMPLES[1]) == "algorithm: got 'rng'; one of ring, tree; did you mean 'ring'?"
-    assert str(EXAMPLES[4]) == "rank 3 ran out of memory at 0.182 s: needs 84.1 GB, has 80 GB (activations 51 GB)"
+    assert str(EXAMPLES[4]) == "rank 3 ran out of memory at 0.182 s: needs 84 GiB, has 80 GiB (activations 51 GiB)"
     assert str(EXAMPLES[5]) == ("deadlock at 1.5 s: rank 0 (communication) waits for 'A', which rank 1 has not reached")
     assert str(EXAMPLES[6]).startswith("no route from gpu0 to gpu1 in topology 'islands'")
 

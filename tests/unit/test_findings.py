@@ -437,7 +437,7 @@ def test_what_is_zero_everywhere_or_missing_wins_nothing_and_is_told() -> None:
     )
     assert missing.sentences[0] == "Not told: best of error, for the points that could be played do not tell it."
     zero = answered(SHARDED | {"answer": [{"finding": "best", "of": ["recompute"]}]})
-    assert zero.sentences[0] == "All 3 have 0 ns of recomputation."
+    assert zero.sentences[0] == "All 3 have 0 s of recomputation."
     json.dumps([missing.to_dict(), zero.to_dict()], allow_nan=False)
 
 

@@ -17,7 +17,7 @@ def report(step: float, **intervals: float) -> dict[str, Any]:
         "compute_time_s": step, "recompute_time_s": 0.0, "optimizer_time_s": 0.0, "bubble_time_s": 0.0,
         "exposed_comm_time_by_kind": {}, "comm_time_by_dimension": {}, "exposed_comm_time_s": 0.0, "mfu": 0.4,
         "tokens_per_s": 1 / step, "tokens_per_s_per_gpu": 1 / step, "step_time_s": step, "intervals": intervals,
-        "peak_memory_bytes": 10**9, "fits": True,
+        "peak_memory_bytes": 2**30, "fits": True,
     }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_runs_with_unequal_steps_are_drawn_by_token() -> None:
 
 def test_bars_say_speed_memory_and_what_does_not_fit() -> None:
     (axes,) = breakdown.figure([("one", report(0.5)), ("two", report(0.5) | {"fits": False})]).axes
-    beside = ["2 tokens/s, 40 % MFU, 1 GB", "2 tokens/s, 40 % MFU, 1 GB, does not fit"]
+    beside = ["2 tokens/s, 40 % MFU, 1 GiB", "2 tokens/s, 40 % MFU, 1 GiB, does not fit"]
     assert [text.get_text() for text in axes.texts] == beside
 
 

@@ -28,12 +28,12 @@ from simulator.report.plots.memory_peaks import Peak
 from simulator.report.plots.plot import CloseUp
 from simulator.report.traces.memory_snapshot import reserved, snapshot, write
 
-MIB, GB = 2**20, 10**9
+MIB, GIB = 2**20, 2**30
 
 
 def step(name: str = "caching") -> LoggedAllocator:
     """Weights that stay, a batch that goes, a buffer on another stream, a small tensor."""
-    memory = LoggedAllocator(name, 1 * GB)
+    memory = LoggedAllocator(name, 1 * GIB)
     memory.allocate("weights", 100 * MIB - 5, now=0.0, category="parameters")
     memory.allocate("batch", 300 * MIB, now=1.0, category="activations")
     memory.allocate("bucket", 25 * MIB, now=2.0, category="buffers", stream=20)
@@ -231,10 +231,10 @@ def sample(time: float, **held: int) -> MemorySample:
 
 
 STAIRS = (
-    sample(0.0, parameters=2 * GB),
-    sample(0.1, parameters=2 * GB, activations=4 * GB),
-    sample(0.2, parameters=2 * GB, activations=1 * GB, gradients=1 * GB),
-    sample(0.3, parameters=2 * GB),
+    sample(0.0, parameters=2 * GIB),
+    sample(0.1, parameters=2 * GIB, activations=4 * GIB),
+    sample(0.2, parameters=2 * GIB, activations=1 * GIB, gradients=1 * GIB),
+    sample(0.3, parameters=2 * GIB),
 )
 
 
@@ -243,16 +243,16 @@ def texts(drawn: Figure) -> set[str]:
 
 
 def test_the_finding_tells_height_moment_largest_category_and_distance() -> None:
-    assert plot_memory.finding(STAIRS, 8 * GB) == (
-        "rank 3 peaks at 6 GB at 100 ms, 67 % of it activations; 2 GB of 8 GB (25 %) stays free"
+    assert plot_memory.finding(STAIRS, 8 * GIB) == (
+        "rank 3 peaks at 6 GiB at 100 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free"
     )
-    assert plot_memory.finding(STAIRS, 5 * GB).endswith("activations; that is 1 GB more than its 5 GB")
+    assert plot_memory.finding(STAIRS, 5 * GIB).endswith("activations; that is 1 GiB more than its 5 GiB")
     assert plot_memory.finding(STAIRS).endswith("67 % of it activations")
-    assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B at 0 ns"
+    assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B at 0 s"
 
 
 def test_of_several_equal_peaks_the_first_is_meant() -> None:
-    twice = (*STAIRS, sample(0.4, activations=6 * GB))
+    twice = (*STAIRS, sample(0.4, activations=6 * GIB))
     assert plot_memory.peak_of(twice).time == 0.1
 
 
@@ -267,7 +267,7 @@ def test_what_stays_lies_at_the_bottom_and_steps_reach_the_end() -> None:
     names, layers, times = plot_memory._layers(STAIRS, 0.5)
     assert names == ["parameters", "gradients", "activations"]
     assert times == [0.0, 0.1, 0.2, 0.3, 0.5]
-    assert layers["activations"] == [0, 4 * GB, 1 * GB, 0, 0]
+    assert layers["activations"] == [0, 4 * GIB, 1 * GIB, 0, 0]
 
 
 def test_a_million_steps_are_thinned_without_losing_the_peak_or_the_end() -> None:
@@ -289,22 +289,22 @@ def test_more_categories_than_colours_become_one_layer_of_all_others() -> None:
 
 
 def test_categories_are_stacked_in_one_order_and_empty_ones_left_out() -> None:
-    held = [{"activations": 3 * GB, "buffers": 0, "own": 1}, {"optimizer": 1, "parameters": 2}]
+    held = [{"activations": 3 * GIB, "buffers": 0, "own": 1}, {"optimizer": 1, "parameters": 2}]
     assert plot_memory.shown_categories(held) == ["parameters", "optimizer", "activations", "own"]
 
 
 def test_the_figure_shows_peak_capacity_and_what_is_held_then(tmp_path: Path) -> None:
-    drawn = plot_memory.over_time(STAIRS, 8 * GB, end=0.5, reserved=[(0.0, 2 * GB), (0.1, 7 * GB)])
-    assert {"peak 6 GB", "capacity 8 GB", "activations  4 GB", "gradients", "reserved  7 GB"} <= texts(drawn)
+    drawn = plot_memory.over_time(STAIRS, 8 * GIB, end=0.5, reserved=[(0.0, 2 * GIB), (0.1, 7 * GIB)])
+    assert {"peak 6 GiB", "capacity 8 GiB", "activations  4 GiB", "gradients", "reserved  7 GiB"} <= texts(drawn)
     png = style.save(drawn, tmp_path, "memory", svg=True)
     assert png.stat().st_size > 10_000
     assert png.with_suffix(".svg").stat().st_size > 5_000
 
 
 def test_a_capacity_far_above_is_told_instead_of_drawn() -> None:
-    drawn = plot_memory.over_time(STAIRS, 80 * GB, title="mine")
-    assert {"capacity 80 GB, far above", "mine"} <= texts(drawn)
-    assert drawn.axes[0].get_ylim()[1] < 8 * GB
+    drawn = plot_memory.over_time(STAIRS, 80 * GIB, title="mine")
+    assert {"capacity 80 GiB, far above", "mine"} <= texts(drawn)
+    assert drawn.axes[0].get_ylim()[1] < 8 * GIB
 
 
 def test_very_many_steps_are_drawn_without_edges_between_them() -> None:
@@ -326,7 +326,7 @@ def test_ticks_are_ones_twos_and_fives_and_at_most_eight(highest: float, expecte
 
 def zero(stage: str, parameters: int, gradients: int, optimizer: int) -> Peak:
     sizes = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
-    return Peak(stage, tuple((name, nbytes * GB) for name, nbytes in sizes.items()))
+    return Peak(stage, tuple((name, nbytes * GIB) for name, nbytes in sizes.items()))
 
 
 # 1 G parameters in mixed precision on 8 GPUs: 2 + 2 + 12 bytes each, of which each stage divides one more by 8.
@@ -334,20 +334,22 @@ STAGES = (zero("ddp", 16, 16, 96), zero("zero1", 16, 16, 12), zero("zero2", 16, 
 
 
 def test_the_finding_compares_most_with_least_and_says_who_does_not_fit() -> None:
-    start = "ddp peaks at 128 GB, 8.0 times the 16 GB of zero3"
+    start = "ddp peaks at 128 GiB, 8.0 times the 16 GiB of zero3"
     assert plot_memory_peaks.finding(STAGES) == start
-    assert plot_memory_peaks.finding(STAGES, 128 * GB) == f"{start}; all fit into 128 GB"
-    assert plot_memory_peaks.finding(STAGES, 40 * GB) == f"{start}; ddp and zero1 do not fit into 40 GB"
-    assert plot_memory_peaks.finding(STAGES, 44 * GB) == f"{start}; ddp does not fit into 44 GB"
-    assert plot_memory_peaks.finding(STAGES, 8 * GB) == f"{start}; none fits into 8 GB"
+    assert plot_memory_peaks.finding(STAGES, 128 * GIB) == f"{start}; all fit into 128 GiB"
+    assert plot_memory_peaks.finding(STAGES, 40 * GIB) == f"{start}; ddp and zero1 do not fit into 40 GiB"
+    assert plot_memory_peaks.finding(STAGES, 44 * GIB) == f"{start}; ddp does not fit into 44 GiB"
+    assert plot_memory_peaks.finding(STAGES, 8 * GIB) == f"{start}; none fits into 8 GiB"
 
 
 def test_runs_that_hold_the_same_are_told_together() -> None:
-    assert plot_memory_peaks.finding(STAGES[:1]) == "ddp peaks at 128 GB"
+    assert plot_memory_peaks.finding(STAGES[:1]) == "ddp peaks at 128 GiB"
     twice = (STAGES[3], Peak("again", STAGES[3].by_category))
-    assert plot_memory_peaks.finding(twice, 32 * GB) == ("all 2 runs peak at 16 GB; 16 GB of 32 GB (50 %) stays free")
+    assert plot_memory_peaks.finding(twice, 32 * GIB) == (
+        "all 2 runs peak at 16 GiB; 16 GiB of 32 GiB (50 %) stays free"
+    )
     nothing = Peak("none", ())
-    assert plot_memory_peaks.finding([STAGES[3], nothing]) == "zero3 peaks at 16 GB, against the 0 B of none"
+    assert plot_memory_peaks.finding([STAGES[3], nothing]) == "zero3 peaks at 16 GiB, against the 0 B of none"
 
 
 def test_no_runs_make_no_figure() -> None:
@@ -356,16 +358,16 @@ def test_no_runs_make_no_figure() -> None:
 
 
 def test_bars_are_parted_in_one_order_and_told_in_numbers(tmp_path: Path) -> None:
-    drawn = plot_memory_peaks.composition(STAGES, 80 * GB)
+    drawn = plot_memory_peaks.composition(STAGES, 80 * GIB)
     assert [label.get_text() for label in drawn.axes[0].get_yticklabels()] == ["ddp", "zero1", "zero2", "zero3"]
     assert [label.get_text() for label in drawn.legends[0].get_texts()] == ["parameters", "optimizer", "gradients"]
-    assert {"128 GB, over", "44 GB", "16 GB", "96", "capacity 80 GB"} <= texts(drawn)
+    assert {"128 GiB, over", "44 GiB", "16 GiB", "96", "capacity 80 GiB"} <= texts(drawn)
     png = style.save(drawn, tmp_path, "peaks")
     assert png.stat().st_size > 10_000
-    assert "capacity 80 GB" not in texts(plot_memory_peaks.composition(STAGES))
-    far = plot_memory_peaks.composition(STAGES[3:], 80 * GB)
-    assert "capacity 80 GB" not in texts(far)
-    assert far.axes[0].get_xlim()[1] < 20 * GB
+    assert "capacity 80 GiB" not in texts(plot_memory_peaks.composition(STAGES))
+    far = plot_memory_peaks.composition(STAGES[3:], 80 * GIB)
+    assert "capacity 80 GiB" not in texts(far)
+    assert far.axes[0].get_xlim()[1] < 20 * GIB
 
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
@@ -392,10 +394,10 @@ def test_holders_are_those_of_the_peak_or_of_a_moment() -> None:
 
 
 def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capacity() -> None:
-    small, large = (MemorySample(rank, 0.0, (rank + 1) * GB, (("activations", (rank + 1) * GB),)) for rank in (0, 1))
-    played = Timeline("events", 1.0, (), memory=(small, large), reserved={0: GB, 1: 3 * GB}, peak=large)
-    drawn = plot_memory.PLOT.figure(CloseUp(played, 2.5 * GB))
+    small, large = (MemorySample(rank, 0.0, (rank + 1) * GIB, (("activations", (rank + 1) * GIB),)) for rank in (0, 1))
+    played = Timeline("events", 1.0, (), memory=(small, large), reserved={0: GIB, 1: 3 * GIB}, peak=large)
+    drawn = plot_memory.PLOT.figure(CloseUp(played, 2.5 * GIB))
     assert drawn is not None
     title = " ".join(drawn.get_suptitle().split())
-    assert title.startswith("rank 1 peaks at 2 GB")
-    assert title.endswith("3 GB with the holes between allocations; that is 500 MB more than its 2.5 GB")
+    assert title.startswith("rank 1 peaks at 2 GiB")
+    assert title.endswith("3 GiB with the holes between allocations; that is 512 MiB more than its 2.5 GiB")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.basics.units import Kind, format_bandwidth, format_bytes, format_time, parse, parse_bytes
+from simulator.basics.units import Kind, format_bandwidth, format_bytes, format_memory, format_time, parse, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,16 @@ def test_shown_bytes_are_right_to_four_digits(nbytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.00128, "1.28 ms"), (2.0, "2 s"), (5e-6, "5 us"), (1.23456e-8, "12.35 ns"), (0.0, "0 ns")]
+    ("nbytes", "shown"),
+    [(80 * 2**30, "80 GiB"), (85_520_809_984, "79.6 GiB"), (2**20, "1 MiB"), (1500, "1.46 KiB"), (0, "0 B")],
+)
+def test_memory_is_shown_in_binary_units_as_nvidia_smi_does(nbytes: int, shown: str) -> None:
+    """An H100 says 81559MiB, which are 79.6 GiB; amounts of bytes are binary, rates are decimal."""
+    assert format_memory(nbytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.00128, "1.28 ms"), (2.0, "2 s"), (5e-6, "5 us"), (1.23456e-8, "12.35 ns"), (0.0, "0 s")]
 )
 def test_times_are_shown_with_the_unit_that_fits(seconds: float, shown: str) -> None:
     assert format_time(seconds) == shown

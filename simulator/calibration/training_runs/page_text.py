@@ -131,7 +131,7 @@ MEMORY: Final = """## Memory
 By source in [validation_cut.md](validation_cut.md). torchtitan printed it of the GPU with most. No number is fitted
 to it, but one assumption was made with it in view: the loss holds its float32 gradients at once, and half of that
 where a compiler joins its steps. Which matrices `selective_op` keeps is modelled coarsely, by whole operations, so
-that errors of several GB may cancel.
+that errors of several GiB may cancel.
 
 """
 

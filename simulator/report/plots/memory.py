@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Final, Literal
 
-from simulator.basics.units import format_memory, format_time
+from simulator.basics.units import byte_unit, format_memory, format_time
 from simulator.records.timeline import MemorySample, by_rank
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
@@ -56,10 +56,10 @@ def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> 
 
     Examples
     --------
-    >>> gb = 10**9
-    >>> sample = MemorySample(0, 0.5, 6 * gb, (("activations", 4 * gb), ("parameters", 2 * gb)))
-    >>> finding([sample], 8 * gb)
-    'rank 0 peaks at 6 GB at 500 ms, 67 % of it activations; 2 GB of 8 GB (25 %) stays free'
+    >>> gib = 2**30
+    >>> sample = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
+    >>> finding([sample], 8 * gib)
+    'rank 0 peaks at 6 GiB at 500 ms, 67 % of it activations; 2 GiB of 8 GiB (25 %) stays free'
     """
     peak = peak_of(samples)
     sentence = f"rank {peak.rank} peaks at {format_memory(peak.nbytes)} at {format_time(peak.time)}"
@@ -215,18 +215,6 @@ def bytes_axis(axis: Axis, highest: float, label: str) -> None:
     axis.set_major_formatter(FuncFormatter(lambda nbytes, _: f"{nbytes / factor:g}"))
     axis.set_label_text(f"{label} ({unit})")
     axis.grid(visible=True)
-
-
-def byte_unit(nbytes: float) -> tuple[str, float]:
-    """The decimal unit that fits, and its bytes, as data sheets count memory.
-
-    Examples
-    --------
-    >>> byte_unit(3e9)
-    ('GB', 1000000000.0)
-    """
-    units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-    return next(((unit, factor) for unit, factor in units if nbytes >= factor), ("B", 1.0))
 
 
 def tick_step(highest: float) -> float:

@@ -27,9 +27,9 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
 
     Examples
     --------
-    >>> samples = [MemorySample(0, 0.0, 3 * 10**9, (("activations", 3 * 10**9),)), MemorySample(1, 0.0, 10**9, ())]
+    >>> samples = [MemorySample(0, 0.0, 3 * 2**30, (("activations", 3 * 2**30),)), MemorySample(1, 0.0, 2**30, ())]
     >>> finding(samples, float("inf"))
-    'stage 0 holds most: 3 GB, 100 % of it activations; stage 1 least: 1 GB'
+    'stage 0 holds most: 3 GiB, 100 % of it activations; stage 1 least: 1 GiB'
     """
     order = sorted(range(len(peaks)), key=lambda stage: (-peaks[stage].nbytes, stage))
     most, least = peaks[order[0]], peaks[order[-1]]

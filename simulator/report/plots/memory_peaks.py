@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
-from simulator.basics.units import format_memory
+from simulator.basics.units import byte_unit, format_memory
 from simulator.report.plots import style
 from simulator.report.plots.memory import (
     FARTHEST_LINE,
-    byte_unit,
     bytes_axis,
     distance,
     shown_categories,
@@ -62,9 +61,9 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
     Examples
     --------
-    >>> gb = 10**9
-    >>> finding([Peak("ddp", (("optimizer", 12 * gb),)), Peak("zero3", (("optimizer", 3 * gb),))], 8 * gb)
-    'ddp peaks at 12 GB, 4.0 times the 3 GB of zero3; ddp does not fit into 8 GB'
+    >>> gib = 2**30
+    >>> finding([Peak("ddp", (("optimizer", 12 * gib),)), Peak("zero3", (("optimizer", 3 * gib),))], 8 * gib)
+    'ddp peaks at 12 GiB, 4.0 times the 3 GiB of zero3; ddp does not fit into 8 GiB'
     """
     if not peaks:
         raise ValueError("no runs to compare; give the peak of at least one")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.basics.units import format_bandwidth, format_bytes, format_time
+from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.measures import share_text
 from simulator.report.tables.setting_text import setting_text
@@ -52,8 +52,8 @@ _TRAINING: Final = (
     _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
     _Column("idle", lambda r: share_text(r["bubble_time_s"] / r["step_time_s"])),
     _Column("recompute", lambda r: share_text(r["recompute_time_s"] / r["step_time_s"])),
-    _Column("peak memory", lambda r: _memory(r["peak_memory_bytes"])),
-    _Column("fits", lambda r: "yes" if r["fits"] else f"lacks {_memory(r['shortfall_bytes'])}"),
+    _Column("peak memory", lambda r: format_memory(r["peak_memory_bytes"])),
+    _Column("fits", lambda r: "yes" if r["fits"] else f"lacks {format_memory(r['shortfall_bytes'])}"),
 )
 _LEARNING: Final = (
     _TRAINING[0],
@@ -122,10 +122,6 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
         return _TRAINING if not reports and training else _COLLECTIVE
     learned = reports and all(report["learning"] for report in reports)
     return _LEARNING if learned else _TRAINING
-
-
-def _memory(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"
 
 
 def _last(losses: Sequence[float | None]) -> str:

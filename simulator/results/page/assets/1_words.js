@@ -19,18 +19,18 @@ function shape(tag, attributes, text) {
   return element;
 }
 
-const scaled = (value, units) => {
+const scaled = (value, units, digits = 4) => {
   const [unit, factor] = units.find(([, f]) => Math.abs(value) >= f) || units[units.length - 1];
-  return `${Number((value / factor).toPrecision(4))} ${unit}`;
+  return `${Number((value / factor).toPrecision(digits))} ${unit}`;
 };
 const TIMES = [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]];
 const DECIMAL = [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]];
-const BINARY = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
+const BINARY = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
 
 // By the unit that a column or an axis has: the same words as in the terminal.
 const written = {
   s: (v) => (v === 0 ? "0 s" : scaled(v, TIMES)),
-  B: (v) => scaled(v, DECIMAL),
+  B: (v) => scaled(v, BINARY, 3),
   size: (v) => scaled(v, BINARY),
   "B/s": (v) => `${scaled(v, DECIMAL)}/s`,
   share: (v) => `${(100 * v).toFixed(1)} %`,
