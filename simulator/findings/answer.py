@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics.units import format_memory
 from simulator.findings import budget, catalog
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Found
@@ -85,6 +86,8 @@ def answer(compared: Comparison) -> Answer:
     reason = why(compared, spoken) or Why("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
+    # What does not fit is the first that "fit" tells.
+    sentences = [*([] if asked[0].finding == "fit" else _nothing_fits(compared)), *sentences]
     sentences = list(dict.fromkeys([*sentences, *untold]))
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
     return Answer(
@@ -98,6 +101,19 @@ def answer(compared: Comparison) -> Answer:
         further=compared.played_further,
         reasons=reason.numbers,
     )
+
+
+def _nothing_fits(compared: Comparison) -> list[str]:
+    """That no point fits into memory, and which lacks least: speeds of such points are those of no real run."""
+    rows = [row for row in compared.rows if row.report is not None]
+    if any(row.fits for row in rows):
+        return []
+    closest = min(rows, key=lambda row: (row.report or {})["shortfall_bytes"])
+    report = closest.report or {}
+    name = compared.name({**closest.setting, **closest.condition})
+    needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
+    which = f"; closest is {name}, which needs {needs}" if len(rows) > 1 else f": it needs {needs}"
+    return [f"Nothing fits into {format_memory(report['capacity_bytes'])}{which}."]
 
 
 def _untold(asked: Asked) -> str:

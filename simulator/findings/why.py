@@ -122,7 +122,8 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
         # Directions that take turns carry one after the other.
         in_turn = times * busiest.cable_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
-        loads.append({"point": row.index, "link": link["link"], "arrays": in_turn})
+        there_and_back = {"there": times, "back": busiest.reverse_bytes / size if size else 0.0}
+        loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
     if not texts:
         return None
     where = condition_text(rows[0].condition, compared.kind)

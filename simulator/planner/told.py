@@ -19,6 +19,7 @@ from simulator.planner.outside import outside
 from simulator.planner.search import Plan, Played
 from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
+from simulator.report.numbers.measures import interval_width
 from simulator.scenario.records import Budget
 
 # Percent of a step below which two times are told as the same.
@@ -87,10 +88,25 @@ def sentences(plan: Plan, budget: Budget | None = None, deadline: float | None =
         told.append(
             f"Next is {plan.best[1].setting.text}, {100 * difference.whole / best.step_time:.1f} % more time{more}."
         )
+        tied = ties(plan.best)
+        if tied:
+            most = 100 * (tied[-1].step_time / best.step_time - 1)
+            width = interval_width(report) or 0.0
+            who = f"all other {len(tied)}" if len(tied) == len(plan.best) - 1 else f"the next {len(tied)}"
+            told.append(
+                f"The best ties with {who} of this list: they take at most {most:.1f} % more time, and measured runs "
+                f"lie within ±{100 * width:.0f} % of predictions like these; try them."
+            )
     outsides = outside(plan.base, best.setting)
     if outsides:
         told.append(f"Outside of what was measured: {'; '.join(outsides)}.")
     return told
+
+
+def ties(best: Sequence[Played]) -> list[Played]:
+    """Settings behind the best by less than the uncertainty of its prediction, the fastest first."""
+    width = interval_width(best[0].report) or 0.0
+    return [one for one in best[1:] if one.step_time <= best[0].step_time * (1 + width)]
 
 
 def sensitivity_sentence(one: Changed) -> str:

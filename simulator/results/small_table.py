@@ -129,7 +129,9 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
         return f"{name} tied", rows[0].index
     if not one or not two:
         return name, rows[0].index
-    return f"{name} {factor_text(two / one if measure.best == 'least' else one / two)}", rows[0].index
+    ratio = two / one if measure.best == "least" else one / two
+    tie = " (a tie)" if ratio - 1 <= measure.uncertainty(rows[0].report or {}) else ""
+    return f"{name} {factor_text(ratio)}{tie}", rows[0].index
 
 
 def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:

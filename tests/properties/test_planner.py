@@ -27,6 +27,7 @@ from simulator.planner.noted import least_by_notes
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused
+from simulator.planner.told import ties
 from simulator.playing.scenario_cluster import Clusters
 from simulator.run import simulate
 from simulator.scenario.build_training import to_step
@@ -342,6 +343,7 @@ def test_the_command_leaves_a_scenario_that_plays_to_the_same_report(tmp_path: P
     answer = cli("plan", "model.json", *options, *narrow, "--out", "here")
     assert answer.code == 0
     assert "settings considered" in answer.out
+    assert "The best ties with " in " ".join(answer.out.split())
     told = json.loads((tmp_path / "here" / "plan.json").read_text(encoding="utf-8"))
     run = simulate(load_scenario(tmp_path / "here" / "best.yaml"))
     assert json.dumps(run.report.to_dict()) == json.dumps(told["best"][0]["report"])
@@ -534,6 +536,16 @@ def test_on_the_front_no_other_is_as_fast_as_small_and_on_as_few_gpus(planned: P
     not_beaten = {one for one in known if not any(all(map(le, other, one)) for other in known - {one})}
     assert {measures(one) for one in told["front"]} == not_beaten
     assert {one["gpus"] for one in told["front"]} == {1, 2, 4}
+
+
+def test_settings_within_the_uncertainty_of_the_best_tie_with_it() -> None:
+    def played(number: int, seconds: float) -> Played:
+        ends = {"step_time_s_80_low": seconds / 1.1, "step_time_s_80_high": seconds * 1.1}
+        nothing: Any = None
+        return Played(nothing, number, 0.0, {"step_time_s": seconds, "intervals": ends})
+
+    best = [played(number, seconds) for number, seconds in enumerate((1.0, 1.009, 1.09, 1.11, 2.0))]
+    assert [one.number for one in ties(best)] == [1, 2]
 
 
 def test_every_setting_is_counted_once() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.basics.units import format_memory
 from simulator.errors import ScenarioError
 from simulator.findings import catalog
 from simulator.findings.along import Axis
@@ -22,7 +23,7 @@ from simulator.findings.kinds.threshold import _playable
 from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.why import parts_of_step, why
 from simulator.findings.words import bracket_text, bracketed
-from simulator.report.numbers.measures import find
+from simulator.report.numbers.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
 from simulator.scenario.answer_shape import FINDINGS
 from simulator.scenario.load import load_scenario, points
@@ -420,7 +421,7 @@ def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -
             "answer": ["best"],
         }
     )
-    assert told.sentences[0].startswith("ring, float32 and ring, int32 is fastest everywhere, ahead of the next by ")
+    assert told.sentences[0].startswith("ring, float32 and ring, int32 are fastest everywhere, ahead of the next by ")
     numbers = told.findings[0].numbers
     assert (numbers["ties"], numbers["wins"]) == (0, {"ring, float32 and ring, int32": 2})
 
@@ -462,6 +463,40 @@ def test_a_reason_is_none_where_the_fastest_carries_more() -> None:
     assert told.sentences[0].startswith("naive is fastest")
     assert "latenc" in told.why
     assert "times the array" not in told.why.partition(":")[0]
+
+
+def test_where_nothing_fits_the_answer_begins_with_that() -> None:
+    training = SHARDED["training"] | {"model": "llama2_13b", "micro_batch_size": 1}
+    cluster = {"topology": "star_100g", "world_size": 2, "gpu": "l4"}
+    of = compared(SHARDED | {"training": training, "cluster": cluster})
+    told = answer(of)
+    reports = [row.report for row in of.rows if row.report is not None]
+    assert not any(report["fits"] for report in reports)
+    least = min(reports, key=lambda report: report["shortfall_bytes"])
+    needs = format_memory(least["capacity_bytes"] + least["shortfall_bytes"])
+    assert told.sentences[0] == f"Nothing fits into 22.5 GiB; closest is zero3, which needs {needs}."
+
+
+def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> None:
+    """gpipe and 1f1b take the same time, zb_h1 a few per cent less: less than measured runs differ from predictions."""
+    staged = {
+        "name": "staged",
+        "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 32,
+                     "sharding": "zero1", "parallelism": {"pp": 4}},
+        "compare": {"training.parallelism.schedule": ["gpipe", "zb_h1"]},
+        "answer": ["best"],
+    }  # fmt: skip
+    of = compared(staged)
+    told = answer(of)
+    reports = [row.report for row in of.rows if row.report is not None]
+    times, width = [report["step_time_s"] for report in reports], interval_width(reports[1])
+    assert width is not None
+    assert 0 < times[0] / times[1] - 1 < width
+    assert told.sentences[0].startswith("zb_h1 leads with ")
+    assert f", a tie within the ±{percent_text(width)} of measured runs with gpipe: " in told.sentences[0]
+    (place,) = told.findings[0].numbers["places"]
+    assert (place["equal_to_winner"], place["tied_with_winner"]) == ([], [{"training.parallelism.schedule": "gpipe"}])
 
 
 def test_what_fits_along_an_axis_says_under_which_condition() -> None:

@@ -35,9 +35,24 @@ def test_runs_that_learn_differently_say_which_is_lowest_and_which_is_ahead_at_f
 def test_what_stops_or_is_no_number_is_told_beside_the_others() -> None:
     rows = [("a", run([4.0, 3.0], 0.5)), ("b", run([4.0], 0.5, stopped="rank 1 has stopped")),
             ("c", run([4.0, float("nan")], 0.5))]  # fmt: skip
-    told = "a has done 2 steps after 1 s: loss 3; b ends before step 1; c ends in no number"
+    told = "a has done 2 steps after 1 s: loss 3; b ends before step 1; c ends at NaN"
     assert plot_loss.finding(rows) == told
-    assert plot_loss.finding(rows[1:]) == "b ends before step 1; c ends in no number"
+    assert plot_loss.finding(rows[1:]) == "b ends before step 1; c ends at NaN"
+
+
+def test_runs_on_one_line_are_drawn_once_and_each_panel_has_its_own_legend() -> None:
+    rows = [
+        ("sound", run([4.0, 3.0], 0.5)), ("near", run([4.0, 3.0001], 0.5)), ("same", run([4.0, 3.0], 0.5)),
+        ("far", run([4.0, 3.5], 0.5)), ("lost", run([4.0, float("nan")], 0.5)),
+    ]  # fmt: skip
+    figure = plot_loss.figure(rows)
+    by_step, beside = figure.axes
+    lines = [line.get_label() for line in by_step.lines if not str(line.get_label()).startswith("_")]
+    assert lines == ["sound, and 2 within 0.5 %", "far", "lost"]
+    assert [text.get_text() for text in figure.legends[1].get_texts()] == [*lines, "then NaN"]
+    assert beside.get_ylabel() == "distance from 'sound' (nats)"
+    own = figure.legends[0]
+    assert [text.get_text() for text in own.get_texts()] == ["near", "far", "same: no distance", "lost: no distance"]
 
 
 def test_time_is_drawn_where_it_differs_and_the_distance_from_the_first_where_not() -> None:

@@ -12,7 +12,7 @@ from simulator.findings.comparison import Comparison, Row, Settings, amount, key
 from simulator.findings.found import Finding, Found
 from simulator.findings.search import Bracket
 from simulator.findings.words import bracket_text, bracketed, condition_text, joined, listed, place
-from simulator.report.numbers.measures import Measure, Report, factor_text, for_reports
+from simulator.report.numbers.measures import Measure, Report, factor_text, for_reports, percent_text
 from simulator.scenario.records import Asked
 
 _USUAL: Final = {"collective": "time", "training": "time"}
@@ -84,9 +84,15 @@ def _ratio(measure: Measure, best: Row, other: Row) -> float:
     return (two / one if measure.best == "least" else one / two) if one and two else math.inf
 
 
-def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
-    """The best, and those that equal it."""
+def _equals(measure: Measure, rows: Sequence[Row]) -> list[Row]:
+    """The best, and rows with the same value."""
     return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= _EQUAL]
+
+
+def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
+    """The best, and rows that tie with it: equal, or behind by less than the prediction's own uncertainty."""
+    margin = max(_EQUAL, measure.uncertainty(rows[0].report or {}))
+    return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= margin]
 
 
 def _leaders_text(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
@@ -112,8 +118,10 @@ def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[s
         "condition": dict(condition),
         "winner": dict(rows[0].setting),
         "tied": _all_tied(measure, rows),
-        "equal_to_winner": [dict(row.setting) for row in _leaders(measure, rows)[1:]],
+        "equal_to_winner": [dict(row.setting) for row in _equals(measure, rows)[1:]],
+        "tied_with_winner": [dict(row.setting) for row in _leaders(measure, rows)[1:]],
         "value": _value(measure, rows[0]),
+        "uncertainty": measure.uncertainty(rows[0].report or {}),
         "point": rows[0].index,
         "others": [
             {
@@ -132,18 +140,27 @@ def _finite(ratio: float) -> float | None:
 
 
 def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
-    """One condition: the best, and how far the others are behind."""
-    leaders, value = _leaders(measure, rows), _value(measure, rows[0])
-    if len(leaders) == len(rows):
+    """One condition: the best, what ties with it, and how far the others are behind."""
+    equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
+    if len(equal) == len(rows):
         return f"all {len(rows)} have {measure.text(value)}"
-    rest = rows[len(leaders) :]
-    others = [(compared.name(row.setting), measure.change_text(_value(measure, row), value)) for row in rest]
+    names = listed([compared.name(row.setting) for row in equal])
+    tied, behind = (_changes(compared, measure, own, value) for own in (leaders[len(equal) :], rows[len(leaders) :]))
+    if not tied:
+        return f"{names} {'is' if len(equal) == 1 else 'are'} {measure.superlative}, {measure.text(value)}: {behind}"
+    within = f"±{percent_text(measure.uncertainty(rows[0].report or {}))} of measured runs"
+    lead = (
+        f"{names} {'leads' if len(equal) == 1 else 'lead'} with {measure.text(value)}, a tie within the {within} with"
+    )
+    return f"{lead} {tied}{f'; behind: {behind}' if behind else ''}"
+
+
+def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float) -> str:
+    """How far some settings are behind a value, those that are many with the first and the last of them."""
+    others = [(compared.name(row.setting), measure.change_text(_value(measure, row), value)) for row in rows]
     told = others if len(others) <= _MOST_OTHERS + 1 else [*others[:_MOST_OTHERS], others[-1]]
     left = len(others) - len(told)
-    more = f" ({left} more between)" if left else ""
-    are = "is" if len(leaders) == 1 else "are"
-    best = f"{_leaders_text(compared, measure, rows)} {are} {measure.superlative}, {measure.text(value)}"
-    return f"{best}: {joined(told)}{more}"
+    return f"{joined(told)}{f' ({left} more between)' if left else ''}"
 
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
@@ -154,30 +171,52 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
             wins.setdefault(_leaders_text(compared, measure, rows), []).append((_ahead(measure, rows), condition))
     total = len(contests)
     ties = total - sum(map(len, wins.values()))
-    if not wins:
+    exact = sum(len(_equals(measure, rows)) == len(rows) for _, rows in contests)
+    if not wins and exact == total:
         return f"all have the same {measure.noun} under all {total} conditions"
+    if not wins:
+        behind = [(_ratio(measure, rows[0], rows[-1]), where) for where, rows in contests]
+        ratio, where = max(behind, key=lambda one: one[0])
+        most = f"{_factor(ratio)} at most ({condition_text(where, compared.kind)})"
+        names = list(dict.fromkeys(compared.name(rows[0].setting) for _, rows in contests))
+        first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{listed(names)} take turns to lead"
+        return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
     order = sorted(wins, key=lambda name: -len(wins[name]))
     if len(order) == 1 and not ties and total > 1:
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
         ends = [(_factor(ratio), condition_text(where, compared.kind)) for ratio, where in (least, most)]
         told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
-        return f"{order[0]} is {measure.superlative} everywhere, ahead of the next by {told}"
+        return f"{order[0]} {_are(order[0])} {measure.superlative} everywhere, ahead of the next by {told}"
     parts = []
     for name in order:
         ratio, where = max(wins[name], key=lambda one: one[0])
         if len(wins[name]) == 1:
-            verb, ahead = (f" is {measure.superlative}", "ahead of the next by") if name == order[0] else ("", "by")
+            verb, ahead = (
+                (f" {_are(name)} {measure.superlative}", "ahead of the next by") if name == order[0] else ("", "by")
+            )
             parts.append(f"{name}{verb} at {condition_text(where, compared.kind)}, {ahead} {_factor(ratio)}")
             continue
         count = f"{len(wins[name])} of {total} conditions" if name == order[0] else str(len(wins[name]))
-        verb = f"is {measure.superlative} in" if name == order[0] else "in"
+        verb = f"{_are(name)} {measure.superlative} in" if name == order[0] else "in"
         parts.append(
             f"{name} {verb} {count}, ahead of the next by up to {_factor(ratio)} "
             f"({condition_text(where, compared.kind)})"
         )
-    if ties:
-        parts.append(f"all equal in {ties}")
+    if exact:
+        parts.append(f"all equal in {exact}")
+    if ties > exact:
+        parts.append(f"all tied in {ties - exact}, within {_margin(measure, contests)}")
     return "; ".join(parts)
+
+
+def _are(names: str) -> str:
+    return "are" if " and " in names else "is"
+
+
+def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
+    """The widest uncertainty of a lead."""
+    widest = max(measure.uncertainty(rows[0].report or {}) for _, rows in contests)
+    return f"the ±{percent_text(widest)} of measured runs"
 
 
 def _lost(compared: Comparison) -> str:

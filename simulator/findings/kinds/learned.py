@@ -84,7 +84,8 @@ def _losses(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) 
         texts.append((compared.name(row.setting), _end(one)))
     shown = [text for text, one in zip(texts, facts, strict=True) if one["shows"]]
     alike = [name for (name, _), one in zip(texts[1:], facts[1:], strict=True) if not one["shows"]]
-    first = f"{texts[0][0]} {texts[0][1]}"
+    # A colon: "no fault ends at ..." would say the opposite of what is meant.
+    first = f"{texts[0][0]}: {texts[0][1]}"
     if len(rows) == 1:
         return first
     parts = [first]
@@ -101,7 +102,7 @@ def _end(one: Mapping[str, Any]) -> str:
     if one["stopped"]:
         return f"stops before step {one['steps']}"
     if one["last_loss"] is None:
-        return "ends in no number"
+        return "ends at NaN"
     skipped = f", {one['skipped']} steps skipped" if one["skipped"] else ""
     return f"ends at a loss of {one['last_loss']:.4g}{skipped}"
 

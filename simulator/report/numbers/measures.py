@@ -5,6 +5,7 @@ Rule: a measure reads one report; whether less or more of it is better, and how 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -39,6 +40,8 @@ class Measure:
     best : {"least", "most"}
     superlative : str
         What the best one is: "fastest".
+    interval : str
+        Key of a report's prediction interval that holds for it: "step_time_s", "peak_memory_bytes"; empty without.
     """
 
     name: str
@@ -49,10 +52,15 @@ class Measure:
     phrase: str = "{}"
     best: Literal["least", "most"] = "least"
     superlative: str = "lowest"
+    interval: str = ""
 
     def text(self, value: float) -> str:
         """The value in a sentence."""
         return self.phrase.format(self.number(value))
+
+    def uncertainty(self, report: Report) -> float:
+        """Share by which 80 % of measured runs differ at most from predictions like this one; 0 without runs."""
+        return interval_width(report, self.interval) or 0.0
 
     def better(self, one: float, other: float) -> bool:
         """Whether one value is better than another."""
@@ -89,6 +97,13 @@ class Measure:
         if change >= 1:
             return factor_text(value / before)
         return "0 %" if abs(change) <= SAME else f"{'-' if change < 0 else '+'}{percent_text(abs(change))}"
+
+
+def interval_width(report: Report, key: str = "step_time_s") -> float | None:
+    """Share by which 80 % of measured runs like this one differ at most from their predictions; None without runs."""
+    ends = report.get("intervals") or {}
+    low, high = (ends.get(f"{key}_80_{end}") for end in ("low", "high"))
+    return math.sqrt(high / low) - 1 if low and high else None
 
 
 def percent_text(share: float) -> str:
@@ -147,23 +162,25 @@ def _last_loss(report: Report) -> float | None:
 
 
 _STEP: Final = ("training",)
+_TIME: Final = "step_time_s"
 _COLLECTIVE: Final = ("collective",)
 MEASURES: Final = (
     Measure("time", _COLLECTIVE, itemgetter("time_s"), format_time, "time", superlative="fastest"),
     Measure("busbw", _COLLECTIVE, itemgetter("busbw"), format_bandwidth, "bus bandwidth", "{}", "most", "highest"),
     Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "{:.2g}".format, "error", "an error of {}",
             superlative="most exact"),
-    Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest"),
+    Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest", interval=_TIME),
     Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", "time a token",
-            "{} tokens/s", superlative="fastest"),
-    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest"),
+            "{} tokens/s", superlative="fastest", interval=_TIME),
+    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest",
+            _TIME),
     Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s a GPU",
-            "{} tokens/s a GPU", "most", "fastest"),
-    Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "best used"),
+            "{} tokens/s a GPU", "most", "fastest", _TIME),
+    Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "best used", _TIME),
     Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
-            "model FLOP/s a GPU", "{} model TFLOP/s a GPU", "most", "best used"),
+            "model FLOP/s a GPU", "{} model TFLOP/s a GPU", "most", "best used", _TIME),
     Measure("memory", _STEP, itemgetter("peak_memory_bytes"), format_memory, "peak memory", "{} of memory",
-            superlative="smallest"),
+            superlative="smallest", interval="peak_memory_bytes"),
     Measure("least_stage", _STEP, lambda r: min(r["peak_memory_by_stage"], default=None), format_memory,
             "memory of the least stage", "{} on the stage that holds least"),
     Measure("reserved", _STEP, itemgetter("peak_reserved_bytes"), format_memory, "reserved memory", "{} reserved",

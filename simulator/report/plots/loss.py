@@ -1,8 +1,8 @@
 """How did the loss of real trainings fall, by step and by simulated time?
 
-Rule: draws reports' numbers, computes none. Crosses are steps that were skipped, a square is where a training stopped.
-Where all runs take the same time a panel against time would repeat the first; it then shows how far each run's loss is
-from the first run's.
+Rule: draws reports' numbers, computes none. Crosses are steps that were skipped, a square is where a training stopped,
+a diamond the last loss before NaN. Where all runs take the same time a panel against time would repeat the first; it
+then shows how far each run's loss is from the first run's, and runs on the first run's line are drawn there alone.
 """
 
 from __future__ import annotations
@@ -39,26 +39,24 @@ def figure(rows: Sequence[Row]) -> Figure:
     """
     runs = [(label, _numbers(report["learning"])) for label, report in rows]
     with style.applied():
-        fig = style.new_figure(11.0, 4.6)
+        fig = style.new_figure(11.0, 4.4 + 0.1 * len(runs))
         by_step, second = fig.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
-        for (label, learning), width in zip(runs, _widths(runs), strict=True):
-            _line(by_step, range(len(learning["losses"])), learning, colours[label], width, label)
-            if _same_times(runs):
-                _distance(second, runs[0][1], learning, colours[label])
-            else:
+        apart = _apart(runs) if _same_times(runs) else runs
+        for (label, learning), width in zip(apart, _widths(apart), strict=True):
+            near = f", and {len(runs) - len(apart)} within {100 * _APART:g} %" if label == runs[0][0] else ""
+            shown = f"{label}{near if len(apart) < len(runs) else ''}"
+            _line(by_step, range(len(learning["losses"])), learning, colours[label], width, shown)
+            if not _same_times(runs):
                 _line(second, learning["ended_s"], learning, colours[label], width, label)
         _step_axis(by_step)
         by_step.set_ylabel("loss (nats a token)")
         if _same_times(runs):
-            _step_axis(second)
-            second.set_yscale("symlog", linthresh=_NOTHING)
-            second.set_ylim(0)
-            second.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
+            _distances(fig, second, runs, colours)
         else:
             style.time_axis(second, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
             second.set_xlabel(f"simulated {second.get_xlabel()}")
-        _legend(fig, by_step, runs)
+        _legend(fig, by_step, apart, _LEGEND // 2 if _same_times(runs) else _LEGEND)
         style.set_title(fig, finding(rows))
     return fig
 
@@ -70,18 +68,50 @@ def _step_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned]) -> None:
-    """Write the runs below both panels, and what the marks on their lines mean."""
+def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned], letters: int) -> None:
+    """Write the runs below the panels, and what the marks on their lines mean."""
     from matplotlib.lines import Line2D
 
     handles, labels = axes.get_legend_handles_labels()
-    for marker, happened in (("x", "skipped"), ("s", "stopped")):
-        if any(learning[happened] for _, learning in runs):
+    for marker, happened in (("x", "skipped"), ("s", "stopped"), ("D", "then NaN")):
+        there = (_last_before_nan(own) is not None if marker == "D" else own[happened] for _, own in runs)
+        if any(there):
             handles.append(Line2D([], [], color=style.BLACK, marker=marker, linestyle="none"))
             labels.append(happened)
-    longest = max(len(label) for label, _ in runs) + 6
-    columns = min(len(runs), max(1, _LEGEND // longest))
-    fig.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
+    fig.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, letters), alignment="left")
+
+
+def _columns(labels: Sequence[str], letters: int) -> int:
+    """Columns of a legend in which a row has so many letters at most."""
+    return min(len(labels), max(1, letters // (max(map(len, labels)) + 6)))
+
+
+def _apart(runs: Sequence[Learned]) -> list[Learned]:
+    """The first run, and the runs that a reader sees beside its line: ended early, at NaN, or at another loss."""
+    first = np.array(runs[0][1]["losses"])
+    shown = [runs[0]]
+    for run in runs[1:]:
+        own = np.array(run[1]["losses"])
+        common = min(len(own), len(first))
+        near = np.isfinite(own).all() and np.allclose(own[:common], first[:common], rtol=_APART)
+        if not near or run[1]["stopped"] or run[1]["skipped"] or common < len(first):
+            shown.append(run)
+    return shown
+
+
+def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mapping[str, str]) -> None:
+    """Draw how far each run is from the first, with a legend of its own, which also names runs without a distance."""
+    from matplotlib.lines import Line2D
+
+    equal = [label for label, learning in runs[1:] if not _distance(axes, runs[0][1], learning, colours[label], label)]
+    _step_axis(axes)
+    axes.set_yscale("symlog", linthresh=_NOTHING)
+    axes.set_ylim(0)
+    axes.set_ylabel(f"distance from {runs[0][0]!r} (nats)")
+    handles, labels = axes.get_legend_handles_labels()
+    handles += [Line2D([], [], linestyle="none") for _ in equal]
+    words = [*labels, *(f"{label}: no distance" for label in equal)]
+    fig.legend(handles, words, loc="outside lower right", ncols=_columns(words, _LEGEND // 2), alignment="left")
 
 
 def _numbers(learning: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,16 +143,28 @@ def _line(
     # A line through a single step would not be seen, so it is a point.
     axes.plot(along, losses, "o" if len(losses) == 1 else "-", color=colour, label=label, linewidth=width)
     axes.plot([along[n] for n in skipped], [losses[n] for n in skipped], "x", color=style.BLACK, markersize=6)
+    last = _last_before_nan(learning)
+    if last is not None:
+        axes.plot(along[last : last + 1], losses[last : last + 1], "D", color=colour, markersize=8,
+                  markeredgecolor=style.BLACK)  # fmt: skip
     if learning["stopped"] and losses:
         axes.plot(along[-1:], losses[-1:], "s", color=colour, markersize=9, markeredgecolor=style.BLACK)
 
 
-def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str) -> None:
-    if learning["losses"] is first["losses"]:
-        return
+def _last_before_nan(learning: Mapping[str, Any]) -> int | None:
+    """The step of the last loss that is a number, where later ones are NaN."""
+    sound = np.isfinite(learning["losses"])
+    return None if sound.all() or not sound.any() else int(np.flatnonzero(sound)[-1])
+
+
+def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str, label: str) -> bool:
+    """Draw a run's distance from the first run; False where there is none as far as both have numbers."""
     common = min(len(first["losses"]), len(learning["losses"]))
     apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
-    axes.plot(range(common), apart, color=colour, linewidth=1.5)
+    if not np.nanmax(apart, initial=0.0) > 0:
+        return False
+    axes.plot(range(common), apart, color=colour, linewidth=1.5, label=label)
+    return True
 
 
 def finding(rows: Sequence[Row]) -> str:
@@ -132,7 +174,7 @@ def finding(rows: Sequence[Row]) -> str:
     cut = [(label, learning) for label, learning in known if learning["stopped"]]
     ends = [f"{label} ends before step {len(learning['losses'])}" for label, learning in cut]
     lost = [label for label, learning in whole if not np.isfinite(learning["losses"][-1])]
-    ends += [f"{label} ends in no number" for label in lost]
+    ends += [f"{label} ends at NaN" for label in lost]
     sound = [(label, learning) for label, learning in whole if label not in lost]
     if not sound:
         return "; ".join(ends) or "nothing was learned"

@@ -127,7 +127,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.fusion": lambda value: "no fusion" if value is None else setting_text(value),
     "collective.accumulate": lambda value: "sums in float32" if value == "float32" else "sums in the payload's dtype",
     "training.sharding.servers": _counted("server", "servers"),
-    "training.faults": lambda value: setting_text(value) if value else "no fault",
+    "training.faults": lambda value: setting_text(value) if value else "without faults",
     "training.parallelism.context": setting_text,
     "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",
     "training.activation_checkpointing": lambda value: _checkpointing(value),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.report.numbers.bottleneck import Bottleneck
-from simulator.report.numbers.measures import share_text
+from simulator.report.numbers.measures import interval_width, share_text
 from simulator.report.tables.setting_text import setting_text
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class _Column:
 
 def _within(report: Row) -> str:
     """How far measured runs like this one lie from their predictions, four in five of them."""
-    ends = report.get("intervals")
-    return f"±{(ends['step_time_s_80_high'] / ends['step_time_s_80_low']) ** 0.5 - 1.0:.0%}" if ends else "-"
+    width = interval_width(report)
+    return "-" if width is None else f"±{100 * width:.0f} %"
 
 
 _COLLECTIVE: Final = (
@@ -125,7 +125,7 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
 
 def _last(losses: Sequence[float | None]) -> str:
-    return "-" if not losses else "no number" if losses[-1] is None else f"{losses[-1]:.5g}"
+    return "-" if not losses else "NaN" if losses[-1] is None else f"{losses[-1]:.5g}"
 
 
 def _mean(values: Sequence[float]) -> float:

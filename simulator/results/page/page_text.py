@@ -5,6 +5,7 @@ from __future__ import annotations
 import simulator
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
+from simulator.report.numbers.measures import interval_width
 from simulator.scenario.records import Scenario
 
 
@@ -60,9 +61,9 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
         ("collectives", f"{played:,} were played transfer by transfer, {closed:,} by exact closed forms"),
         ("constants", fitted if frameworks != ["bare"] else "no fitted constants (framework: bare)"),
     ]
-    known = [report["intervals"] for report in rows if report["intervals"]]
+    known = [width for report in rows if (width := interval_width(report)) is not None]
     if known:
-        around = max((ends["step_time_s_80_high"] / ends["step_time_s_80_low"]) ** 0.5 - 1 for ends in known)
+        around = max(known)
         carried = any(report["carried_over"] for report in rows)
         text = f"80 % of measured runs like these lie within ±{100 * around:.0f} % of the predicted step time"
         text += "; no run of this framework or chip was measured, so errors of others stand for it" if carried else ""

@@ -168,7 +168,7 @@ def _left_out(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _choice(told: Mapping[str, Any], name: str) -> str:
-    nothing = "all ranks" if name == "shard_size" else "what the scenario says"
+    nothing = "all ranks" if name == "shard_size" else "the default"
     values = ", ".join(nothing if value is None else str(value) for value in told["choices"][name])
     why = told["why"].get(name)
     return f"{values} ({why})" if why else values

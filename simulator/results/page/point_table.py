@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import share_text
+from simulator.report.numbers.measures import interval_width, share_text
 from simulator.report.tables.setting_text import label
 
 # More rows make a page slow; table.csv has them all.
@@ -40,11 +40,6 @@ def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda report: report[key] / report["step_time_s"] if report["step_time_s"] else None
 
 
-def _interval(report: Mapping[str, Any]) -> float | None:
-    ends = report.get("intervals") or {}
-    return (ends["step_time_s_80_high"] / ends["step_time_s_80_low"]) ** 0.5 - 1 if ends else None
-
-
 COLLECTIVE: Final = (
     Figure("time", "time_s", "s", lambda r: r["time_s"], format_time),
     Figure("closed form", "predicted_s", "s", lambda r: r["predicted_s"], format_time),
@@ -55,7 +50,7 @@ COLLECTIVE: Final = (
 )
 TRAINING: Final = (
     Figure("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
-    Figure("80 % within", "interval", "share", _interval, lambda v: f"±{100 * v:.0f} %"),
+    Figure("80 % within", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
     Figure("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
     Figure("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
     Figure("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
