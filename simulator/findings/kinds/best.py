@@ -175,9 +175,8 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     if not wins and exact == total:
         return f"all have the same {measure.noun} under all {total} conditions"
     if not wins:
-        behind = [(_ratio(measure, rows[0], rows[-1]), where) for where, rows in contests]
-        ratio, where = max(behind, key=lambda one: one[0])
-        most = f"{_factor(ratio)} at most ({condition_text(where, compared.kind)})"
+        widest, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
+        most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({condition_text(widest, compared.kind)})"
         names = list(dict.fromkeys(compared.name(rows[0].setting) for _, rows in contests))
         first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{listed(names)} take turns to lead"
         return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
