@@ -175,11 +175,7 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     if not wins and exact == total:
         return f"all have the same {measure.noun} under all {total} conditions"
     if not wins:
-        widest, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
-        most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({condition_text(widest, compared.kind)})"
-        names = list(dict.fromkeys(compared.name(rows[0].setting) for _, rows in contests))
-        first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{listed(names)} take turns to lead"
-        return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
+        return _tie(compared, measure, contests)
     order = sorted(wins, key=lambda name: -len(wins[name]))
     if len(order) == 1 and not ties and total > 1:
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
@@ -206,6 +202,15 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     if ties > exact:
         parts.append(f"all tied in {ties - exact}, within {_margin(measure, contests)}")
     return "; ".join(parts)
+
+
+def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
+    """Nobody wins: who leads all the same, and by how much at most."""
+    condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
+    most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({condition_text(condition, compared.kind)})"
+    names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
+    first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{listed(names)} take turns to lead"
+    return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
 
 
 def _are(names: str) -> str:
