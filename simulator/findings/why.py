@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from simulator.basics.units import format_time
 from simulator.findings.comparison import Comparison, Row, key_of
-from simulator.findings.words import condition_text, listed
+from simulator.findings.words import listed
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.measures import arrays_text
+from simulator.report.tables.setting_text import labelled
 
 # A part of a difference below this share of it is not told.
 _TOLD: Final = 0.1
@@ -93,7 +94,7 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
 def _contrast(compared: Comparison, rows: list[Row], change: str) -> str:
     """Which point takes how much more or less time than which other, and under which condition."""
     first, second = (compared.name(row.setting) for row in rows[:2])
-    here, there = (condition_text(row.condition, compared.kind) for row in rows[:2])
+    here, there = (labelled(row.condition) for row in rows[:2])
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
         return f"{change} with {here} than with {there}{of}"
@@ -118,7 +119,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         times = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
         alike = all(one.setting == row.setting for one in rows)
-        name = condition_text(row.condition, "collective") if alike else compared.name(row.setting)
+        name = labelled(row.condition) if alike else compared.name(row.setting)
         texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
         # Directions that take turns carry one after the other.
         in_turn = times * busiest.cable_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
@@ -126,7 +127,7 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
     if not texts:
         return None
-    where = condition_text(rows[0].condition, compared.kind)
+    where = labelled(rows[0].condition)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
     most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
     # Where the fastest carries more, or all alike, loads are not the reason.

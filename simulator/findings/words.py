@@ -29,39 +29,27 @@ def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
     return "; ".join(f"{listed(own)}{between}{text}" for text, own in names.items())
 
 
-def place(key: str, value: Any, kind: str) -> str:
-    """One value of an axis as a place: '8 workers', '64 KiB', '8,192 tokens'."""
-    if key == "cluster.world_size" and kind == "collective":
-        return f"{value:,} worker{'' if value == 1 else 's'}"
-    return label(key, value)
-
-
-def condition_text(condition: Mapping[str, Any], kind: str) -> str:
-    """A condition: '64 workers, 256 MiB'."""
-    return ", ".join(place(key, value, kind) for key, value in condition.items())
-
-
-def at_text(key: str, value: float, kind: str, *, exact: bool) -> str:
+def at_text(key: str, value: float, *, exact: bool) -> str:
     """A place that was searched for, with three digits where it is known to 2 % only.
 
     Examples
     --------
-    >>> at_text("collective.size", 122_900.0, "collective", exact=False)
+    >>> at_text("collective.size", 122_900.0, exact=False)
     '120 KiB'
-    >>> at_text("training.micro_batch_size", 3, "training", exact=True)
+    >>> at_text("training.micro_batch_size", 3, exact=True)
     'micro-batch 3'
     """
     if key.endswith((".size", "bucket_size")):
         unit, factor = next(((u, f) for u, f in _SIZES if value >= f), ("B", 1))
         return f"{float(f'{value / factor:.3g}'):g} {unit}"
-    return place(key, round(value) if exact else int(float(f"{value:.3g}")), kind)
+    return label(key, round(value) if exact else int(float(f"{value:.3g}")))
 
 
-def bracket_text(key: str, one: Mapping[str, Any], kind: str) -> str:
+def bracket_text(key: str, one: Mapping[str, Any]) -> str:
     """Where a search ended, as findings keep it: `at`, or nothing but the ends `from` and `to`."""
     if one["at"] is not None:
-        return at_text(key, one["at"], kind, exact=one["exact"])
-    low, high = (at_text(key, one[end], kind, exact=True) for end in ("from", "to"))
+        return at_text(key, one["at"], exact=one["exact"])
+    low, high = (at_text(key, one[end], exact=True) for end in ("from", "to"))
     return f"some place between {low} and {high}"
 
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
-from simulator.findings.words import at_text, condition_text, place
+from simulator.findings.words import at_text
 from simulator.report.numbers.measures import SAME, Measure, factor_text, percent_text
+from simulator.report.tables.setting_text import label, labelled
 
 # Settings that stand side by side; more become rows.
 _MOST_COLUMNS: Final = 6
@@ -79,7 +80,7 @@ def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
 
 
 def _heading(compared: Comparison, key: str, value: Any) -> str:
-    return place(key, value, compared.kind)
+    return label(key, value)
 
 
 def _axis_name(key: str) -> str:
@@ -108,7 +109,7 @@ def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Setti
     """Who overtakes where along an axis, everything else fixed."""
     found = (one for finding in answer.findings for one in finding.numbers.get("crossings", ()))
     return ", ".join(
-        f"{compared.name(one['after'])} from {at_text(along, one['at'], compared.kind, exact=one['exact'])} on"
+        f"{compared.name(one['after'])} from {at_text(along, one['at'], exact=one['exact'])} on"
         for one in found
         if one["along"] == along and one["fixed"] == fixed and one["at"] is not None
     )
@@ -138,7 +139,7 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
     """Settings in columns, conditions in rows; or the other way round where settings are many."""
     settings, conditions = compared.settings, compared.conditions
     names = tuple(compared.name(setting) for setting in settings)
-    places = tuple(condition_text(condition, compared.kind) for condition in conditions)
+    places = tuple(labelled(condition) for condition in conditions)
     grid = [[_cell(measure, compared.row(setting, condition)) for setting in settings] for condition in conditions]
     points = [[compared.row(setting, condition).index for setting in settings] for condition in conditions]
     headings, columns = places, names

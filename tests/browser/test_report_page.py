@@ -374,3 +374,57 @@ def test_two_runs_share_one_cursor(running: Any, folders: dict[str, Path], tmp_p
         one.page.mouse.move(box["x"] + 500, box["y"] + 5)
         one.until("state.view.cursor !== null")
         assert pixels(one, "#run1 canvas").tobytes() != before
+
+
+WIDE: dict[str, Any] = {
+    "name": "wide",
+    "cluster": {"topology": "star_100g", "world_size": 64},
+    "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "64 MiB", "payload": False},
+    "plots": [],
+}
+
+
+def test_every_cable_of_the_machine_has_the_colour_of_its_use(running: Any, tmp_path: Path) -> None:
+    """64 cables of a star, all equally busy in a ring: none is grey, and none is said to carry nothing."""
+    run(tmp_path / "wide", WIDE)
+    with opened(running, tmp_path / "wide" / FILE) as one:
+        one.drawn()
+        one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
+        assert one.page.locator("#topology line.cable.used").count() == 64
+        assert one.page.locator("#topology line.cable.idle, #topology line.cable.unknown").count() == 0
+        assert "nothing" not in one.value(
+            "[...document.querySelectorAll('#topology line title')].map(t => t.textContent).join()"
+        )
+        assert {"GPU", "switch"} <= set(one.text("#topology .legend").split("\n"))
+
+
+def test_the_sentence_of_links_is_of_the_window_and_the_machine_of_the_whole_run(running: Any, tmp_path: Path) -> None:
+    """A server receives in the first half and sends in the second."""
+    served = WIDE["collective"] | {"algorithm": "parameter_server"}
+    run(tmp_path / "served", WIDE | {"collective": served, "cluster": {"topology": "star_100g", "world_size": 4}})
+    with opened(running, tmp_path / "served" / FILE) as one:
+        one.drawn()
+        one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
+        assert "over the whole run: server0->switch0, 50.0 % of their bandwidth used" in one.text("#links")
+        for share, link in ((0.1, "switch0->server0"), (0.6, "server0->switch0")):
+            one.value(f"state.view.set({share} * state.view.end, {share + 0.2} * state.view.end)")
+            assert f": {link}, 100.0 % of their bandwidth used." in one.text("#links")
+            assert "over the whole run" not in one.text("#links")
+            assert one.text("#topology").startswith("4 GPUs on star_100g, over the whole run")
+
+
+def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_every_point(
+    running: Any, folders: dict[str, Path]
+) -> None:
+    with opened(running, folders["sharded"] / FILE) as one:
+        axes = set()
+        for number in range(len(report(folders["sharded"])["points"])):
+            one.value(f"pick({number})")
+            one.drawn()
+            boxes = [one.page.locator(f"{name} canvas").bounding_box() for name in ("#timeline", "#memory")]
+            assert [(box["x"], box["width"]) for box in boxes[:1]] == [(box["x"], box["width"]) for box in boxes[1:]]
+            axes.add(one.value("state.memory.most"))
+        assert len(axes) == 1
+        names = [row.split("\t")[0] for row in one.text("#holders table").splitlines() if row.startswith("layer ")]
+        numbers = [int(name.split()[1]) for name in names if "activations" in name]
+        assert numbers == sorted(numbers)

@@ -72,7 +72,7 @@ def without_names(sentence: str, compared: Comparison) -> str:
     settings = [{**row.setting, **row.condition} for row in compared.rows]
     names = {label(key, value) for one in settings for key, value in one.items()}
     names |= {compared.name(setting) for setting in compared.settings}
-    names |= {f"{n} worker{'' if n == 1 else 's'}" for one in settings if (n := one.get("cluster.world_size"))}
+    names |= {f"{n} GPU{'' if n == 1 else 's'}" for one in settings if (n := one.get("cluster.world_size"))}
     for name in sorted(names, key=len, reverse=True):
         sentence = sentence.replace(name, " ")
     return WORDS.sub(" ", sentence)

@@ -446,9 +446,7 @@ def test_a_search_that_had_to_end_tells_its_two_ends_and_no_number_between() -> 
     found = sign_change(lambda x: float(x - 5000) if x in (1024, 65536) else None, 1024, 65536, 64)
     assert found is not None
     assert (found.low, found.high, found.at) == (1024, 65536, None)
-    assert bracket_text("training.seq_len", bracketed(found), "training") == (
-        "some place between 1,024 tokens and 65,536 tokens"
-    )
+    assert bracket_text("training.seq_len", bracketed(found)) == ("some place between 1,024 tokens and 65,536 tokens")
 
 
 def test_a_place_that_is_known_to_its_step_is_the_first_beyond() -> None:

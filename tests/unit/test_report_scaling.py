@@ -68,8 +68,8 @@ def test_ring_beats_the_server_everywhere_by_the_closed_forms_ratio() -> None:
     least = server(2, 256 * MIB) / ring(2, 256 * MIB)
     most = server(64, 256 * MIB) / ring(64, 256 * MIB)
     expected = (
-        f"ring beats parameter_server everywhere, by {least:.1f}x (2 workers, 256 MiB) "
-        f"to {most:.0f}x (64 workers, 256 MiB); no crossing"
+        f"ring beats parameter_server everywhere, by {least:.1f}x (2 GPUs, 256 MiB) "
+        f"to {most:.0f}x (64 GPUs, 256 MiB); no crossing"
     )
     assert finding(points) == expected
     assert headline(points) == f"ring beats parameter_server everywhere, by {least:.1f}x to {most:.0f}x; no crossing"
@@ -81,21 +81,21 @@ def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> Non
     large = server(64, 64 * MIB) / ring(64, 64 * MIB)
     small = ring(64, 64) / server(64, 64)
     assert told.startswith(
-        f"ring wins 2 of 4 conditions by up to {large:.0f}x (64 workers, 64 MiB), "
-        f"parameter_server 2 by up to {small:.0f}x (64 workers, 64 B)"
+        f"ring wins 2 of 4 conditions by up to {large:.0f}x (64 GPUs, 64 MiB), "
+        f"parameter_server 2 by up to {small:.0f}x (64 GPUs, 64 B)"
     )
     assert "; ring overtakes parameter_server at " in told
-    assert "(4 workers) to " in told
+    assert "(4 GPUs) to " in told
 
 
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
         ([], "nothing was run"),
-        ([ScalingPoint("ring", 2, 1024, 1e-3)], "ring takes 1 ms (2 workers, 1 KiB)"),
+        ([ScalingPoint("ring", 2, 1024, 1e-3)], "ring takes 1 ms (2 GPUs, 1 KiB)"),
         (
             [ScalingPoint("a", 2, 1024, 1.0), ScalingPoint("b", 2, 1024, 1.0)],
-            "a and b take equal times (2 workers, 1 KiB)",
+            "a and b take equal times (2 GPUs, 1 KiB)",
         ),
         (
             [ScalingPoint("a", 2, 1024, 1.0), ScalingPoint("b", 4, 1024, 1.0)],
@@ -103,11 +103,11 @@ def test_a_shared_lead_tells_how_often_by_how_much_and_where_it_changes() -> Non
         ),
         (
             [ScalingPoint("a", n, 8, 1.0) for n in (2, 4)] + [ScalingPoint("b", n, 8, n / 2) for n in (2, 4)],
-            "a beats b by up to 2.0x (4 workers, 8 B), equal at 1 of 2; no crossing",
+            "a beats b by up to 2.0x (4 GPUs, 8 B), equal at 1 of 2; no crossing",
         ),
         (
             [ScalingPoint(name, 2, 8, t) for name, t in (("a", 1.0), ("b", 2.0), ("c", 30.0))],
-            "a beats b by 2.0x (2 workers, 8 B) and c by 30x (2 workers, 8 B)",
+            "a beats b by 2.0x (2 GPUs, 8 B) and c by 30x (2 GPUs, 8 B)",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_the_finding_fits_what_was_run(points: list[ScalingPoint], expected: str
 
 
 def test_the_same_setting_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="stands twice at 2 workers, 8 B"):
+    with pytest.raises(ValueError, match="stands twice at 2 GPUs, 8 B"):
         crossings([ScalingPoint("a", 2, 8, 1.0), ScalingPoint("a", 2, 8, 2.0)])
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from simulator.basics.natural_order import natural
 from simulator.cluster import graph as graphs
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, Gpu
 from simulator.cluster.graph import Graph
 from simulator.cluster.routing import Router
-from simulator.report.plots import style
 from simulator.report.plots import topology as plot_topology
 from simulator.report.plots.grid import dimensions
 from simulator.report.plots.layout import layout, places, selected
@@ -119,7 +119,7 @@ def test_a_torus_is_found_by_its_links(name: str, lengths: tuple[int, ...]) -> N
     import networkx as nx
 
     graph = nx.Graph(built(name).graph.to_undirected())
-    assert dimensions(graph, sorted(graph, key=style.natural)) == lengths
+    assert dimensions(graph, sorted(graph, key=natural)) == lengths
 
 
 def test_a_torus_is_drawn_as_a_grid_and_its_third_dimension_as_layers() -> None:

@@ -11,8 +11,9 @@ from simulator.findings.along import Axis, axis_of, changes
 from simulator.findings.comparison import Comparison, Row, Settings, amount, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.search import Bracket
-from simulator.findings.words import bracket_text, bracketed, condition_text, joined, listed, place
+from simulator.findings.words import bracket_text, bracketed, joined, listed
 from simulator.report.numbers.measures import Measure, Report, factor_text, for_reports, percent_text
+from simulator.report.tables.setting_text import label, labelled
 from simulator.scenario.records import Asked
 
 _USUAL: Final = {"collective": "time", "training": "time"}
@@ -179,7 +180,7 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     order = sorted(wins, key=lambda name: -len(wins[name]))
     if len(order) == 1 and not ties and total > 1:
         least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
-        ends = [(_factor(ratio), condition_text(where, compared.kind)) for ratio, where in (least, most)]
+        ends = [(_factor(ratio), labelled(where)) for ratio, where in (least, most)]
         told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
         return f"{order[0]} {_are(order[0])} {measure.superlative} everywhere, ahead of the next by {told}"
     parts = []
@@ -189,14 +190,11 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
             verb, ahead = (
                 (f" {_are(name)} {measure.superlative}", "ahead of the next by") if name == order[0] else ("", "by")
             )
-            parts.append(f"{name}{verb} at {condition_text(where, compared.kind)}, {ahead} {_factor(ratio)}")
+            parts.append(f"{name}{verb} at {labelled(where)}, {ahead} {_factor(ratio)}")
             continue
         count = f"{len(wins[name])} of {total} conditions" if name == order[0] else str(len(wins[name]))
         verb = f"{_are(name)} {measure.superlative} in" if name == order[0] else "in"
-        parts.append(
-            f"{name} {verb} {count}, ahead of the next by up to {_factor(ratio)} "
-            f"({condition_text(where, compared.kind)})"
-        )
+        parts.append(f"{name} {verb} {count}, ahead of the next by up to {_factor(ratio)} ({labelled(where)})")
     if exact:
         parts.append(f"all equal in {exact}")
     if ties > exact:
@@ -207,7 +205,7 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
 def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
     """Nobody wins: who leads all the same, and by how much at most."""
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
-    most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({condition_text(condition, compared.kind)})"
+    most = f"{_factor(_ratio(measure, rows[0], rows[-1]))} at most ({labelled(condition)})"
     names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
     first = f"{names[0]} leads everywhere" if len(names) == 1 else f"{listed(names)} take turns to lead"
     return f"all tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
@@ -296,8 +294,8 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
 
 
 def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
-    at = bracket_text(one["along"], one, compared.kind)
-    return at, ", ".join(place(k, v, compared.kind) for k, v in one["fixed"].items())
+    at = bracket_text(one["along"], one)
+    return at, ", ".join(label(k, v) for k, v in one["fixed"].items())
 
 
 def _shown_first(

@@ -6,8 +6,9 @@ from typing import Any
 
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.found import Finding, Found
-from simulator.findings.words import condition_text, joined, listed
+from simulator.findings.words import joined, listed
 from simulator.report.numbers.measures import SAME, Measure, for_reports
+from simulator.report.tables.setting_text import labelled
 from simulator.scenario.records import Asked
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
@@ -34,7 +35,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
     as_list = len(told) > 1 and len(others) >= _LIST
     changes = [(compared.name(row.setting), _changes(first, row, told, as_list=as_list)) for row in others]
     values = listed([measure.text(measure.value(first.report) or 0.0) for measure in told])
-    where = condition_text(condition, compared.kind)
+    where = labelled(condition)
     place = f" at {where}" if where else ""
     fits = "" if first.fits else ", which does not fit"
     head = f", {listed([measure.noun for measure in told])} change" if as_list else ""
@@ -115,8 +116,7 @@ def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> 
         apart = one["most"] - one["least"] > _ALIKE
         if apart and (not flips or _sign(one["least"]) != _sign(one["most"])):
             ends = [
-                f"{measure.change_text(1 + one[end], 1.0)} ({condition_text(one[f'{end}_at'], compared.kind)})"
-                for end in ("least", "most")
+                f"{measure.change_text(1 + one[end], 1.0)} ({labelled(one[f'{end}_at'])})" for end in ("least", "most")
             ]
             texts.append((compared.name(one["setting"]), " to ".join(ends)))
     several = "both" if len(compared.conditions) == 2 else f"all {len(compared.conditions)}"

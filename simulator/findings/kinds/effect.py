@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
-from simulator.findings.words import condition_text, listed, place
+from simulator.findings.words import listed
 from simulator.report.numbers.measures import SAME, Measure, for_reports
+from simulator.report.tables.setting_text import label, labelled
 from simulator.scenario.records import Asked
 
 _USUAL: Final = {"collective": ("time",), "training": ("time",)}
@@ -111,7 +112,7 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
     # Who is changed most stands first.
     for one in sorted(own, key=lambda one: -abs(one["change"])):
         parts = [f"with {compared.name(one['setting'])}"] if several[0] else []
-        parts += [f"at {condition_text(one['fixed'], compared.kind)}"] if several[1] else []
+        parts += [f"at {labelled(one['fixed'])}"] if several[1] else []
         measure = compared.measure(one["measure"])
         lacks = "" if one["fits"] else ", which does not fit,"
         texts.setdefault(" ".join(parts), []).append(measure.change_text(one["after"], one["before"]) + lacks)
@@ -121,7 +122,7 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
     if not where:
         return ""
     told = (f"{text} {listed(names)}".rstrip(" ,") for text, names in where.items())
-    first, at = (place(key, one, compared.kind) for one in (_values(compared, key)[0], value))
+    first, at = (label(key, one) for one in (_values(compared, key)[0], value))
     nothing = " changes nothing" if all(abs(one["change"]) <= SAME for one in own) else ""
     return f"{at}{nothing} against {first}: {'; '.join(told)}"
 

@@ -10,8 +10,9 @@ from simulator.basics.units import format_memory
 from simulator.findings.along import Axis, axis_of, sign_changes
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.found import Finding, Found
-from simulator.findings.words import at_text, bracket_text, bracketed, condition_text, joined
+from simulator.findings.words import at_text, bracket_text, bracketed, joined
 from simulator.report.numbers.measures import Report
+from simulator.report.tables.setting_text import labelled
 from simulator.scenario.records import Asked
 
 
@@ -33,7 +34,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         }
         for row in rows
     ]  # fmt: skip
-    where = condition_text(condition, compared.kind)
+    where = labelled(condition)
     sentence = (f"{where}: " if where else "") + (texts[0][1] if len(texts) == 1 else joined(texts))
     return Found("fit", (sentence,), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows))
 
@@ -58,16 +59,16 @@ def _along(compared: Comparison, axis: Axis) -> Found | None:
         name = compared.name(setting)
         if ends is not None:
             kept = bracketed(ends)
-            texts.append((name, f"no longer fits from {bracket_text(axis.key, kept, compared.kind)} on"))
+            texts.append((name, f"no longer fits from {bracket_text(axis.key, kept)} on"))
             numbers.append({"setting": dict(setting)} | kept)
         elif last is not None:
-            until = at_text(axis.key, axis.numbers[-1], compared.kind, exact=True)
+            until = at_text(axis.key, axis.numbers[-1], exact=True)
             texts.append((name, f"fits up to {until}" if last <= 0 else "never fits"))
             numbers.append({"setting": dict(setting), "at": None, "last": axis.numbers[-1], "fits": last <= 0})
     if not texts:
         return None
     fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
-    where = condition_text(fixed, compared.kind)
+    where = labelled(fixed)
     spoken = tuple(row.index for row in compared.under(compared.shown_condition))
     told = f"{where}: {joined(texts, ' ')}" if where else joined(texts, " ")
     return Found("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)

@@ -10,8 +10,9 @@ from simulator.findings.along import Axis, axis_of, changes, log_ratio
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, Found
 from simulator.findings.search import Bracket
-from simulator.findings.words import bracket_text, bracketed, condition_text, listed, place
+from simulator.findings.words import bracket_text, bracketed, listed
 from simulator.report.numbers.measures import Measure, for_reports, percent_text
+from simulator.report.tables.setting_text import label, labelled
 from simulator.scenario.records import Asked
 
 _USUAL = ("time",)
@@ -93,7 +94,7 @@ def _told(
         return None
     places = changes(compared, measure, pair, axis, fixed, margin=margin)
     names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
-    where = condition_text(fixed, compared.kind)
+    where = labelled(fixed)
     said, at = _sentence(compared, measure, names, axis, places, ratios, margin)
     ends = _ends(measure, ratios)
     if not where:
@@ -121,8 +122,7 @@ def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float
 
 def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
     texts = [
-        f"{measure.change_text(1 + end['change'], 1.0)} "
-        f"at {place(axis.key, axis.settings(int(end['at']))[axis.key], compared.kind)}"
+        f"{measure.change_text(1 + end['change'], 1.0)} at {label(axis.key, axis.settings(int(end['at']))[axis.key])}"
         for end in ends
     ]
     return f": {', '.join(texts)}" if texts else ""
@@ -135,7 +135,7 @@ def _lacking(compared: Comparison, setting: str, key: str) -> str:
     lacking: dict[str, list[str]] = {}
     for row in compared.rows:
         if key_of(row.setting) in (setting, key_of(compared.settings[0])) and row.report is not None and not row.fits:
-            at = condition_text(row.condition, compared.kind)
+            at = labelled(row.condition)
             lacking.setdefault(compared.name(row.setting), []).append(at)
     return "".join(f"; {name} does not fit at {listed(where)}" for name, where in lacking.items())
 
@@ -173,14 +173,14 @@ def _sentence(
         f"within {percent_text(margin)} of {baseline}'s {measure.noun}, or ahead," if margin else f"ahead of {baseline}"
     )
     ends = (axis.settings(number)[axis.key] for number in (axis.numbers[0], axis.numbers[-1]))
-    first, last = (place(axis.key, end, compared.kind) for end in ends)
+    first, last = (label(axis.key, end) for end in ends)
     if not places and all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
         return f"{name} takes the same {measure.noun} as {baseline}", f"from {first} to {last}"
     if not places:
         stays = worse if next(iter(ratios.values())) > math.log1p(margin) else f"stays {near}"
         return f"{name} {stays}", f"from {first} to {last}"
     said = [worse if now else f"is {near}" for _, now in places]
-    at = [f"from {bracket_text(axis.key, bracketed(one), compared.kind)} on" for one, _ in places]
+    at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
     return f"{name} {before}{said[-1]}", at[-1]
 

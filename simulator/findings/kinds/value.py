@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Finding, Found
-from simulator.findings.words import condition_text, joined
+from simulator.findings.words import joined
 from simulator.report.numbers.measures import for_reports
+from simulator.report.tables.setting_text import labelled
 from simulator.scenario.records import Asked
 
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
@@ -27,7 +28,7 @@ def find(compared: Comparison, asked: Asked) -> Found | None:
         numbers.append({"setting": dict(row.setting), "point": row.index, "fits": row.fits, **values})
     if not texts:
         return None
-    where = condition_text(condition, compared.kind)
+    where = labelled(condition)
     prefix = f"{where}: " if where else ""
     alone = len(texts) == 1 and not rows[0].setting
     sentence = prefix + (texts[0][1] if alone else joined(texts, " reaches "))

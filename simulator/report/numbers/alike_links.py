@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from simulator.basics.natural_order import natural
 from simulator.records.timeline import LinkUse
 from simulator.report.numbers.link_use import used
 
@@ -71,7 +72,7 @@ def alike_links(uses: Sequence[LinkUse], end: float) -> list[AlikeLinks]:
     """
     groups: list[list[LinkUse]] = []
     open_groups: dict[tuple[str, float], list[list[LinkUse]]] = {}
-    for use in sorted(uses, key=lambda use: (-use.nbytes, -use.busy, use.name)):
+    for use in sorted(uses, key=lambda use: (-use.nbytes, -use.busy, natural(use.name))):
         of_kind = open_groups.setdefault((directed_kind(use.name), use.bandwidth), [])
         group = next((own for own in _near(of_kind, use) if _are_alike(own[0], use)), None)
         if group is None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from simulator.basics.natural_order import natural
 from simulator.records.timeline import AllocatorEvent, Timeline
 
 
@@ -34,7 +35,7 @@ class Holder:
 
 
 def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tuple[Holder, ...]:
-    """List what a rank holds at a moment, largest first.
+    """List what a rank holds at a moment, largest first, equal ones as people order names.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def held_at(timeline: Timeline, time: float | None = None, rank: int = 0) -> tup
             holders[event.label] = Holder(event.label, event.category, event.size, event.time)
         elif event.action == "free":
             del holders[event.label]
-    return tuple(sorted(holders.values(), key=lambda holder: (-holder.nbytes, holder.name)))
+    return tuple(sorted(holders.values(), key=lambda holder: (-holder.nbytes, natural(holder.name))))
 
 
 def _fullest(events: Sequence[AllocatorEvent]) -> int:

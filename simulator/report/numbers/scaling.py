@@ -80,14 +80,14 @@ class Crossing:
     searched: bool = False
 
     def text(self) -> str:
-        """Say where: '38 KiB (64 workers)' or '12 workers (64 KiB)'."""
-        fixed = _workers(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
+        """Say where: '38 KiB (64 GPUs)' or '12 GPUs (64 KiB)'."""
+        fixed = _gpus(self.fixed) if self.along == "nbytes" else format_bytes(self.fixed)
         return f"{self.place()} ({fixed})"
 
     def place(self) -> str:
         """Say where along its own axis, with as many digits as it deserves."""
         if self.along == "world_size":
-            return f"{self.at:.2g} workers"
+            return f"{self.at:.2g} GPUs"
         unit, factor = next(((u, f) for u, f in _SIZES if self.at >= f), ("B", 1))
         digits = 3 if self.searched else 2
         return f"{float(f'{self.at / factor:.{digits}g}'):g} {unit}"
@@ -181,7 +181,7 @@ def finding(points: Iterable[ScalingPoint]) -> str:
     Examples
     --------
     >>> finding([ScalingPoint("ring", 2, 1024, 1.0), ScalingPoint("naive", 2, 1024, 4.0)])
-    'ring beats naive by 4.0x (2 workers, 1 KiB)'
+    'ring beats naive by 4.0x (2 GPUs, 1 KiB)'
     """
     return _sentence(list(points), short=False)
 
@@ -294,12 +294,12 @@ def _changes(crossed: Sequence[Crossing], most: int) -> str:
 
 
 def place_text(place: Place) -> str:
-    """Say a setting: '2 workers, 256 MiB'."""
-    return f"{_workers(place[0])}, {format_bytes(place[1])}"
+    """Say a setting: '2 GPUs, 256 MiB'."""
+    return f"{_gpus(place[0])}, {format_bytes(place[1])}"
 
 
-def _workers(count: int) -> str:
-    return f"{count} worker" if count == 1 else f"{count} workers"
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
 def _where(table: Mapping[Place, object]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.basics.natural_order import natural
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.timeline import LinkUse, Timeline
@@ -119,7 +120,7 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
     """
     if not uses or end <= 0.0:
         return "no link carried anything"
-    ranked = sorted(uses, key=lambda use: (-used(use, end), -use.busy, style.natural(use.name)))
+    ranked = sorted(uses, key=lambda use: (-used(use, end), -use.busy, natural(use.name)))
     if busiest is not None and busiest.takes_turns and busiest.cable_time_s >= HOLDS_UP * end:
         return _in_turn(ranked, end, busiest)
     shares = [used(use, end) for use in ranked]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from simulator.report.plots.style import natural
+from simulator.basics.natural_order import natural
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from simulator.basics.natural_order import natural
 from simulator.report.plots.blocks import Drawing, Leaf, folded
 from simulator.report.plots.grid import dimensions, grid_places
-from simulator.report.plots.style import natural
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -28,7 +28,7 @@ _MOST_STEPS: Final = 2000
 # Edges between layers, drawn white, would hide thin layers where more steps than these lie side by side.
 _MOST_EDGES: Final = 300
 # A capacity more than this many times the peak is not drawn: its line would press everything else flat.
-FARTHEST_LINE: Final = 4.0
+FARTHEST_LINE: Final = 2.5
 # An allocator that takes more than this many times the peak loses memory in holes, which the picture then shows.
 _HOLES: Final = 1.05
 # A category that is less than this share of the peak has no bytes in the legend.

@@ -204,17 +204,6 @@ def time_axis(axes: Axes, end: float) -> None:
     axes.set_xlabel(f"time ({unit})")
 
 
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Key for sorting names as people do.
-
-    Examples
-    --------
-    >>> sorted(["gpu10", "gpu2"], key=natural)
-    ['gpu2', 'gpu10']
-    """
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
-
-
 def colours(names: Iterable[str]) -> dict[str, str]:
     """Give each name a colour, as different as eight colours allow.
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simulator.records.timeline import Timeline
 from simulator.report.views.lanes import lanes, pipeline
-from simulator.report.views.links import links
+from simulator.report.views.links import few_names, links
 from simulator.report.views.memory import memory
 
 # Whole numbers up to this are exact in JavaScript, and short enough in JSON.
@@ -81,9 +81,10 @@ def decompressed(data: bytes) -> dict[str, Any]:
 def within(view: dict[str, Any], most: int) -> bytes | None:
     """A view in at most so many bytes; None where it cannot be made that small.
 
-    First lanes but the first, the last to end and slow ones go, then spans are merged, then links lose their course.
+    First lanes but the first, the last to end and slow ones go, then spans are merged, then links lose their course,
+    and all names but a few.
     """
-    for smaller in (lambda v: v, _few_lanes, _merged, _without_course):
+    for smaller in (lambda v: v, _few_lanes, _merged, _without_course, _few_names):
         view = smaller(view)
         data = compressed(view)
         if len(data) <= most:
@@ -133,6 +134,14 @@ def _merge(lane: dict[str, Any], width: int, names: list[str]) -> dict[str, Any]
         "kind": [span[2] for span in spans],
         "name": [span[3] for span in spans],
     }
+
+
+def _few_names(view: dict[str, Any]) -> dict[str, Any]:
+    links = view["links"]
+    rows = [few_names(row) for row in links["rows"]]
+    whole = links.get("complete", False) and not links.get("more")
+    complete = whole and all(len(row["names"]) == row["count"] for row in rows)
+    return view | {"links": links | {"rows": rows, "more": {}, "complete": complete}}
 
 
 def _without_course(view: dict[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from typing import Any, Final
 from simulator.basics.units import format_memory
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
-from simulator.findings.words import at_text, place
+from simulator.findings.words import at_text
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
+from simulator.report.plots.memory import FARTHEST_LINE
+from simulator.report.tables.setting_text import label
 from simulator.results.page.machine import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step
@@ -45,6 +47,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "front": _front(compared, answer),
         "frontKeys": ["time_per_token_s", "peak_memory_bytes"],
         "parts": _parts_title(compared),
+        "mostMemory": _most_memory(compared),
         "topologies": drawn,
         "colours": PART_COLOURS,
         "palette": list(style.PALETTE),
@@ -59,12 +62,20 @@ def _front(compared: Comparison, answer: Answer) -> list[int]:
     return [one["point"] for one in answer.front] if len(unlike) > 1 else []
 
 
+def _most_memory(compared: Comparison) -> float:
+    """Bytes that the memory axis of every point reaches: the largest peak, or the capacity where it is near."""
+    reports = [row.report for row in compared.rows if row.report is not None and "peak_memory_bytes" in row.report]
+    peak = max((report["peak_memory_bytes"] for report in reports), default=0)
+    near = [report["capacity_bytes"] for report in reports if report["capacity_bytes"] < FARTHEST_LINE * peak]
+    return float(max([peak, *near]))
+
+
 def _axis(compared: Comparison, key: str) -> dict[str, Any]:
     values = compared.scenario.compare.get(key) or compared.scenario.sweep[key]
     numbers = [amount(value) for value in values]
     return {
         "name": key.rpartition(".")[2].replace("_", " "),
-        "values": [place(key, value, compared.kind) for value in values],
+        "values": [label(key, value) for value in values],
         "numbers": numbers if all(number is not None and number > 0 for number in numbers) else None,
         "compared": key in compared.scenario.compare,
     }
@@ -97,7 +108,7 @@ def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[di
                 str(axes.index(key)): list(compared.scenario.sweep[key]).index(value)
                 for key, value in one["fixed"].items()
             }
-            at = at_text(one["along"], one["at"], compared.kind, exact=one["exact"])
+            at = at_text(one["along"], one["at"], exact=one["exact"])
             text = f"{compared.name(one['after'])} overtakes at {at}"
             marks.append({"axis": axes.index(one["along"]), "fixed": fixed, "at": one["at"], "text": text})
     return marks

@@ -1,9 +1,16 @@
 // What did a rank hold, when, and how full were links: two pictures along the same time as the lanes.
 
+// Even steps of a binary unit, up to a number of bytes.
+function byteTicks(most) {
+  const [, unit] = BINARY.find(([, f]) => most >= f) || ["B", 1];
+  return evenTicks(0, most / unit, 4).map((v) => v * unit);
+}
+
 class Memory {
-  constructor(place, played, view, colours) {
+  // `most`: bytes that the axis reaches, the same for all points of a page.
+  constructor(place, played, view, colours, most) {
     const memory = played.memory;
-    Object.assign(this, { memory, view, colours, unit: played.unit_s, end: played.end });
+    Object.assign(this, { memory, view, colours, most, unit: played.unit_s, end: played.end });
     this.time = sums(memory.time);
     this.total = this.time.map((_, i) => memory.held.reduce((sum, column) => sum + column[i], 0));
     this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
@@ -37,8 +44,9 @@ class Memory {
     const left = gutter(width);
     const floor = height - AXIS;
     const peak = this.total[this.memory.peak] || 1;
-    const near = this.memory.capacity && this.memory.capacity < 4 * peak;
-    const top = 1.06 * (near ? Math.max(peak, this.memory.capacity) : peak);
+    const most = Math.max(this.most, peak);
+    const near = this.memory.capacity && this.memory.capacity <= most;
+    const top = 1.06 * most;
     timeAxis(pen, left, width, floor, this.view, this.unit);
     const x = (t) => left + ((t - this.view.from) / (this.view.to - this.view.from)) * (width - left);
     const y = (bytes) => floor - (bytes / top) * (floor - 6);
@@ -68,7 +76,7 @@ class Memory {
     pen.restore();
     pen.textAlign = "right";
     pen.fillStyle = themed("--soft");
-    for (const share of [0, 0.5, 1]) pen.fillText(write(share * (near ? this.memory.capacity : peak), "B"), left - 6, Math.max(8, y(share * (near ? this.memory.capacity : peak))));
+    for (const bytes of byteTicks(most)) pen.fillText(write(bytes, "B"), left - 6, Math.max(8, y(bytes)));
     if (near) { pen.textAlign = "left"; pen.fillText("capacity", left + 4, y(this.memory.capacity) + 10); }
     cursorLine(pen, left, width, floor, this.view);
     const shown = this.view.cursor === null ? this.memory.peak : this.at(this.view.cursor);
@@ -85,18 +93,36 @@ class Links {
   constructor(place, played, view) {
     Object.assign(this, { rows: played.links.rows, view, unit: played.unit_s, end: played.end });
     this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
+    this.said = make("p", { class: "note" });
     this.names = make("p", { class: "note" });
-    place.replaceChildren(make("p", { class: "note", text: this.words() }), this.canvas, this.names);
+    place.replaceChildren(this.said, this.canvas, this.names);
     steer(this.canvas, view);
     this.canvas.addEventListener("pointermove", (event) => { const row = this.under(event); if (row) tip.show(event, this.text(row)); else tip.hide(); });
-    this.canvas.addEventListener("click", (event) => { const row = this.under(event); this.names.textContent = row ? `${row.count} links: ${row.names.join(", ")}${row.count > row.names.length ? ", ..." : ""}` : ""; });
+    this.canvas.addEventListener("click", (event) => { const row = this.under(event); this.names.textContent = row ? `${row.count} links: ${row.names.slice(0, 40).join(", ")}${row.count > 40 ? ", ..." : ""}` : ""; });
     view.followers.add(() => this.draw());
     this.draw();
   }
+  // A row of one link has that link's name, a row of several their kind.
+  named(row) { return row.count > 1 ? `${row.count} × ${row.kind}` : row.names[0]; }
+  // The sentence is of the window that is shown, where the use over time is known.
   words() {
-    const [first] = this.rows;
-    const used = first.used === null ? "" : `, used to ${write(first.used, "share")} of what they could carry`;
-    return `The fullest of ${this.rows.length} kinds of links: ${first.count} ${first.kind}${used}, busy ${write(first.busy, "share")} of the time.`;
+    const { view, end } = this;
+    const whole = view.from <= 0 && view.to >= end;
+    const many = this.rows.length > 1 ? `The fullest of ${this.rows.length} kinds of links` : "The only links used";
+    if (whole || this.rows.some((row) => !row.course)) {
+      const [first] = this.rows;
+      const used = first.used === null ? "" : `, ${write(first.used, "share")} of their bandwidth used`;
+      return `${many} over the whole run: ${this.named(first)}${used}, busy ${write(first.busy, "share")} of the time.`;
+    }
+    const [best, used] = this.rows.map((row) => [row, this.inWindow(row)]).reduce((a, b) => (b[1] > a[1] ? b : a));
+    return `${many} from ${write(view.from * this.unit, "s")} to ${write(view.to * this.unit, "s")}: ${this.named(best)}, ` +
+      `${write(used / 100, "share")} of their bandwidth used.`;
+  }
+  inWindow(row) {
+    const bin = this.end / row.course.length;
+    let sum = 0;
+    row.course.forEach((percent, i) => { sum += percent * Math.max(0, Math.min(this.view.to, (i + 1) * bin) - Math.max(this.view.from, i * bin)); });
+    return sum / (this.view.to - this.view.from);
   }
   under(event) {
     const box = this.canvas.getBoundingClientRect();
@@ -117,7 +143,7 @@ class Links {
       const top = number * 19;
       pen.fillStyle = themed("--text"); pen.textAlign = "left";
       pen.save(); pen.beginPath(); pen.rect(0, top, left - 4, 19); pen.clip();
-      pen.fillText(`${row.count > 1 ? `${row.count} × ` : ""}${row.kind}`, 2, top + 9);
+      pen.fillText(this.named(row), 2, top + 9);
       pen.restore();
       pen.fillStyle = themed("--grid");
       pen.fillRect(left, top + 1, width - left, 16);
@@ -133,5 +159,6 @@ class Links {
       if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} all along`, left + 6, top + 9); }
     });
     cursorLine(pen, left, width, height - AXIS, this.view);
+    this.said.textContent = this.words();
   }
 }

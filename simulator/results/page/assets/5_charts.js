@@ -108,8 +108,11 @@ function bars(place, { rows, colours, title, unit, picked, onPick }) {
   place.replaceChildren(make("div", { class: "scroll tall" }, table), legend);
 }
 
-// A machine: boxes are switches and hosts, dots are GPUs, lines are cables coloured by how full they were.
-function topology(place, drawn, uses) {
+const VERTICES = [["GPU", "#0072b2", "gpu"], ["switch", "#009e73", "switch"], ["host, network card or server", "#767676", ""]];
+
+// A machine: boxes are switches and hosts, dots are GPUs, lines are cables coloured by the fuller of their directions.
+// `complete`: whether a cable that is not among the uses carries nothing; else nothing is known of it.
+function topology(place, drawn, uses, complete) {
   const width = 760;
   const height = Math.max(200, Math.min(420, 70 * drawn.levels));
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width: "100%", role: "img", "aria-label": drawn.title });
@@ -119,16 +122,27 @@ function topology(place, drawn, uses) {
     const used = Math.max(...names.map((name) => uses.get(name) ?? 0), 0);
     const known = names.some((name) => uses.has(name));
     const line = shape("line", { x1: x(drawn.at[a][0]), y1: y(drawn.at[a][1]), x2: x(drawn.at[b][0]), y2: y(drawn.at[b][1]),
+      class: known ? "cable used" : complete ? "cable idle" : "cable unknown",
       stroke: known ? `rgba(213,94,0,${0.2 + 0.8 * Math.min(1, used)})` : themed("--line"), "stroke-width": known ? 1 + 3 * Math.min(1, used) : 1 });
-    line.append(shape("title", {}, names.map((name) => `${name}${uses.has(name) ? ` ${write(uses.get(name), "share")} used` : " carries nothing"}`).join("\n")));
+    const idle = complete ? " carries nothing" : " is not told of here";
+    line.append(shape("title", {}, names.map((name) => `${name}${uses.has(name) ? ` ${write(uses.get(name), "share")} used` : idle}`).join("\n")));
     svg.append(line);
   }
   for (const [name, [vx, vy]] of Object.entries(drawn.at)) {
     const gpu = drawn.kinds[name] === "gpu";
-    const dot = gpu ? shape("circle", { cx: x(vx), cy: y(vy), r: 5, fill: "#0072b2" })
-      : shape("rect", { x: x(vx) - 7, y: y(vy) - 5, width: 14, height: 10, rx: 2, fill: drawn.kinds[name] === "switch" ? "#009e73" : "#767676" });
+    const [, fill] = VERTICES.find(([, , kind]) => kind === drawn.kinds[name]) || VERTICES[2];
+    const dot = gpu ? shape("circle", { cx: x(vx), cy: y(vy), r: 5, fill })
+      : shape("rect", { x: x(vx) - 7, y: y(vy) - 5, width: 14, height: 10, rx: 2, fill });
     dot.append(shape("title", {}, `${name} (${drawn.kinds[name]})`));
     svg.append(dot);
   }
-  place.replaceChildren(make("p", { class: "note", text: drawn.title }), svg);
+  const kinds = new Set(Object.values(drawn.kinds));
+  const there = VERTICES.filter(([, , kind]) => (kind ? kinds.has(kind) : [...kinds].some((own) => !["gpu", "switch"].includes(own))));
+  const rest = complete ? "grey: carries nothing" : "grey: not told of here";
+  const legend = make("div", { class: "legend" }, ...[...there, ["cable: the fuller direction's share of bandwidth used", "#d55e00"], [rest, themed("--line")]].map(([name, colour]) => {
+    const swatch = make("i");
+    swatch.style.background = colour;
+    return make("span", {}, swatch, name);
+  }));
+  place.replaceChildren(make("p", { class: "note", text: `${drawn.title}, over the whole run` }), svg, legend);
 }

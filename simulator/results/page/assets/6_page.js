@@ -53,20 +53,21 @@ async function show(index) {
   state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view, data.colours) : null;
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
   at("memorypanel").classList.toggle("hidden", !played.memory);
-  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.colours); holders(played.memory); }
+  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.colours, data.mostMemory); holders(played.memory); }
   at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
   if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view, data.colours);
   groups(data.points[index].groups || []);
   at("linkspanel").classList.toggle("hidden", !data.points[index].links && !played.links.rows.length);
-  at("nolinks").textContent = played.links.rows.length ? "" : data.points[index].links || "";
+  const off = played.links.off_links;
+  at("nolinks").textContent = data.points[index].links || (off ? `${off[0].toUpperCase()}${off.slice(1)}, which are on no link here.` : "");
   at("links").replaceChildren();
   if (played.links.rows.length) state.links = new Links(at("links"), played, view);
   const drawn = data.topologies[data.points[index].topology];
   at("topology").replaceChildren();
-  if (drawn) {
-    const uses = new Map();
+  if (drawn && played.links.rows.length) {
+    const uses = new Map(Object.entries(played.links.more || {}));
     for (const row of played.links.rows) for (const name of row.names) uses.set(name, row.used ?? 0);
-    topology(at("topology"), drawn, uses);
+    topology(at("topology"), drawn, uses, played.links.complete !== false);
   }
   at("notes").textContent = played.notes.join("; ");
   at("search").value = "";
@@ -165,7 +166,7 @@ function tables() {
       button.addEventListener("click", () => {
         const rows = [...table.tBodies[0].rows];
         const value = (row) => { const v = row.cells[column].dataset.v ?? row.cells[column].textContent; const n = Number(v); return v === "" || Number.isNaN(n) ? v : n; };
-        rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y)); });
+        rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }); });
         if (falling) rows.reverse();
         table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", falling ? "descending" : "ascending");

@@ -10,6 +10,13 @@ function inUnit(played, unit) {
     memory: played.memory && { ...played.memory, time: scaled(played.memory.time) } };
 }
 
+// Bytes that both memory axes reach: the larger peak, or the capacity where it is near.
+function mostMemory(memories) {
+  const peaks = memories.map((one) => Math.max(...one.held[0].map((_, i) => one.held.reduce((sum, column) => sum + column[i], 0))));
+  const peak = Math.max(1, ...peaks);
+  return Math.max(peak, ...memories.map((one) => one.capacity || 0).filter((capacity) => capacity < 2.5 * peak));
+}
+
 async function showPair(number) {
   const pair = data.pairs[number];
   state.pair = number;
@@ -21,13 +28,14 @@ async function showPair(number) {
   const same = played.map((one) => one && inUnit(one, unit));
   const view = new TimeWindow(Math.max(...same.filter(Boolean).map((one) => one.end), 1));
   state.view = view;
+  const most = mostMemory(same.filter((one) => one && one.memory).map((one) => one.memory));
   state.timelines = same.map((one, side) => {
     const place = at(`run${side}`);
     const memory = at(`memory${side}`);
     memory.replaceChildren();
     if (!one || !one.lanes.lanes.length) { place.textContent = "What happened when was not kept of this run."; return null; }
     const timeline = new Timeline(place, one, view, data.colours);
-    if (one.memory) new Memory(memory, one, view, data.colours);
+    if (one.memory) new Memory(memory, one, view, data.colours, most);
     return timeline;
   });
   requestAnimationFrame(() => { view.tell(); state.drawn = number; });

@@ -28,7 +28,7 @@ function planFront(plan) {
 
 // An axis of words or numbers that were chosen has a tick for each; time and memory are even scales.
 function planAxes(plan) {
-  const order = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+  const order = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
   const chosen = plan.axes.map((name, i) => {
     const values = [...new Set(plan.played.map((one) => one.at[i]))].sort(order);
     return { name: name.replace("_", " "), ticks: values.map(String), place: (one) => (values.length > 1 ? values.indexOf(one.at[i]) / (values.length - 1) : 0.5) };
