@@ -131,7 +131,7 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
 
 def test_faults_of_several_options_come_in_one_round(cli: Command) -> None:
     options = ("--algorithm", "rng", "--topology", "star", "--begin", "3x", "--dtype", "f3", "--gpu", "h20")
-    answer = cli("collective", "allreduce", *options)
+    answer = cli("collective", "all_reduces", *options)
     assert (answer.code, answer.out) == (2, "")
     told = [line.partition(": ")[0] for line in answer.faults]
     assert told == ["--dtype", "--begin", "--gpu", "--topology", "--algorithm", "OPERATION"]

@@ -30,6 +30,22 @@ def test_a_point_is_drawn_from_a_finished_run(cli: Command) -> None:
     assert Path("all.png").is_file()
 
 
+def test_the_end_of_a_key_names_it(cli: Command) -> None:
+    told = cli("plot", "done", "--kind", "timeline", "--point", "algorithm=tree", "--point", "world_size=2")
+    assert (told.code, told.out.strip()) == (0, f"picture: {Path('done', 'plots', 'timeline_tree.png')}")
+    unknown = cli("plot", "done", "--kind", "timeline", "--point", "algoritm=tree")
+    assert unknown.err.rstrip().endswith("did you mean 'collective.algorithm'?")
+
+
+def test_points_that_are_not_drawn_are_told(cli: Command) -> None:
+    many = SMALL.replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7, 8]}\nplots: []")
+    Path("many.yaml").write_text(many, encoding="utf-8")
+    assert cli("run", "many.yaml", "--out", "nine").code == 0
+    told = cli("plot", "nine", "--kind", "timeline", "--point", "engine=auto")
+    assert told.out.count("picture: ") == 8
+    assert told.err.strip() == "8 of the 9 points with engine=auto are drawn; name one by a further --point"
+
+
 def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:
     told = cli("plot", "done", "--kind", "timeline")
     assert told.code == 0

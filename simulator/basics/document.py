@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,19 @@ class Document:
             raise ScenarioError(in_lines(lines))
 
     def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
-        """Write all faults, one line each, in the file's order."""
+        """Write all faults, one line each, in the file's order; what keys there are is listed once."""
         ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
-        return tuple(fault.as_line(self.source) for fault in ordered)
+        listed = set[str]()
+        return tuple(_without_list(fault, listed).as_line(self.source) for fault in ordered)
+
+
+def _without_list(fault: Fault, listed: set[str]) -> Fault:
+    """Leave the list of keys out of the message of an unknown key where a message before has it."""
+    found = re.match(r"unknown key(; one of [^;]+)", fault.message)
+    if found is None or found[1] not in listed:
+        listed |= {found[1]} if found else set()
+        return fault
+    return replace(fault, message=fault.message.replace(found[1], "", 1))
 
 
 def load(path: Path | str, *, source: str | None = None, keep_faults: bool = False) -> Document:
@@ -165,6 +175,8 @@ def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
         mark = start
         problem = f"{problem} in line {problem_mark.line + 1}"
     place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+    if mark and r"'\t'" in problem:
+        return f"{place}: line {mark.line + 1} is indented with a tab; use spaces"
     hint = f" ({context})" if context else ""
     return f"{place}: not YAML: {problem}{hint}; check indentation, quotes and brackets"
 

@@ -1,6 +1,7 @@
 """Finds shipped topologies, scenarios, GPUs, links, models and frameworks by name: the name of their file.
 
-Rule: nothing is registered by hand; what is in a folder can be named.
+Rule: nothing is registered by hand; what is in a folder can be named. Other spellings of a file's name mean it too
+(`spelling.py`), and so do the names of catalog/other_names.yaml.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Final, Literal, TypeVar
 
+from simulator.basics.spelling import meant
 from simulator.errors import ScenarioError, UnknownNameError
 
 T = TypeVar("T")
@@ -27,6 +29,7 @@ _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], str]]] = {
     "model": ((_PACKAGE / "catalog" / "models",), ".json"),
     "framework": ((_PACKAGE / "catalog" / "frameworks",), ".yaml"),
 }
+_OTHER_NAMES: Final = _PACKAGE / "catalog" / "other_names.yaml"
 
 
 @cache
@@ -43,6 +46,30 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(_files(kind))
 
 
+@cache
+def other_names(kind: Kind) -> dict[str, str]:
+    """Return the names that others give to shipped files, each with the shipped name."""
+    # Nobody who writes the names of files needs a reader of YAML, which takes a while to import.
+    from simulator.basics.document import load
+
+    listed = load(_OTHER_NAMES).data.get(kind, {})
+    found = {other: name for name, others in listed.items() for other in others}
+    # Ids of a hub, such as meta-llama/Llama-3.1-8B, are written without their organisation too.
+    return found | {other.rpartition("/")[2]: name for other, name in found.items()}
+
+
+def shipped(kind: Kind, written: str) -> str | None:
+    """Return the shipped name that a text means; None if it means none.
+
+    Examples
+    --------
+    >>> shipped("model", "meta-llama/Llama-3.1-8B"), shipped("gpu", "A100 (80 GB)"), shipped("gpu", "my_gpu.yaml")
+    ('llama3_8b', 'a100_sxm_80gb', None)
+    """
+    listed = _files(kind)
+    return written if written in listed else meant(written, listed, other_names(kind))
+
+
 def is_file(path: Path) -> bool:
     """Whether a file is there; a name that no file can have, for its length or its letters, is of none."""
     try:
@@ -54,7 +81,7 @@ def is_file(path: Path) -> bool:
 def find(kind: Kind, name: str) -> Path:
     """Find the file behind a shipped name, or the file that a path names.
 
-    A text with a slash or a file suffix is a path; all else is a shipped name.
+    A shipped name wins, then an existing file, then another spelling of a shipped name.
 
     Raises
     ------
@@ -63,9 +90,9 @@ def find(kind: Kind, name: str) -> Path:
     ScenarioError
         A path to nothing.
     """
-    shipped = _files(kind)
-    if name in shipped:
-        return shipped[name]
+    files = _files(kind)
+    if name in files:
+        return files[name]
     path = Path(name)
     try:
         if path.is_file():
@@ -73,10 +100,13 @@ def find(kind: Kind, name: str) -> Path:
     except (OSError, ValueError) as error:  # a name too long for the file system, or with a zero byte in it
         why = getattr(error, "strerror", None) or error
         raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be read: {why}") from error
+    known = shipped(kind, name)
+    if known is not None:
+        return files[known]
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         shown = name if name.isprintable() else repr(name)
-        raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(shipped)}")
-    raise UnknownNameError(kind, name, shipped)
+        raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(files)}")
+    raise UnknownNameError(kind, name, files)
 
 
 def declared(package: ModuleType, constant: str, kind: type[T]) -> dict[str, T]:

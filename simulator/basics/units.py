@@ -4,6 +4,7 @@ Rule: units are converted nowhere else. Inside the simulator everything is secon
 names carry no unit. Three traps are resolved here:
 
 - bits and bytes: network cards are sold in Gb/s, memory in GB/s. "b" is a bit, "B" a byte, and "400 Gb/s" is 50 GB/s.
+  "Gbps" and "Gbit/s" are Gb/s, and "GBps" is GB/s.
 - GB and GiB: 1 GB = 10^9 B, 1 GiB = 2^30 B. An "80 GB" GPU has about 80 GiB. Amounts of bytes (memory, arrays, traffic)
   are printed in binary units, as nvidia-smi and torch do; rates in decimal units (GB/s), as links and HBM are sold.
 - both directions: NVLink is advertised as the sum of both directions (H100: 900 GB/s). A bandwidth here is always per
@@ -22,6 +23,9 @@ _SI: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**1
 _IEC: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 GIB: Final = 2**30
 _BINARY: Final = (("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))
+# How a rate of bits, and one of bytes, is written after its prefix.
+_BITS: Final = ("b/s", "bps", "bit/s")
+_BYTES: Final = ("B/s", "Bps")
 _TIME: Final = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
@@ -53,8 +57,9 @@ def _table(kind: Kind) -> dict[str, Fraction]:
     if kind == "bytes":
         return {f"{p}B": Fraction(f) for p, f in (_SI | _IEC).items()}
     if kind == "bandwidth":
-        per_byte = {f"{p}B/s": Fraction(f) for p, f in (_SI | _IEC).items()}
-        return per_byte | {f"{p}b/s": Fraction(f, 8) for p, f in (_SI | _IEC).items()}
+        scale = (_SI | _IEC).items()
+        per_byte = {f"{p}{unit}": Fraction(f) for unit in _BYTES for p, f in scale}
+        return per_byte | {f"{p}{unit}": Fraction(f, 8) for unit in _BITS for p, f in scale}
     if kind == "flops":
         return {f"{p}FLOP": Fraction(f) for p, f in _SI.items()}
     return {f"{p}FLOP/s": Fraction(f) for p, f in _SI.items()}
@@ -145,7 +150,9 @@ def within(quantity: float, kind: Kind | None = None) -> bool:
 
 
 def _why_not(unit: str, kind: Kind) -> str:
-    close = [u for u in _UNITS[kind] if u.lower() == unit.lower().replace("ps", "/s").replace("bit", "b")]
+    close = [u for u in _UNITS[kind] if u.lower() == unit.lower()]
+    if kind == "bandwidth" and unit.endswith("bps"):  # nobody writes bytes a second so
+        close = [u for u in close if u.endswith("bps")]
     if close:
         return f"no unit {unit!r}; did you mean {' or '.join(map(repr, close))}?"
     for other, units in _UNITS.items():

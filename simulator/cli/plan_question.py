@@ -85,7 +85,7 @@ def _of_scenario(source: str, asked: Asked, settings: Mapping[str, str]) -> Ques
         option = f"--{given.replace('_', '-')}"
         message = "goes with MODEL and --topology; give --topology, or change a scenario's keys by --set"
         raise ScenarioError(f"{option}: {message}")
-    if source in registry.names("model") or source.endswith(".json"):
+    if registry.shipped("model", source) is not None or source.endswith(".json"):
         raise ScenarioError("--topology: missing; a plan of a model is on one: write --topology dgx_h100 --gpus 8")
     scenario = load_scenario(source, settings)
     print_warnings(scenario.warnings)

@@ -15,9 +15,8 @@ from simulator.errors import ScenarioError, one_of
 from simulator.results import run_directory
 from simulator.scenario import error_messages
 from simulator.scenario.load import points
-from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
+from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
 from simulator.scenario.records import Scenario
-from simulator.scenario.shape import axis_keys
 from simulator.sweeps.outcome import PointOutcome, read_outcome
 
 
@@ -42,6 +41,12 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
             typer.echo(f"picture: {style.save(figure, target, name, svg=svg)}")
         except OSError as error:
             raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
+    there = len(matching(points(scenario), wanted)) if wanted else 0
+    if there > len(chosen.names):
+        said = ", ".join(settings)
+        typer.echo(
+            f"{len(chosen.names)} of the {there} points with {said} are drawn; name one by a further --point", err=True
+        )
 
 
 def _said(settings: Sequence[str]) -> str:
@@ -79,9 +84,12 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ScenarioError(f"--point {text}: must be KEY=VALUE, such as --point cluster.world_size=8")
-        if key.strip() not in axis_keys():
-            raise ScenarioError(f"--point {text}: unknown key; {one_of(axis_keys(), key.strip())}")
-        wanted[key.strip()] = parse(value, f"--point {text}").data
+        try:
+            wanted[full_key(scenario, key.strip())] = parse(value, f"--point {text}").data
+        except ScenarioError:
+            raise
+        except ValueError as error:
+            raise ScenarioError(f"--point {text}: {error}") from error
     try:
         there = matching(points(scenario), wanted)
     except InvalidSettingError as error:

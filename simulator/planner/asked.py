@@ -14,9 +14,10 @@ from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
 from simulator.planner.space import Choices, default_choices, gpus_per_node
 from simulator.playing.scenario_cluster import Clusters
+from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.load import load_scenario
-from simulator.scenario.plan_rules import sequences_of, value_of
-from simulator.scenario.plan_shape import BEST, GPUS, KEYS, SAID_OR_CHOSEN
+from simulator.scenario.plan_rules import value_of
+from simulator.scenario.plan_shape import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Budget, Scenario
 
 
@@ -159,6 +160,10 @@ def base_scenario(
         name = next((name for name, own in KEYS.items() if _overlap(key, own)), None)
         if name is not None and name not in SAID_OR_CHOSEN:
             raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
+        if key in FOLLOWS:
+            raise ScenarioError(
+                f"--set {key}: {FOLLOWS[key].replace('plan.global_batch', '--global-batch')}; leave it out"
+            )
     training = {"model": model, "seq_len": seq_len}
     return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)
 
@@ -169,7 +174,7 @@ def _overlap(key: str, other: str) -> bool:
 
 
 def batch_of(written: str | int, seq_len: int, where: str) -> int:
-    """Sequences of a step, from a number of tokens, or of sequences (`plan_rules.sequences_of`).
+    """Sequences of a step, from a number of tokens, or of sequences (`global_batch.sequences_of`).
 
     Raises
     ------

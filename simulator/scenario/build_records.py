@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import build_training, collective_rules
 from simulator.scenario.answer_shape import FindingShape
-from simulator.scenario.plan_rules import sequences_of
+from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_shape import PlanShape
 from simulator.scenario.records import (
     Asked,
@@ -43,7 +43,7 @@ def scenario(shape: ScenarioShape, question: str, source: str, base: Path) -> Sc
         name=shape.name,
         cluster=_cluster(shape.cluster),
         collective=None if shape.collective is None else _collective(shape.collective),
-        training=None if shape.training is None else build_training.training(shape.training),
+        training=None if shape.training is None else build_training.training(shape.training, shape.cluster.world_size),
         question=" ".join((shape.question or question).split()),
         seed=shape.seed,
         engine=cast(Any, shape.engine),

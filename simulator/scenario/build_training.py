@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
 from simulator.model.cut import ExpertCut
+from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_shape import DROPOUT, LossScalingShape
 from simulator.scenario.training_records import (
     ExpertsSpec,
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from simulator.step.spec import Precision, TrainingStep
 
 
-def training(shape: TrainingShape) -> TrainingSpec:
+def training(shape: TrainingShape, world_size: int) -> TrainingSpec:
     """Make the record of a shape that keeps all rules."""
     return TrainingSpec(
         model=shape.model,
         seq_len=shape.seq_len,
         micro_batch_size=shape.micro_batch_size,
-        gradient_accumulation_steps=shape.gradient_accumulation_steps,
+        gradient_accumulation_steps=with_accumulation(shape, world_size).gradient_accumulation_steps,
+        global_batch=shape.global_batch,
         parallelism=_parallelism_spec(shape.parallelism),
         sharding=Sharding(**shape.sharding.model_dump()),
         offload=OffloadSpec(**shape.offload.model_dump()),
@@ -104,7 +106,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         model=model,
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
-        accumulation=spec.gradient_accumulation_steps,
+        accumulation=accumulation(spec, world_size),
         parallelism=parallelism(spec.parallelism),
         sharding=spec.sharding,
         precision=precision(spec.precision),
@@ -150,7 +152,40 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
 
 def sequences(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
     """Sequences that all ranks together learn from in a step."""
-    return spec.micro_batch_size * spec.gradient_accumulation_steps * world_size
+    return spec.micro_batch_size * accumulation(spec, world_size) * world_size
+
+
+def accumulation(spec: TrainingSpec | TrainingShape, world_size: int) -> int:
+    """Micro-batches of a step, of each rank: as written, or as they follow from the global batch.
+
+    Raises
+    ------
+    ValueError
+        The data-parallel ranks cannot share the global batch evenly.
+
+    Examples
+    --------
+    >>> accumulation(TrainingSpec("llama3_8b", 8192, micro_batch_size=2, global_batch="4M"), 64)
+    4
+    """
+    if spec.global_batch is None:
+        return spec.gradient_accumulation_steps
+    cut = spec.parallelism
+    copies = max(1, world_size // (cut.tp * cut.pp * cut.cp))
+    return micro_batches(spec.global_batch, spec.seq_len, copies, spec.micro_batch_size)
+
+
+def with_accumulation(shape: TrainingShape, world_size: int) -> TrainingShape:
+    """Replace a global batch by the steps of accumulation that follow from it.
+
+    Where the ranks cannot share the batch the steps stay as they were written. That is a fault of its own, unless an
+    axis sets another batch, other ranks or other sequences.
+    """
+    try:
+        steps = accumulation(shape, world_size)
+    except ValueError:
+        steps = shape.gradient_accumulation_steps
+    return shape.model_copy(update={"gradient_accumulation_steps": steps, "global_batch": None})
 
 
 def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:

@@ -20,6 +20,7 @@ _LONGEST: Final = 40
 # What is said of a step only where it is not this.
 _SAID_IF_UNUSUAL: Final = (
     "activation_checkpointing", "attention", "framework", "allocator", "gradient_accumulation_steps",
+    "global_batch",
 )  # fmt: skip
 
 
@@ -138,7 +139,8 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     usual = {field.name: field.default for field in fields(TrainingSpec)}
     for name in _SAID_IF_UNUSUAL:
         value = getattr(spec, name)
-        if value != usual[name]:
+        follows = name == "gradient_accumulation_steps" and spec.global_batch is not None
+        if value != usual[name] and not follows:
             yield f"training.{name}", label(f"training.{name}", value)
     if spec.precision != PrecisionSpec():
         yield "training.precision", _precision(spec.precision)

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.basics.document import Document, Fault, Key
-from simulator.errors import one_of
+from simulator.scenario.key_names import keys_of, unknown_key
 from simulator.scenario.reading import shown
-from simulator.scenario.shape import fields
+from simulator.scenario.shape import KINDS, axis_keys, fields
 
 # How each mapping and each required key is written; shown where one is missing or is something else.
 _EXAMPLES: Final[dict[Key, str]] = {
@@ -86,28 +86,33 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
     if kind == "missing":
         return document.fault((*at, *loc), f"missing; write for example '{example((*key, *loc))}'", of_key=True)
     if kind in ("extra_forbidden", "invalid_key"):
-        return document.fault((*at, *loc), unknown((*key, *loc)), of_key=True)
+        return document.fault((*at, *loc), unknown((*key, *loc), document.data), of_key=True)
     if kind in ("model_type", "dict_type"):
         return document.fault((*at, *loc), _instead(got, "a mapping", (*key, *loc)))
     if kind == "list_type":
         return document.fault((*at, *loc), _instead(got, "a list", (*key, *loc)))
     raised = detail.get("ctx", {}).get("error")
     message = str(raised) if isinstance(raised, ValueError) else f"got {shown(got)}; is not allowed here"
+    if of_key and message.startswith("unknown key"):  # of an axis
+        message = unknown_key(str(loc[-1]), _keys(document.data))
     return document.fault((*at, *loc), message, of_key=of_key)
 
 
-def unknown(key: Key) -> str:
-    """Say that nothing reads a key, and which one was probably meant.
+def unknown(key: Key, data: Any = None) -> str:
+    """Say that nothing reads a key, and which one was probably meant; `data` is the scenario that has the key.
 
     Examples
     --------
     >>> unknown(("cluster", "jitter", "compte"))
     "unknown key; one of compute, latency; did you mean 'compute'?"
     """
-    allowed = sorted(fields(key[:-1]))
-    # `collective` has more keys than the twelve that `one_of` shows; all are shown here, for there is no other list.
-    menu = one_of(allowed, key[-1])
-    return f"unknown key; {menu.replace(', ...', ', ' + ', '.join(allowed[12:]))}"
+    return unknown_key(".".join(map(str, key)), _keys(data), fields(key[:-1]))
+
+
+def _keys(data: Any) -> tuple[str, ...]:
+    """Dotted keys that a scenario with this data may have."""
+    kinds = [kind for kind in KINDS if isinstance(data, dict) and kind in data]
+    return keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()
 
 
 def example(key: Key) -> str:

@@ -251,7 +251,7 @@ def _learning_batches(
     try:
         files.batches(path, (shape.steps, sequences(shape, cluster.world_size), shape.seq_len + 1), model.vocab_size)
     except ScenarioError as error:
-        batch = ("micro_batch_size", "gradient_accumulation_steps", "seq_len", "steps", "model")
+        batch = ("micro_batch_size", "gradient_accumulation_steps", "global_batch", "seq_len", "steps", "model")
         yield _conflict("learning.batches", str(error), "cluster.world_size", *(f"training.{key}" for key in batch))
 
 

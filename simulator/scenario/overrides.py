@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, parse
-from simulator.errors import ScenarioError, one_of
+from simulator.errors import ScenarioError
 from simulator.scenario.answer_shape import AGAINST, BudgetShape
 from simulator.scenario.axes import KINDS, place
+from simulator.scenario.key_names import keys_of, unknown_key
 from simulator.scenario.plan_shape import GPUS, KEYS, PlanShape
 from simulator.scenario.shape import KINDS as PLAYED
 from simulator.scenario.shape import axis_keys, takes_lists
@@ -60,8 +61,7 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
         option = f"--set {key}={text}"
         path = _path(key)
         if path is None:
-            known = (*axis_keys(), *KINDS, *_OF_THE_WHOLE)
-            faults.append(Fault((), f"unknown key; {one_of(known, key)}", source=option))
+            faults.append(Fault((), unknown_key(key, _known(document.data)), source=option))
             continue
         other = _other_kind(document.data, path)
         if other is not None:
@@ -83,6 +83,12 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
     if applied:
         _drop_what_has_lost_its_axis(document.data, data, wanted)
     return replace(document, data=data), tuple(applied), tuple(faults)
+
+
+def _known(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys that may be set in a scenario with this data."""
+    played = [kind for kind in PLAYED if kind in data]
+    return (*(keys_of(played[0]) if len(played) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
 
 
 def _read(key: str, text: str, option: str) -> tuple[bool, Any]:

@@ -176,7 +176,7 @@ def _pipeline(shape: TrainingShape, model: Transformer | None) -> Iterator[Confl
     wanted = parallelism(shape.parallelism)
     schedule = catalog.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages
-    involved = ("training.parallelism.pp", "training.gradient_accumulation_steps")
+    involved = ("training.parallelism.pp", "training.gradient_accumulation_steps", "training.global_batch")
     order = PipelineShape(wanted.pp, shape.gradient_accumulation_steps, chunks, wanted.microbatch_group or wanted.pp)
     refused = schedule.refusal(order)
     if refused:

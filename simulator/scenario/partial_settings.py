@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from simulator.report.tables.setting_text import setting_text
 from simulator.scenario import build_records
 from simulator.scenario.axes import place
+from simulator.scenario.key_names import ending, keys_of, unknown_key
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
 from simulator.scenario.shape import ScenarioShape, adapter
@@ -37,6 +38,26 @@ class InvalidSettingError(ValueError):
         super().__init__(key)
         self.key = key
         self.reasons = reasons
+
+
+def full_key(scenario: Scenario, written: str) -> str:
+    """The dotted key that a text names: "strategy" for training.sharding.strategy, where it is the only one so called.
+
+    Raises
+    ------
+    ValueError
+        No key of the scenario ends so, or several do.
+    """
+    axes, keys = (
+        {**scenario.compare, **scenario.sweep},
+        keys_of("collective" if scenario.training is None else "training"),
+    )
+    named = ending(written, axes) or ending(written, keys)
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise ValueError(f"may be {' or '.join(named)}; write one of them")
+    raise ValueError(unknown_key(written, keys))
 
 
 def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, ...]:

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from simulator.basics.counts import TOKENS, parse_count
 from simulator.basics.document import Key
 from simulator.errors import one_of
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.field_types import Shape
-from simulator.scenario.plan_shape import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, SEQUENCES, PlanShape
+from simulator.scenario.global_batch import sequences_of
+from simulator.scenario.plan_shape import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanShape
 from simulator.scenario.records import Scenario
 from simulator.scenario.shape import ScenarioShape, adapter
 from simulator.scenario.training_shape import PRECISIONS
@@ -65,31 +65,6 @@ def not_planned(scenario: ScenarioShape | Scenario) -> Iterator[tuple[Key, str]]
         yield ("cluster", "stragglers"), "a plan is without ranks faster than others, for bounds are of these"
     if training is not None and training.numerics:
         yield ("training", "numerics"), "a plan is of times alone; leave it out"
-
-
-def sequences_of(written: str, seq_len: int) -> int:
-    """Sequences of a step, from a number of tokens, or of sequences.
-
-    Raises
-    ------
-    ValueError
-        It is no number, or no whole number of sequences.
-
-    Examples
-    --------
-    >>> sequences_of("4M", 8192), sequences_of("512seq", 8192)
-    (512, 512)
-    """
-    if written.endswith(SEQUENCES):
-        return parse_count(written.removesuffix(SEQUENCES).strip(), TOKENS)
-    tokens = parse_count(written, TOKENS)
-    if tokens % seq_len:
-        whole = max(1, tokens // seq_len)
-        raise ValueError(
-            f"{tokens:,} tokens are no whole number of sequences of {seq_len:,}; write {whole * seq_len}, or "
-            f"{whole}{SEQUENCES}"
-        )
-    return tokens // seq_len
 
 
 def value_of(name: str, value: Any) -> Any:

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from simulator.basics.counts import TOKENS, parse_count, parse_days
+from simulator.basics.counts import parse_days
 from simulator.scenario import reading
 from simulator.scenario.field_types import Shape
+from simulator.scenario.global_batch import batch_of_step
 
 # By the name of what may be chosen the key of a scenario that it sets.
 KEYS: Final = MappingProxyType(
@@ -41,11 +42,10 @@ SAID_OR_CHOSEN: Final = ("precision", "framework")
 FOLLOWS: Final = MappingProxyType(
     {
         "training.gradient_accumulation_steps": "follows from plan.global_batch",
+        "training.global_batch": "is said by plan.global_batch",
         "training.parallelism.dp": "follows from the GPUs and the other sizes",
     }
 )
-# What the global batch is written in, where it is not in tokens.
-SEQUENCES: Final = "seq"
 # How many settings are told where nobody says it; and more than any plan would play.
 BEST: Final = 10
 _MOST_BEST: Final = 1000
@@ -56,18 +56,6 @@ ChoiceName = Annotated[str, reading.choice(tuple(KEYS))]
 AmongName = Annotated[str, reading.choice((*KEYS, GPUS))]
 
 
-def _batch(value: Any) -> str:
-    """A global batch as it was written, once it is known to be one."""
-    text = str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
-    if isinstance(value, float) and value.is_integer():
-        text = str(int(value))
-    if not text:
-        raise ValueError(f"got {reading.shown(value)}; must be tokens, such as 4M, or sequences, such as 512seq")
-    if parse_count(text.removesuffix(SEQUENCES).strip(), TOKENS) < 1:
-        raise ValueError(f"got {reading.shown(value)}; must be at least 1")
-    return text
-
-
 def _days(value: Any) -> float:
     days = parse_days(value) if isinstance(value, str) else value
     return float(reading.number(positive=True, most=_MOST_DAYS).reader(days))
@@ -76,9 +64,9 @@ def _days(value: Any) -> float:
 class PlanShape(Shape):
     """What a plan chooses among, for which batch."""
 
-    global_batch: Annotated[
-        str, reading.ValueReader(_batch, lambda: {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]})
-    ] = Field(description="Of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq).")
+    global_batch: Annotated[str, batch_of_step()] = Field(
+        description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq)."
+    )
     fix: dict[ChoiceName, Any] = Field(default={}, description="By name what is chosen already.")
     among: dict[AmongName, list[Any]] = Field(default={}, description="By name the values to choose among.")
     without: list[Annotated[str, reading.text(r"\S+", "a value that may be chosen, such as zero3")]] = Field(

@@ -15,7 +15,8 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from simulator.basics import counts, units
+from simulator.basics import counts, registry, units
+from simulator.basics.spelling import meant
 from simulator.errors import UnknownNameError, one_of
 
 _LONGEST: Final = 60
@@ -129,13 +130,16 @@ def number(*, positive: bool, most: float) -> ValueReader:
 
 
 def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None) -> ValueReader:
-    """Read one of a few words; `refused` words exist and get a message of their own."""
+    """Read one of a few words, in any spelling; `refused` words exist and get a message of their own."""
 
     def reader(value: Any) -> str | bool:
         if any(value is a or (isinstance(value, str) and value == a) for a in allowed):
             return value  # type: ignore[no-any-return]
         if refused and isinstance(value, str) and value in refused:
             raise ValueError(f"got {value!r}; {refused[value]}")
+        spelled = meant(value, [a for a in allowed if isinstance(a, str)]) if isinstance(value, str) else None
+        if spelled is not None:
+            return spelled
         words = (str(a).lower() for a in allowed)
         raise ValueError(f"got {shown(value)}; {one_of(words, value)}")
 
@@ -143,19 +147,23 @@ def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = Non
 
 
 def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> ValueReader:
-    """Read one of `names()`, which is called late; `find` may raise an UnknownNameError with a better message."""
+    """Read one of `names()`, in any spelling; `find` may raise an UnknownNameError with a better message.
+
+    `names` is called late, when a value is read.
+    """
 
     def reader(value: Any) -> str:
         if not isinstance(value, str):
             raise ValueError(f"got {shown(value)}; {one_of(names(), '')}")
+        spelled = meant(value, names())
+        if spelled is not None:
+            return spelled
         if find is not None:
             try:
                 find(value)
             except UnknownNameError as error:
                 raise ValueError(str(error).removeprefix(f"{error.kind}: ")) from error
-        elif value not in names():
-            raise ValueError(f"got {shown(value)}; {one_of(names(), value)}")
-        return value
+        raise ValueError(f"got {shown(value)}; {one_of(names(), value)}")
 
     return ValueReader(reader, lambda: {"enum": sorted(names())})
 
@@ -197,7 +205,7 @@ def duration() -> ValueReader:
 
 def rate() -> ValueReader:
     """Read a bandwidth above 0, written with its unit [B/s]."""
-    quantity = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?[Bb]/s")
+    quantity = _with_unit("bandwidth", "GB/s", "'50 GB/s' or '400 Gb/s'", r"([kMGT]|[KMGT]i)?([Bb]/s|[Bb]ps|bit/s)")
 
     def reader(value: Any) -> float:
         bandwidth: float = quantity.reader(value)
@@ -217,14 +225,17 @@ def _with_unit(kind: units.Kind, unit: str, example: str, pattern: str) -> Value
     return ValueReader(reader, lambda: _quantity(pattern))
 
 
-def text_or_mapping(what: str) -> ValueReader:
-    """Read a name, a path, or the thing itself written out as a mapping; what is in it is checked where it is used."""
+def named_or_written_out(kind: registry.Kind, what: str) -> ValueReader:
+    """Read a shipped name in any spelling, a path, or the thing itself written out as a mapping.
+
+    A path and a mapping stay as they are: their content is checked where it is used.
+    """
 
     def reader(value: Any) -> str | dict[str, Any]:
         if isinstance(value, dict) and value:
             return value
         if isinstance(value, str) and value.strip() and value.isprintable():
-            return value
+            return registry.shipped(kind, value) or value
         raise ValueError(f"got {shown(value)}; must be {what}, a path, or a mapping")
 
     return ValueReader(reader, lambda: {"type": ["string", "object"], "minLength": 1, "minProperties": 1})

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
-from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN, SEQUENCES
+from simulator.scenario.global_batch import SEQUENCES
+from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import (
     Asked,
     BucketFusion,
@@ -37,16 +38,19 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     if scenario.question:
         data["question"] = scenario.question
     data |= {"seed": scenario.seed, "cluster": _cluster(scenario.cluster)}
+    axes = {*scenario.compare, *scenario.sweep}
     if scenario.collective is not None:
-        data["collective"] = _collective(scenario.collective, {*scenario.compare, *scenario.sweep})
+        data["collective"] = _collective(scenario.collective, axes)
     if scenario.training is not None:
         data["training"] = training_data(scenario.training)
+        if scenario.training.global_batch is not None or "training.global_batch" in axes:
+            del data["training"]["gradient_accumulation_steps"]  # which follows
     if scenario.plan is not None:
         _leave_to_plan(data, scenario.plan)
     data["engine"] = scenario.engine
-    for kind, axes in (("compare", scenario.compare), ("sweep", scenario.sweep)):
-        if axes:
-            data[kind] = {key: list(values) for key, values in axes.items()}
+    for kind, varied in (("compare", scenario.compare), ("sweep", scenario.sweep)):
+        if varied:
+            data[kind] = {key: list(values) for key, values in varied.items()}
     data["plots"] = _plots(scenario)
     if scenario.baseline:
         data["baseline"] = dict(scenario.baseline)
@@ -217,7 +221,9 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
         data["activation_checkpointing"] = named or list(policy)
     data["offload"]["host_rate"] = rate_text(spec.offload.host_rate)
     data["faults"] = [{key: value for key, value in fault.items() if value is not None} for fault in data["faults"]]
-    for mapping, key in ((data["sharding"], "staleness"), (data["loss_scaling"], "interval"), (data, "clip_norm")):
+    scaling = data["loss_scaling"]
+    left_out = ((data["sharding"], "staleness"), (scaling, "interval"), (data, "clip_norm"), (data, "global_batch"))
+    for mapping, key in left_out:
         if mapping[key] is None:
             del mapping[key]
     listed = {key: list(value) if isinstance(value, tuple) else value for key, value in data["learning"].items()}

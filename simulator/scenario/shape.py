@@ -75,11 +75,11 @@ class EcmpShape(Shape):
 class ClusterShape(Shape):
     """On what it is played."""
 
-    topology: Annotated[Any, reading.text_or_mapping("the name of a topology")] = Field(
+    topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")] = Field(
         description="A shipped topology's name, a path, or a topology written out."
     )
     world_size: LargeCount = Field(description="Number of ranks, one a GPU; 1k is 1000.")
-    gpu: Annotated[Any, reading.text_or_mapping("the name of a GPU")] | None = Field(
+    gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = Field(
         default=None, description="A GPU of the catalog, a path, or a GPU written out; the topology's own if left out."
     )
     stragglers: dict[Rank, Factor] = Field(default={}, description="Rank: factor on its FLOP/s and HBM bandwidth.")

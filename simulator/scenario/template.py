@@ -50,6 +50,7 @@ training:
   seq_len: 1024                 # tokens of a sequence
   micro_batch_size: 4           # sequences of a rank that go through the model at once
   gradient_accumulation_steps: 1
+  # global_batch: 4M            # instead: tokens of all ranks together, or 512seq; gradient_accumulation_steps follows
   sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or, all written out:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
   # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero3), servers: 2, servers_on: workers (parameter_server)

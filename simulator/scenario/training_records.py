@@ -170,6 +170,8 @@ class TrainingSpec:
     model : str or mapping
         A catalog name, a path, or the keys of a config.json.
     seq_len, micro_batch_size, gradient_accumulation_steps : int
+    global_batch : str or None
+        As it was written; then the steps of accumulation are those that follow from it.
     parallelism : ParallelismSpec
     sharding : Sharding
     precision : PrecisionSpec
@@ -202,6 +204,7 @@ class TrainingSpec:
     seq_len: int
     micro_batch_size: int = 1
     gradient_accumulation_steps: int = 1
+    global_batch: str | None = None
     parallelism: ParallelismSpec = field(default_factory=ParallelismSpec)
     sharding: Sharding = field(default_factory=Sharding)
     precision: PrecisionSpec = PrecisionSpec()

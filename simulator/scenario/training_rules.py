@@ -17,7 +17,7 @@ from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.errors import ScenarioError, UnknownNameError
 from simulator.scenario import numerics_rules, parallelism_rules
-from simulator.scenario.build_training import parallelism, precision
+from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.conflict import Conflict, any_listening, any_of, repeated
 from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
@@ -63,6 +63,9 @@ def conflicts(
     yield from sizes
     # Where the ranks cannot be spread nobody knows how many of them hold the same.
     copies = cluster.world_size if sizes else parallelism(shape.parallelism).holders(cluster.world_size)
+    if not sizes:
+        yield from _global_batch(shape, cluster.world_size)
+    shape = with_accumulation(shape, cluster.world_size)
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)
@@ -87,6 +90,23 @@ def conflicts(
 def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> Conflict:
     dotted = f"training.{name}"
     return Conflict(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
+
+
+def _global_batch(shape: TrainingShape, world_size: int) -> Iterator[Conflict]:
+    """Data-parallel ranks share the global batch evenly, and nobody says another number of micro-batches."""
+    if shape.global_batch is None:
+        return
+    sizes = (f"training.parallelism.{kind}" for kind in ("tp", "pp", "cp"))
+    involved = ("training.seq_len", "training.micro_batch_size", "cluster.world_size", *sizes)
+    try:
+        steps = accumulation(shape, world_size)
+    except ValueError as error:
+        yield _conflict("global_batch", str(error), *involved)
+        return
+    said = shape.gradient_accumulation_steps
+    if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
+        message = f"got {said}, but global_batch {shape.global_batch} makes it {steps}; leave one of the two out"
+        yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
 def _shard_size(shape: TrainingShape, copies: int) -> Iterator[Conflict]:

@@ -13,9 +13,11 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from simulator.basics import counts, registry
+from simulator.basics.spelling import meant
 from simulator.scenario import reading
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
 from simulator.scenario.field_types import Count, LargeCount, Shape
+from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
 from simulator.scenario.learning_shape import (
     SHORT_SCALINGS,
@@ -78,12 +80,12 @@ _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
 }
 _OTHER_SCHEDULES: Final = {
-    **dict.fromkeys(("1F1B", "pipedream", "one_forward_one_backward"), "did you mean '1f1b'?"),
+    **dict.fromkeys(("pipedream", "one_forward_one_backward"), "did you mean '1f1b'?"),
     **dict.fromkeys(("Interleaved1F1B", "interleaved_1f1b", "vpp"), "did you mean 'interleaved'?"),
-    **dict.fromkeys(("GPipe", "afab"), "did you mean 'gpipe'?"),
-    **dict.fromkeys(("zbh1", "zb1p", "zero_bubble"), "did you mean 'zb_h1'?"),
-    **dict.fromkeys(("ZBVZeroBubble", "zbv"), "did you mean 'zbv_zero_bubble'?"),
-    **dict.fromkeys(("DualPipeV",), "did you mean 'dualpipe_v'?"),
+    "afab": "did you mean 'gpipe'?",
+    **dict.fromkeys(("zb1p", "zero_bubble"), "did you mean 'zb_h1'?"),
+    # torch's name; in other spelling it would be zb_v, which is another schedule.
+    "zbv": "did you mean 'zbv_zero_bubble'?",
 }
 # The longest context of a published model is ten million tokens; beyond a billion a slip is likelier.
 _MOST_TOKENS: Final = 10**9
@@ -117,7 +119,8 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     {'strategy': 'zero2'}
     """
     short = SHORTS.get(key)
-    return dict(short.words[value]) if short is not None and isinstance(value, str) and value in short.words else value
+    word = meant(value, short.words) if short is not None and isinstance(value, str) else None
+    return value if short is None or word is None else dict(short.words[word])
 
 
 YES_NO: Final = reading.choice((True, False))
@@ -312,7 +315,7 @@ class PrecisionShape(Shape):
 class TrainingShape(Shape):
     """One training step."""
 
-    model: Annotated[Any, reading.text_or_mapping("the name of a model")] = Field(
+    model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
         description="A model of the catalog, the path of a Hugging Face config.json, or its keys written out."
     )
     seq_len: Annotated[int, reading.count(1, _MOST_TOKENS, counts.TOKENS)] = Field(
@@ -321,6 +324,11 @@ class TrainingShape(Shape):
     micro_batch_size: Count = Field(default=1, description="Sequences of a rank that go through the model at once.")
     gradient_accumulation_steps: LargeCount = Field(
         default=1, description="Micro-batches before the optimizer's step; 1k is 1000."
+    )
+    global_batch: Annotated[str, batch_of_step()] | None = Field(
+        default=None,
+        description="Batch of a step, all ranks together: tokens (4M, of which k is 1024) or sequences (512seq); "
+        "gradient_accumulation_steps follows.",
     )
     parallelism: ParallelismShape = Field(default=ParallelismShape(), description="Over how many ranks, and how.")
     sharding: Annotated[ShardingShape, SHARDINGS] = Field(

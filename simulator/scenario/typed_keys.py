@@ -241,6 +241,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     seq_len: Required[int | str]  # tokens; or "8k", which is 8,192
     micro_batch_size: int
     gradient_accumulation_steps: int | str
+    global_batch: int | str  # tokens: "4M"; sequences: "512seq"
     parallelism: ParallelismKeys
     sharding: str | ShardingKeys
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8"] | PrecisionKeys

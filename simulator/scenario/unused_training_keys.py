@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.basics.document import Key
-from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks
+from simulator.scenario.build_training import precision, scaling_rule, ulysses_ranks, with_accumulation
 from simulator.scenario.learning_shape import LearningShape
 from simulator.scenario.training_shape import TrainingShape
 from simulator.step.pipelines import catalog as pipelines
@@ -43,6 +43,7 @@ _ON_LINKS: Final = (
 
 def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
     """Keys that change no number of this step, each with why."""
+    shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     yield from _sharding(shape)

@@ -186,7 +186,6 @@ def with_axes(scenario: Scenario, axes: Mapping[str, Sequence[Any]]) -> Scenario
     """Add axes to a scenario's sweep; checked like those of a file."""
     if not axes:
         return scenario
-    data = resolved(replace(scenario, compare={k: v for k, v in scenario.compare.items() if k not in axes}))
-    kept = {k: v for k, v in data.get("sweep", {}).items() if k not in axes}
-    data["sweep"] = kept | {key: list(values) for key, values in axes.items()}
-    return check_scenario(data, scenario.source, scenario.base)
+    compare, sweep = ({k: v for k, v in old.items() if k not in axes} for old in (scenario.compare, scenario.sweep))
+    swept = replace(scenario, compare=compare, sweep=sweep | {key: tuple(values) for key, values in axes.items()})
+    return check_scenario(resolved(swept), scenario.source, scenario.base)

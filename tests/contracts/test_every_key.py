@@ -133,6 +133,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.seq_len": (4,),
     "training.micro_batch_size": (3,),
     "training.gradient_accumulation_steps": (3,),
+    "training.global_batch": ("16seq", "96seq"),
     "training.parallelism.dp": (3,),
     "training.parallelism.tp": (2, 1),
     "training.parallelism.pp": (2, 1),

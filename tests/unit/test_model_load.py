@@ -17,8 +17,8 @@ GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_hea
 
 
 def test_an_unknown_model_gets_did_you_mean() -> None:
-    with pytest.raises(UnknownNameError, match=r"model: got 'llama3-8b'; .*did you mean 'llama3_8b'"):
-        load_model("llama3-8b")
+    with pytest.raises(UnknownNameError, match=r"model: got 'llama3_9b'; .*did you mean 'llama3_8b'"):
+        load_model("llama3_9b")
     with pytest.raises(UnknownNameError, match=r"did you mean 'qwen2_0\.5b'"):
         load_model("qwen2_0.6b")
 

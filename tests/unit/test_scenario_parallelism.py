@@ -82,7 +82,7 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
             {},
             "parallelism.order: got a list; must have each of [tp, cp, ep, dp, pp] once, the fastest first",
         ),
-        ({"pp": 2, "schedule": "1F1B"}, {}, "parallelism.schedule: got '1F1B'; did you mean '1f1b'?"),
+        ({"pp": 2, "schedule": "pipedream"}, {}, "parallelism.schedule: got 'pipedream'; did you mean '1f1b'?"),
         (
             {"pp": 2},
             {"activation_checkpointing": "sqrt"},

@@ -28,10 +28,10 @@ from simulator.step.strategies import catalog as strategies
 
 def _known(kind: registry.Kind, *more: str) -> AfterValidator:
     def check(name: str) -> str:
-        allowed = (*more, *registry.names(kind))
-        if name not in allowed:
-            raise ValueError(one_of(tuple(sorted(allowed)), name))
-        return name
+        known = name if name in more else registry.shipped(kind, name)
+        if known is None:
+            raise ValueError(one_of((*more, *registry.names(kind)), name))
+        return known
 
     return AfterValidator(check)
 

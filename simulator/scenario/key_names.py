@@ -1,0 +1,120 @@
+"""Which key of a scenario does somebody mean who writes another name: the end of a key, or another program's word?
+
+Rule: what a key is called here stands in the shapes alone; here are the words of others (PyTorch, Hugging Face's
+Trainer, DeepSpeed, Megatron-LM), each with what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Final
+
+from simulator.errors import one_of
+from simulator.scenario.shape import KINDS, axis_keys
+
+_BATCH: Final = "write global_batch: 512seq for sequences of all ranks together, or 4M for tokens"
+_LENGTH: Final = "one step is simulated; how long a training is stands in budget: {tokens: 1e12}"
+_GPUS: Final = "write world_size, the number of GPUs of all nodes together"
+_OTHERS: Final = MappingProxyType(
+    {
+        "training": {
+            **dict.fromkeys(("global_batch_size", "train_batch_size", "total_batch_size"), _BATCH),
+            "batch_size": f"{_BATCH}; or micro_batch_size for sequences of a rank at a time",
+            **dict.fromkeys(
+                ("per_device_train_batch_size", "train_micro_batch_size_per_gpu", "local_batch_size"),
+                "write micro_batch_size",
+            ),
+            **dict.fromkeys(("learning_rate", "lr"), "write learning: {rate: 1e-3}"),
+            "weight_decay": "write learning: {decay: 0.01}",
+            "warmup_steps": "write learning: {warmup: 100}",
+            **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps", "train_iters"), _LENGTH),
+            **dict.fromkeys(("max_grad_norm", "gradient_clipping", "clip_grad"), "write clip_norm"),
+            **dict.fromkeys(("zero_stage", "zero_optimization", "fsdp"), "write sharding: zero3, zero2, zero1 or ddp"),
+            **dict.fromkeys(
+                ("gradient_checkpointing", "recompute", "recompute_granularity"), "write activation_checkpointing: full"
+            ),
+            **dict.fromkeys(("sequence_length", "max_seq_len", "seq_length", "context_length"), "write seq_len"),
+            **dict.fromkeys(("bf16", "fp16", "fp8"), "write precision: bf16 (or fp16, fp8)"),
+            **dict.fromkeys(
+                ("tensor_parallel_size", "tensor_model_parallel_size", "tensor_parallel_degree"),
+                "write parallelism: {tp: 8}",
+            ),
+            **dict.fromkeys(
+                ("pipeline_parallel_size", "pipeline_model_parallel_size", "pipeline_parallel_degree"),
+                "write parallelism: {pp: 8}",
+            ),
+        },
+        "cluster": dict.fromkeys(("gpus", "num_gpus", "n_gpus", "nodes", "num_nodes", "nnodes"), _GPUS),
+        "collective": {
+            **dict.fromkeys(("bytes", "nbytes", "message_size"), "write size"),
+            **dict.fromkeys(("data_type", "datatype"), "write dtype"),
+        },
+    }
+)
+# A key's end that so many keys have says nothing.
+_MOST_ENDS: Final = 3
+
+
+def keys_of(kind: str) -> tuple[str, ...]:
+    """Dotted keys that a scenario of a kind ("collective" or "training") has.
+
+    Examples
+    --------
+    >>> "collective.size" in keys_of("collective"), "training.model" in keys_of("collective")
+    (True, False)
+    """
+    return tuple(key for key in axis_keys() if (first := key.partition(".")[0]) == kind or first not in KINDS)
+
+
+def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:
+    """Keys that a text names: the key itself, or all that end with it.
+
+    Examples
+    --------
+    >>> ending("algorithm", ["collective.algorithm", "collective.size", "training.algorithm"])
+    ('collective.algorithm', 'training.algorithm')
+    """
+    listed = tuple(keys)
+    return (written,) if written in listed else tuple(key for key in listed if key.endswith(f".{written}"))
+
+
+def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None = None) -> str:
+    """Say that nothing reads a dotted key, and which one was probably meant.
+
+    Parameters
+    ----------
+    written : str
+        Dotted.
+    keys : iterable of str
+        Dotted keys that may be meant.
+    allowed : iterable of str, optional
+        Names that may stand in the same mapping, to be listed instead of all keys.
+
+    Examples
+    --------
+    >>> unknown_key("training.lr", ["training.seq_len"], ["seq_len"])
+    'unknown key; one of seq_len; write learning: {rate: 1e-3}'
+    >>> unknown_key("strategy", ["seed", "training.sharding.strategy"])
+    "unknown key; one of seed, training.sharding.strategy; did you mean 'training.sharding.strategy'?"
+    """
+    listed = tuple(keys)
+    mapping, _, name = written.rpartition(".")
+    menu, _, near = one_of(listed if allowed is None else allowed, written if allowed is None else name).partition("; ")
+    if allowed is not None:
+        # A mapping may have more keys than `one_of` shows; all are shown, for there is no other list.
+        names = sorted(allowed)
+        menu = menu.replace(", ...", ", " + ", ".join(names[12:]))
+    instead = _OTHERS.get(mapping, {}).get(name)
+    ends = ending(name, listed)
+    if not near and not ends:  # the end of a key, misspelt
+        close = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in listed}, n=1)
+        ends = ending(close[0], listed) if close else ()
+    if instead is not None:
+        hint = instead
+    elif len(name) > 1 and 0 < len(ends) <= _MOST_ENDS:
+        hint = f"did you mean {' or '.join(map(repr, ends))}?"
+    else:
+        hint = near
+    return f"unknown key; {menu}" + (f"; {hint}" if hint else "")
