@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
+from simulator.basics.sections import varied
 from simulator.errors import SimulatorError
 from simulator.playing.scenario_cluster import Clusters
 from simulator.report.numbers.measures import Measure, Report, find
@@ -159,7 +160,7 @@ class Comparison:
     @cached_property
     def setting_text(self) -> str:
         """What all points have in common: job, machine, and what compared settings share."""
-        axes = [*self.scenario.compare, *self.scenario.sweep]
+        axes = varied({**self.scenario.compare, **self.scenario.sweep})
         shared = labelled({key: value for key, value in self.in_common.items() if value})
         told = describe(self.scenario, axes)
         return f"{told.job}, {shared}; {told.machine}" if shared else told.text

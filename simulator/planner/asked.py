@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.basics.sections import overlap
 from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
 from simulator.planner.space import Choices, default_choices, gpus_per_node
@@ -157,7 +158,7 @@ def base_scenario(
         A key is wrong, or is what a plan chooses.
     """
     for key in settings:
-        name = next((name for name, own in KEYS.items() if _overlap(key, own)), None)
+        name = next((name for name, own in KEYS.items() if overlap(key, own)), None)
         if name is not None and name not in SAID_OR_CHOSEN:
             raise ScenarioError(f"--set {key}: is what a plan chooses; write --fix {name}=..., or --among")
         if key in FOLLOWS:
@@ -166,11 +167,6 @@ def base_scenario(
             )
     training = {"model": model, "seq_len": seq_len}
     return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)
-
-
-def _overlap(key: str, other: str) -> bool:
-    """Whether one of two keys is the other, or in it."""
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def batch_of(written: str | int, seq_len: int, where: str) -> int:

@@ -5,12 +5,14 @@ Rule: those that the scenario names, or those that the sentence at the end speak
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulator.report.tables.setting_text import setting_text
+from simulator.basics.sections import SECTIONS
+from simulator.report.tables.setting_text import label, setting_text
 from simulator.results.spoken_of import spoken_of
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import matching
@@ -78,19 +80,24 @@ def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequen
 
 
 def _suffix(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return "".join(f"_{as_file_name(settings[key])}" for key in keys)
+    return "".join(f"_{as_file_name(key, settings[key])}" for key in keys)
 
 
-def as_file_name(value: Any) -> str:
-    """A setting as people say it, its letters and digits alone.
+def as_file_name(key: str, value: Any) -> str:
+    """A setting as people say it, its letters and digits alone; of a section with the names of its keys.
 
     Examples
     --------
-    >>> as_file_name({"strategy": "zero3", "shard_size": 8}), as_file_name(None)
-    ('zero3-shard-size-8', 'none')
+    >>> as_file_name("training.sharding", {"strategy": "zero3", "shard_size": 8})
+    'zero3-shard-size-8'
+    >>> as_file_name("collective", {"algorithm": "parameter_server", "servers.count": 4})
+    'parameter_server-4-servers'
     """
-    words = re.findall(r"[\w.]+", setting_text(value))
-    return "-".join(words)[:_LONGEST] or "none"
+    words = re.findall(r"[\w.]+", label(key, value) if key in SECTIONS else setting_text(value))
+    name = "-".join(words) or "none"
+    # What is cut keeps a mark of its own, so that no picture takes the place of another.
+    mark = hashlib.sha256(name.encode()).hexdigest()[:4]
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 5]}-{mark}"
 
 
 def _left_out(shown: int, there: int) -> str:

@@ -1,32 +1,70 @@
 """Which values `compare` and `sweep` may hold, and which points a sweep has: all combinations of the axes.
 
-Rule: compare is outermost, keys go in the file's order, the last key runs fastest. An option that only some algorithms
-(or optimizers) read is left out of the points of the others, where algorithms (or optimizers) are compared.
+Rule: compare is outermost, keys go in the file's order, the last key runs fastest. A setting of a section sets the keys
+that it names. Where algorithms (optimizers, shardings, schedules) are compared, an option that only some of them read
+is left out of the points of the others, whether the file sets it for all points or an axis goes through it: `ring`
+beside an axis of servers is the same at each of their numbers.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from simulator.basics.document import Document, Fault, Key
+from simulator.basics.sections import SECTIONS, flat, overlap, varied
 from simulator.scenario import error_messages
 from simulator.scenario.collective_rules import OPTIONS, algorithms_with
 from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.reading import shown
 from simulator.scenario.shape import KINDS as PLAYED
-from simulator.scenario.shape import adapter, axis_keys
+from simulator.scenario.shape import adapter, axis_keys, default_of, fields
 from simulator.scenario.training_shape import without_short_form
+from simulator.step.pipelines import catalog as pipelines
+from simulator.step.strategies import catalog as strategies
 
 KINDS: Final = ("compare", "sweep")
 # Each point is played and reported; more would take days, so a mistyped axis is refused at once.
 MOST_POINTS: Final = 10_000
-_ALGORITHM: Final = "collective.algorithm"
-_OPTIMIZER: Final = "training.optimizer"
+
+
+def _of_algorithms() -> dict[str, Sequence[str]]:
+    return {f"collective.{option}": algorithms_with(option) for option in OPTIONS}
+
+
+def _of_optimizers() -> dict[str, Sequence[str]]:
+    return {f"training.learning.{option}": able for option, able in OPTIMIZER_OPTIONS.items()}
+
+
+def _of_shardings() -> dict[str, Sequence[str]]:
+    names = (name for name in fields(("training", "sharding")) if name != "strategy")
+    return {f"training.sharding.{name}": strategies.listening(name) for name in names}
+
+
+def _of_schedules() -> dict[str, Sequence[str]]:
+    known = [pipelines.find(name) for name in pipelines.names()]
+    return {
+        "training.parallelism.virtual_stages": [one.name for one in known if one.chunks is None],
+        "training.parallelism.microbatch_group": [one.name for one in known if one.grouped],
+    }
+
+
+# Keys by which something is chosen that has options of its own, and which values read each option.
+_CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = MappingProxyType(
+    {
+        "collective.algorithm": _of_algorithms,
+        "training.optimizer": _of_optimizers,
+        "training.sharding.strategy": _of_shardings,
+        "training.parallelism.schedule": _of_schedules,
+    }
+)
 
 
 def faults(document: Document) -> Iterator[Fault]:
@@ -34,8 +72,8 @@ def faults(document: Document) -> Iterator[Fault]:
     axes = [(kind, key, values) for kind in KINDS for key, values in _axes(document.data, kind).items()]
     for number, (kind, key, values) in enumerate(axes):
         place: Key = (kind, key)
-        for _, other, _ in axes[:number]:
-            yield from _overlap(document, place, key, other)
+        for _, other, others in axes[:number]:
+            yield from _overlap(document, place, (key, values), (other, others))
         if key in axis_keys() and isinstance(values, list):
             yield from _values(document, place, key, values)
             yield from _of_other_kind(document, place, key)
@@ -50,11 +88,17 @@ def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return axes if isinstance(axes, dict) else {}
 
 
-def _overlap(document: Document, place: Key, key: str, other: str) -> Iterator[Fault]:
-    if key == other:
+def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[str, Any]) -> Iterator[Fault]:
+    (key, values), (before, others) = one, other
+    if key == before:
         yield document.fault(place, "stands in compare and in sweep; keep one", of_key=True)
-    elif str(key).startswith(f"{other}.") or str(other).startswith(f"{key}."):
-        yield document.fault(place, f"overlaps with {other}, which is an axis too; keep one", of_key=True)
+        return
+    own, taken = varied({key: values}), varied({before: others})
+    both = next(((a, b) for a in own for b in taken if overlap(str(a), str(b))), None)
+    if both is not None:
+        sets = f", which sets {both[1]}" if before in SECTIONS else ", which is an axis too"
+        name = f"{both[0]} " if key in SECTIONS else ""
+        yield document.fault(place, f"{name}overlaps with {before}{sets}; keep one", of_key=True)
 
 
 def _of_other_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
@@ -98,23 +142,78 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
         yield dict(zip(axes, values, strict=True))
 
 
-def applied(data: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Data of one point: with the settings, without axes, without options that its own choices do not read.
+@dataclass(frozen=True)
+class PointData:
+    """Makes the data of each point of a scenario.
 
-    What is told of all points together is left out too.
+    Attributes
+    ----------
+    data : mapping
+        Of the scenario, with its axes.
     """
-    axes = {**_axes(data, "compare"), **_axes(data, "sweep")}
-    point = {key: value for key, value in data.items() if key not in (*KINDS, "baseline", "answer")}
+
+    data: Mapping[str, Any]
+
+    def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Data of one point: with its settings, without axes, without options that its own choices do not read.
+
+        What is told of all points together is left out too.
+        """
+        point = {key: value for key, value in self.data.items() if key not in (*KINDS, "baseline", "answer")}
+        put(point, settings)
+        for choice, compared in self._compared.items():
+            own, together = _chosen(choice, point), _set_with(choice, settings)
+            for option, able in _CHOICES[choice]().items():
+                unread = own not in able and any(other in able for other in compared)
+                if unread and _is_set(point, option) and not any(overlap(option, key) for key in together):
+                    _remove(point, option)
+        return point
+
+    @cached_property
+    def _compared(self) -> dict[str, set[Any]]:
+        """Values that each choice has in some point, of choices that have several."""
+        found: dict[str, set[Any]] = {choice: set() for choice in _CHOICES}
+        for key, values in {**_axes(self.data, "compare"), **_axes(self.data, "sweep")}.items():
+            if not isinstance(values, list | tuple):
+                continue
+            for choice in (choice for choice in _CHOICES if overlap(choice, str(key))):
+                for value in values:
+                    changed = dict(self.data)
+                    put(changed, {key: value})
+                    found[choice].add(_chosen(choice, changed))
+        return {choice: values for choice, values in found.items() if len(values) > 1}
+
+
+def _chosen(choice: str, data: Mapping[str, Any]) -> Any:
+    """The value of a choice in a scenario's data, as its key reads it; None where it cannot be read."""
+    value: Any = data
+    *at, last = choice.split(".")
+    for depth, step in enumerate(at, 1):
+        value = without_short_form(tuple(at[:depth]), value.get(step, {}))
+        if not isinstance(value, Mapping):
+            return None
+    try:
+        return adapter(choice).validate_python(value.get(last, default_of(choice)))
+    except ValidationError:
+        return None
+
+
+def _set_with(choice: str, settings: Mapping[str, Any]) -> list[str]:
+    """Keys that stand in the same setting as a choice: options that are meant for this very value of it."""
     for key, value in settings.items():
-        place(point, tuple(key.split(".")), value)
-    for choice, keys, able in (
-        (_ALGORITHM, [f"collective.{option}" for option in OPTIONS], algorithms_with),
-        (_OPTIMIZER, [f"training.learning.{option}" for option in OPTIMIZER_OPTIONS], OPTIMIZER_OPTIONS.__getitem__),
-    ):
-        for key in keys if choice in settings else ():
-            if _is_set(point, key) and _is_for_another_value(key, able(key.rpartition(".")[2]), choice, settings, axes):
-                _remove(point, key)
-    return point
+        named = list(_leaves(key, value))
+        if key != choice and any(overlap(choice, name) for name in named):
+            return named
+    return []
+
+
+def _leaves(key: str, value: Any) -> Iterator[str]:
+    """Dotted keys of everything that a setting names."""
+    if not isinstance(value, Mapping):
+        yield key
+        return
+    for name, inner in value.items():
+        yield from _leaves(f"{key}.{name}", inner)
 
 
 def _is_set(data: Mapping[str, Any], key: str) -> bool:
@@ -134,12 +233,18 @@ def _remove(point: dict[str, Any], key: str) -> None:
     del point[last]
 
 
-def _is_for_another_value(
-    key: str, able: Sequence[str], choice: str, settings: Mapping[str, Any], axes: Mapping[str, Any]
-) -> bool:
-    """Whether this point's choice does not read the option, another value of that axis does, and it is no axis."""
-    swept = any(axis == key or axis.startswith(f"{key}.") for axis in axes)
-    return not swept and settings[choice] not in able and any(other in able for other in axes[choice])
+def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Put settings into a scenario's data; mappings on the way are copied, so that other points stay as they are.
+
+    Examples
+    --------
+    >>> data = {"collective": {"operation": "all_reduce", "size": "1 MiB"}}
+    >>> put(data, {"collective": {"algorithm": "parameter_server", "servers.count": 4}})
+    >>> data["collective"]["servers"], data["collective"]["size"]
+    ({'count': 4}, '1 MiB')
+    """
+    for key, value in flat(settings).items():
+        place(data, tuple(key.split(".")), value)
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from simulator.basics.sections import varied
 from simulator.cluster.build import facts
 from simulator.report.tables.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
@@ -66,7 +67,9 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
         job = _of_collective(scenario.collective)
     else:
         job = iter(())
-    machine = _of_machine(scenario, "cluster.gpu" in without, "cluster.world_size" in without)
+    # A topology has a GPU of its own, so that where topologies vary GPUs do.
+    any_gpu = "cluster.gpu" in without or (scenario.cluster.gpu is None and "cluster.topology" in without)
+    machine = _of_machine(scenario, any_gpu, "cluster.world_size" in without)
     said, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
     return Description(", ".join(said), ", ".join(standing))
 
@@ -86,7 +89,7 @@ def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
     >>> describe_point(load_scenario("low_precision_sum"), {"collective.accumulate": "float32"})
     'sums in float32; all_reduce, 1 MiB; 16 a100_sxm_80gb, star_100g'
     """
-    own, common = labelled(settings), describe(scenario, [*scenario.compare, *scenario.sweep]).text
+    own, common = labelled(settings), describe(scenario, varied({**scenario.compare, **scenario.sweep})).text
     return f"{own}; {common}" if own and common else own or common
 
 

@@ -17,6 +17,7 @@ from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.document import load as load_document
 from simulator.basics.plain_data import at
+from simulator.basics.sections import flat, overlap, varied
 from simulator.engine.compiled.library import engine_warnings
 from simulator.errors import ScenarioError
 from simulator.scenario import (
@@ -148,7 +149,7 @@ def points(scenario: Scenario) -> tuple[Point, ...]:
     (54, 'ring')
     """
     _check_plays(scenario)
-    data = resolved(scenario)
+    data = axes.PointData(resolved(scenario))
     return tuple(_point(scenario, data, settings) for settings in axes.combinations(scenario.compare, scenario.sweep))
 
 
@@ -177,11 +178,11 @@ def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
     ValueError
         A value that its key cannot have.
     """
-    return _point(scenario, resolved(scenario), settings)
+    return _point(scenario, axes.PointData(resolved(scenario)), settings)
 
 
-def _point(scenario: Scenario, data: Mapping[str, Any], settings: Mapping[str, Any]) -> Point:
-    shape = ScenarioShape.model_validate(axes.applied(data, settings))
+def _point(scenario: Scenario, data: axes.PointData, settings: Mapping[str, Any]) -> Point:
+    shape = ScenarioShape.model_validate(data.of(settings))
     return Point(settings, build_records.scenario(shape, scenario.question, scenario.source, scenario.base))
 
 
@@ -221,9 +222,10 @@ def _kind(document: Document) -> Iterator[Fault]:
 def _warnings(document: Document, shape: ScenarioShape, unused: UnusedKeys) -> Iterator[Fault]:
     """Each key without effect, as a fault at the key, or at the axis that sets it."""
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
+    set_by = {name: axis for axis, kind in axis_of.items() for name in varied({axis: getattr(shape, kind)[axis]})}
     for key, why in unused.reasons_by_key().items():
         dotted = ".".join(map(str, key))
-        axis = next((axis for axis in axis_of if f"{dotted}.".startswith(f"{axis}.")), None)
+        axis = next((axis for name, axis in set_by.items() if f"{dotted}.".startswith(f"{name}.")), None)
         message = f"changes no number here: {why}"
         if axis is None:
             yield document.fault(key, message, of_key=True)
@@ -241,9 +243,10 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
         for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape))
         if not partial.doubts(conflict)
     }
+    data = axes.PointData(partial.data)
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
-            point = ScenarioShape.model_validate(axes.applied(partial.data, settings)) if settings else shape
+            point = ScenarioShape.model_validate(data.of(settings)) if settings else shape
         except ValidationError:  # an axis below a mapping that is missing, which is a fault by itself
             continue
         for conflict in _broken(point, read_facts, files, base):
@@ -288,7 +291,7 @@ def _located(document: Document, shape: ScenarioShape, conflict: Conflict, setti
     """Report a conflict at its own key, or at the last axis that sets a key which the rule looked at."""
     axis_of = {key: kind for kind in axes.KINDS for key in getattr(shape, kind)}
     involved = [
-        a for a in settings if any(f"{a}.".startswith(f"{i}.") or i.startswith(f"{a}.") for i in conflict.involved)
+        a for a in settings if any(overlap(key, i) for key in flat({a: settings[a]}) for i in conflict.involved)
     ]
     if not involved:
         # A key that is not in the text (a default, or missing) is reported at the mapping around it.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics.document import Document, Fault, parse
+from simulator.basics.sections import flat, overlap, varied
 from simulator.errors import ScenarioError
 from simulator.scenario.answer_shape import AGAINST, BudgetShape
 from simulator.scenario.axes import KINDS, place
@@ -77,9 +78,16 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
             continue
         if several:
             path = _axis_of(data, key)
-        _drop_axes(data, key, path)
-        place(data, path, value)
-        applied.append(Override(path, option))
+            for name in varied({key: value}):
+                _drop_axes(data, name, path)
+            place(data, path, value)
+            applied.append(Override(path, option))
+            continue
+        for name, inner in flat({key: value}).items():
+            at = path if name == key else tuple(name.split("."))
+            _drop_axes(data, name, at)
+            place(data, at, inner)
+            applied.append(Override(at, option))
     if applied:
         _drop_what_has_lost_its_axis(document.data, data, wanted)
     return replace(document, data=data), tuple(applied), tuple(faults)
@@ -161,7 +169,7 @@ def _drop_axes(data: dict[str, Any], key: str, but: tuple[str, ...]) -> None:
             data[kind] = {
                 k: v
                 for k, v in axes.items()
-                if (kind, k) == but or not (f"{k}.".startswith(f"{key}.") or key.startswith(f"{k}."))
+                if (kind, k) == but or not any(overlap(key, str(name)) for name in varied({k: v}))
             }
 
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from simulator.basics.document import Document, Key
 from simulator.basics.plain_data import at
+from simulator.basics.sections import overlap
 from simulator.scenario import axes, error_messages
 from simulator.scenario.conflict import Conflict
 from simulator.scenario.shape import KINDS, ScenarioShape, fields
@@ -55,15 +56,11 @@ class PartialScenario:
 
     def doubts(self, conflict: Conflict) -> bool:
         """Whether a rule looked at a key whose value the user has not chosen."""
-        if any(_overlap(key, other) for key in conflict.involved for other in self.doubtful):
+        if any(overlap(key, other) for key in conflict.involved for other in self.doubtful):
             return True
         if conflict.involved == ("plots",) and sum(kind in self.data for kind in KINDS) != 1:
             return True  # which there are depends on what is played
-        return len(conflict.involved) > 1 and any(_overlap(k, a) for k in conflict.involved for a in self.thinned)
-
-
-def _overlap(one: str, other: str) -> bool:
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+        return len(conflict.involved) > 1 and any(overlap(k, a) for k in conflict.involved for a in self.thinned)
 
 
 def without_faults(data: dict[str, Any], faulty: Iterable[Key]) -> PartialScenario | None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from simulator.report.tables.setting_text import setting_text
 from simulator.scenario import build_records
-from simulator.scenario.axes import place
+from simulator.scenario.axes import put
 from simulator.scenario.key_names import ending, keys_of, unknown_key
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import resolved
@@ -73,19 +73,27 @@ def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, .
             adapter(key).validate_python(value)
         except ValidationError as error:
             raise InvalidSettingError(key, error) from error
-    return tuple(number for number, point in enumerate(points) if _has(point.scenario, wanted))
+    return tuple(number for number, point in enumerate(points) if _has(point, wanted))
 
 
-def _has(scenario: Scenario, wanted: Mapping[str, Any]) -> bool:
+def _has(point: Point, wanted: Mapping[str, Any]) -> bool:
+    """Return True if a point has the settings, be they its own or what its scenario says."""
+    # An option that the point's own choice does not read is a setting of the point, and stands nowhere in its scenario.
+    others = {key: value for key, value in wanted.items() if not _is_own(point.settings, key, value)}
+    scenario = point.scenario
     bare = replace(scenario, plots=(), plotted_points=None, warnings=())
     data = resolved(bare)
-    for key, value in wanted.items():
-        place(data, tuple(key.split(".")), value)
+    put(data, others)
     try:
         shape = ScenarioShape.model_validate(data)
     except ValidationError:  # a key of another kind of scenario
         return False
     return build_records.scenario(shape, scenario.question, scenario.source, Path()) == bare
+
+
+def _is_own(settings: Mapping[str, Any], key: str, value: Any) -> bool:
+    read = adapter(key).validate_python
+    return key in settings and bool(read(settings[key]) == read(value))
 
 
 def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:

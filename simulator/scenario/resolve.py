@@ -5,10 +5,12 @@ Rule: what is written here loads back to an equal scenario; quantities are text 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
+from simulator.basics.sections import varied
 from simulator.scenario.global_batch import SEQUENCES
 from simulator.scenario.plan_shape import FOLLOWS, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import (
@@ -38,7 +40,7 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     if scenario.question:
         data["question"] = scenario.question
     data |= {"seed": scenario.seed, "cluster": _cluster(scenario.cluster)}
-    axes = {*scenario.compare, *scenario.sweep}
+    axes = varied({**scenario.compare, **scenario.sweep})
     if scenario.collective is not None:
         data["collective"] = _collective(scenario.collective, axes)
     if scenario.training is not None:
@@ -48,9 +50,9 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     if scenario.plan is not None:
         _leave_to_plan(data, scenario.plan)
     data["engine"] = scenario.engine
-    for kind, varied in (("compare", scenario.compare), ("sweep", scenario.sweep)):
-        if varied:
-            data[kind] = {key: list(values) for key, values in varied.items()}
+    for kind, own in (("compare", scenario.compare), ("sweep", scenario.sweep)):
+        if own:
+            data[kind] = {key: list(values) for key, values in own.items()}
     data["plots"] = _plots(scenario)
     if scenario.baseline:
         data["baseline"] = dict(scenario.baseline)
@@ -170,7 +172,7 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
     return data
 
 
-def _collective(spec: CollectiveSpec, axes: set[str]) -> dict[str, Any]:
+def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
     data: dict[str, Any] = {"operation": spec.operation, "algorithm": spec.algorithm}
     if spec.tensors is None and "collective.tensors" not in axes:
         data["size"] = bytes_text(spec.size)

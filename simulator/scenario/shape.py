@@ -10,9 +10,11 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic.fields import FieldInfo
 
 from simulator.basics import dtypes
+from simulator.basics.sections import SECTIONS
 from simulator.errors import one_of
 from simulator.report.plots import catalog as plot_catalog
 from simulator.scenario import reading
@@ -278,7 +280,7 @@ _INNER: Final[dict[tuple[str, ...], type[Shape]]] = {
 # What a scenario plays, exactly one of these, and how it is called in a sentence.
 KINDS: Final = MappingProxyType({"collective": "a collective", "training": "a training step"})
 _NO_AXES: Final = (
-    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "plan", "cluster", *KINDS,
+    "name", "question", "compare", "sweep", "plots", "baseline", "answer", "budget", "plan",
 )  # fmt: skip
 
 
@@ -290,20 +292,45 @@ def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
 
 @cache
 def axis_keys() -> tuple[str, ...]:
-    """Dotted keys that compare, sweep and --set may name, in the file's order."""
+    """Dotted keys that compare, sweep and --set may name, whole sections among them, in the file's order."""
     dotted = [(*at, name) for at, shape in _MAPPINGS.items() for name in shape.model_fields]
     return tuple(".".join(key) for key in dotted if ".".join(key) not in _NO_AXES)
 
 
 @cache
 def adapter(dotted: str) -> TypeAdapter[Any]:
-    """What reads a value of one of `axis_keys` by itself."""
-    *at, name = dotted.split(".")
-    field = _MAPPINGS[tuple(at)].model_fields[name]
-    annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    bare = field.annotation
+    """What reads a value of one of `axis_keys` by itself; of a section the keys that a setting names."""
+    if dotted in SECTIONS:
+        return TypeAdapter(_setting_of(dotted))
+    bare = _field(dotted).annotation
     config = None if isinstance(bare, type) and issubclass(bare, BaseModel) else ConfigDict(strict=True)
-    return TypeAdapter(annotation, config=config)
+    return TypeAdapter(_annotation(dotted), config=config)
+
+
+def _field(dotted: str) -> FieldInfo:
+    *at, name = dotted.split(".")
+    return _MAPPINGS[tuple(at)].model_fields[name]
+
+
+def _annotation(dotted: str) -> Any:
+    field = _field(dotted)
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _setting_of(section: str) -> type[Shape]:
+    """Make the shape of a setting of a section: any of its keys, and of theirs by dotted names."""
+    names = [key.removeprefix(f"{section}.") for key in axis_keys() if key.startswith(f"{section}.")]
+    keys: dict[str, Any] = {
+        # A name with a dot is no field of a class.
+        f"key{number}": (_annotation(f"{section}.{name}"), Field(default_factory=lambda: None, alias=name))
+        for number, name in enumerate(names)
+    }
+    return create_model(f"{section.capitalize()}Setting", __base__=Shape, **keys)
+
+
+def default_of(dotted: str) -> Any:
+    """Value that one of `axis_keys` has where nobody writes it."""
+    return _field(dotted).get_default(call_default_factory=True)
 
 
 def takes_lists(dotted: str) -> bool:

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.sections import SECTIONS
+from simulator.report.tables.setting_text import label
+from simulator.scenario.shape import axis_keys
 from simulator.sweeps.outcome import PointOutcome
 
 if TYPE_CHECKING:
@@ -20,13 +23,24 @@ if TYPE_CHECKING:
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
     """One outcome as a flat row of a table."""
-    flat: dict[str, Any] = dict(outcome.settings)
+    # A setting of a whole section has a word for it, by which rows can be grouped, and a column for each key.
+    flat = {key: label(key, value) if key in SECTIONS else value for key, value in outcome.settings.items()}
+    for section in (key for key in outcome.settings if key in SECTIONS):
+        flat |= _keys(outcome.settings[section], section)
     for key, value in (outcome.report or {}).items():
         if isinstance(value, Mapping):
             flat |= {f"{key}.{inner}": v for inner, v in value.items()}
         else:
             flat[key] = value
     return flat | {"engine": outcome.engine, "error": outcome.error}
+
+
+def _keys(value: Any, key: str) -> dict[str, Any]:
+    """Dotted keys of a setting, as far down as a scenario has keys of its own."""
+    names = {f"{key}.{name}": inner for name, inner in value.items()} if isinstance(value, Mapping) else {}
+    if not names or not set(names) <= set(axis_keys()):
+        return {key: value}
+    return {dotted: last for name, inner in names.items() for dotted, last in _keys(inner, name).items()}
 
 
 def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:

@@ -330,9 +330,9 @@ def wrong_value(rng: random.Random) -> Broken:
 
 NAMES = [
     (("cluster", "topology"), ["star_100", "dgx_a1000", "moon"]),
-    (("cluster", "gpu"), ["a100", "h100_smx", "voodoo"]),
-    (("collective", "operation"), ["allreduce", "all_reduc", "send"]),
-    (("collective", "algorithm"), ["rng", "butterfly", "Ring", "paramter_server"]),
+    (("cluster", "gpu"), ["a100_80", "h100_smx", "voodoo"]),
+    (("collective", "operation"), ["allreduces", "all_reduc", "send"]),
+    (("collective", "algorithm"), ["rng", "butterfly", "Rings", "paramter_server"]),
     (("collective", "dtype"), ["fp32", "bf16", "float31", "int4"]),
     (("collective", "reduction"), ["mean", "add", "maximum"]),
     (("collective", "accumulate"), ["fp32", "wide"]),
@@ -350,10 +350,10 @@ NAMES = [
     (("training", "precision", "matmul"), ["fp8", "tf16"]),
     (("training", "activation_checkpointing"), ["ful", "selective", "nothing"]),
     (("training", "attention"), ["flsh", "paged"]),
-    (("training", "optimizer"), ["adamw", "lion", "Sgd"]),
+    (("training", "optimizer"), ["adamw", "lion", "Sgdd"]),
     (("training", "collectives"), ["play", "closed"]),
     (("compare", "training.sharding.strategy", 1), [["ddp", "zeor3"]]),
-    (("sweep", "training.model", 0), [["gpt9"], ["gpt_2"]]),
+    (("sweep", "training.model", 0), [["gpt9"], ["gpt_22"]]),
 ]
 
 

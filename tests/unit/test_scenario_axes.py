@@ -247,4 +247,5 @@ def test_settings_are_plain_data() -> None:
 
 def test_every_key_that_changes_a_point_can_be_an_axis() -> None:
     assert {"seed", "engine", "cluster.world_size", "collective.fusion.buckets"} < set(axis_keys())
-    assert not {"name", "question", "plots", "cluster", "collective", "compare", "sweep"} & set(axis_keys())
+    assert {"cluster", "collective", "training"} < set(axis_keys())
+    assert not {"name", "question", "plots", "compare", "sweep", "baseline"} & set(axis_keys())

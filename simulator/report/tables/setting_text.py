@@ -6,8 +6,11 @@ is written, with "not" before it for no; a number has the word that people say w
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from simulator.basics.sections import SECTIONS, flat
 
 _KINDS: Final = ("strategy", "rule", "what")
 # Values that are clear without the name of their key.
@@ -17,6 +20,8 @@ _WITHOUT_NAME: Final = (
 )  # fmt: skip
 # Names inside a mapping that are clear without their key, too.
 _CLEAR_INSIDE: Final = ("schedule",)
+# Letters of one setting that a legend, a cell or a list has room for.
+_LONGEST: Final = 72
 _SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a tenth of its speed"}
 
 
@@ -74,7 +79,23 @@ def label(key: str, value: Any) -> str:
     --------
     >>> label("training.seq_len", 8192), label("cluster.stragglers", {}), label("collective.fusion", None)
     ('8,192 tokens', 'no slow GPU', 'no fusion')
+    >>> label("collective", {"algorithm": "parameter_server", "servers": {"count": 4, "on": "workers"}})
+    'parameter_server, 4 servers on workers'
     """
+    return _short(_label(key, value))
+
+
+def _short(text: str) -> str:
+    """A text that has room in a legend; what is cut keeps a mark of its own, so that different texts stay different."""
+    if len(text) <= _LONGEST:
+        return text
+    mark = hashlib.sha256(text.encode()).hexdigest()[:4]
+    return f"{text[: _LONGEST - 12].rstrip(' ,')} ... ({mark})"
+
+
+def _label(key: str, value: Any) -> str:
+    if key in SECTIONS and isinstance(value, Mapping):
+        return ", ".join(_label(*one) for one in flat({key: value}).items()) or "unchanged"
     spoken = _SPOKEN.get(key)
     if spoken is not None:
         return spoken(value)
@@ -104,6 +125,14 @@ def _slow_ranks(value: Any) -> str:
     return ", ".join(f"rank {rank} at {_share(factor)}" for rank, factor in value.items())
 
 
+def _servers(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return setting_text(value)
+    count = value.get("count", 1)
+    place = {"own": " of their own", "workers": " on workers"}.get(value.get("on", ""), "")
+    return f"{_counted('server', 'servers')(count)}{place}"
+
+
 def _checkpointing(value: Any) -> str:
     if isinstance(value, Mapping) and "every" in value:
         return f"checkpointing every {value['every']} layers"
@@ -120,7 +149,9 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "cluster.world_size": _counted("GPU", "GPUs"),
     "cluster.stragglers": _slow_ranks,
     "cluster.link_factors": _slow_links,
+    "collective.servers": lambda value: _servers(value),
     "collective.servers.count": _counted("server", "servers"),
+    "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.seq_len": _counted("token", "tokens"),
     "training.micro_batch_size": lambda value: f"micro-batch {value}",
     "training.gradient_accumulation_steps": _counted("micro-batch", "micro-batches"),

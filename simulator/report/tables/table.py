@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.sections import SECTIONS
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.measures import interval_width, share_text
-from simulator.report.tables.setting_text import setting_text
+from simulator.report.tables.setting_text import label, setting_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -81,16 +82,21 @@ def points_tables(points: Sequence[Row], width: int) -> list[Table]:
         Characters a line has; columns that do not fit beside the others stand in a further table, behind the settings.
     """
     axes = list(dict.fromkeys(key for point in points for key in point["settings"]))
-    leading = [[setting_text(point["settings"].get(axis)) for axis in axes] for point in points]
+    leading = [[_setting(axis, point["settings"].get(axis)) for axis in axes] for point in points]
     columns = _columns(
         [point["report"] for point in points if point["report"] is not None],
-        training=any(axis.startswith("training.") for axis in axes),
+        training=any(axis.partition(".")[0] == "training" for axis in axes),
     )
     cells = [_cells(point, columns) for point in points]
     names = [axis.rpartition(".")[2].replace("_", " ") for axis in axes]
     axes_width = sum(max(len(name), *(len(row[i]) for row in leading)) + _FRAME for i, name in enumerate(names))
     groups = _fitting(columns, cells, width - axes_width - 1)
     return [_table(axes, names, leading, group, cells) for group in groups]
+
+
+def _setting(axis: str, value: Any) -> str:
+    """A setting below the name of its axis; of a whole section with the names of its keys."""
+    return label(axis, value) if axis in SECTIONS else setting_text(value)
 
 
 def _table(
