@@ -19,7 +19,7 @@ from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
 from simulator.planner.asked import Question
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.nearest import least_memory, ways_to_fit
+from simulator.planner.nearest import Way, least_memory, ways_to_fit
 from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import Changed, sensitivity
 from simulator.planner.setting import scenario_of
@@ -84,8 +84,14 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
         raise typer.Exit(exit_code(ended))
     data = document(found, question.budget, tried)
     if not found.best:
-        need, ways = least_memory(choices, base, sequences), ways_to_fit(choices, base, sequences)
-        data |= nearest_document(need, list(ways) if output.as_json else print_nearest(question, need, ways))
+        need, ways = least_memory(choices, base, sequences), list[Way]()
+        found_ways = ways_to_fit(choices, base, sequences, need) if need is not None else ()
+        try:
+            for way in found_ways if output.as_json else print_nearest(question, need, found_ways):
+                ways.append(way)
+        except INTERRUPTIONS as error:
+            ended = error
+        data |= nearest_document(need, ways)
     data |= {"sensitivity": [one.to_dict() for one in changed]}
     if output.out is not None:
         _write(found, question, data, output.out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from simulator.cli.console import print_table, print_text
 from simulator.findings import gpu_numbers
 from simulator.planner.asked import Question
 from simulator.planner.explain import against
-from simulator.planner.nearest import Need, Way
+from simulator.planner.nearest import NO_WAY, Need, Way
 from simulator.planner.search import Plan
 from simulator.planner.sensitivity import Changed
 from simulator.planner.sizes import Size
@@ -113,21 +113,21 @@ def _interval(report: Mapping[str, Any]) -> str:
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
-def print_nearest(question: Question, need: Need | None, ways: Iterable[Way]) -> list[Way]:
-    """What comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
-    told = []
+def print_nearest(question: Question, need: Need | None, ways: Iterable[Way]) -> Iterator[Way]:
+    """Print what comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
     if need is None:
         print_text(
             f"No setting of {question.model} can be on {question.base.cluster.world_size:,} GPUs: see below why."
         )
-    else:
-        print_text(
-            f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
-            f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
-        )
-        for way in ways:
-            print_text(f"  {way.change}: {format_memory(way.need.nbytes)}, {way.need.setting.text}", indent="    ")
-            told.append(way)
-        if not told:
-            print_text("  nothing that was tried; a smaller model or shorter sequences", indent="    ")
-    return told
+        return
+    print_text(
+        f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
+        f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"
+    )
+    told = False
+    for way in ways:
+        print_text(f"  {way.text}", indent="    ")
+        told = True
+        yield way
+    if not told:
+        print_text(f"  {NO_WAY}", indent="    ")

@@ -1,26 +1,40 @@
 """Nothing fits: which setting comes nearest, and what would make one fit?
 
-Rule: nothing is played. Memory is that of what a rank of each stage does, noted of a few micro-batches, which is what a
-played step reaches at least (`stage_memory.py`); settings are looked at by rising bounds of it.
+Rule: memory is that of what a rank of each stage does, noted of a few micro-batches, which is what a played step
+reaches at least (`stage_memory.py`); settings are looked at by rising bounds of it. What is said to fit has been tried
+(`memory.checked_need`), for fragments may be too many where the bytes are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, islice
 from typing import Any, Final
 
+from simulator.basics.units import format_memory
+from simulator.cluster.cluster import Cluster
+from simulator.errors import ScenarioError
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
 from simulator.planner.space import Choices, Refused, settings
+from simulator.playing.memory import checked_need, least_need
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.records import Scenario
-from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
-from simulator.step.stage_memory import memory_of_notes
 
+_SEGMENTS: Final = "expandable_segments"
+# What is told where no change was found after which something fits.
+NO_WAY: Final = "nothing that was tried, alone or two at a time; a smaller model or shorter sequences"
 # Settings whose memory is worked out, of those with the lowest bounds.
 _LOOKED_AT: Final = 24
+# Of these, ways to cut the model of which the least is tried.
+_TRIED: Final = 4
+# Micro-batches for each stage of a pipeline, after which the next ones do the same.
+_FEW_ROUNDS: Final = 4
+# Pairs of changes that are told, where no single one is enough.
+_MOST_PAIRS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +45,19 @@ class Need:
     ----------
     setting : Setting
     nbytes : int
-        Of the rank that holds most [B].
+        Of the rank that holds most, with the holes between its allocations where these are too much [B].
     capacity : int
         HBM of its GPU [B].
+    fits : bool
+    holes : bool
+        Whether its allocations would fit without the holes between them.
     """
 
     setting: Setting
     nbytes: int
     capacity: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether it does."""
-        return self.nbytes <= self.capacity
+    fits: bool
+    holes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,11 @@ class Way:
 
     change: str
     need: Need
+
+    @property
+    def text(self) -> str:
+        """The change, and what then is needed by which setting."""
+        return f"{self.change}: {format_memory(self.need.nbytes)}, {self.need.setting.text}"
 
 
 def least_memory(choices: Choices, base: Scenario, sequences: int) -> Need | None:
@@ -63,38 +82,139 @@ def least_memory(choices: Choices, base: Scenario, sequences: int) -> Need | Non
             waiting.append((bounds.of(setting, step).memory, number, setting, step))
         except ValueError:
             continue
-    least: Need | None = None
-    for bound, _, setting, step in sorted(waiting, key=lambda one: one[:2])[:_LOOKED_AT]:
-        if least is not None and bound >= least.nbytes:
+    found: list[tuple[int, int, Setting, TrainingStep]] = []
+    for bound, number, setting, step in sorted(waiting, key=lambda one: one[:2])[:_LOOKED_AT]:
+        if found and bound >= found[0][0]:
             break
-        nbytes = max(one.nbytes for one in memory_of_notes(few_micro_batches(cluster, step, setting.gpus)))
-        if least is None or nbytes < least.nbytes:
-            least = Need(setting, nbytes, cluster.gpus[0].hbm_bytes)
-    return least
+        found = sorted([*found, (least_need(cluster, step), number, setting, step)], key=lambda one: one[:2])
+    # What waits to be sent, and fragments, are other ones where a model is cut in another way.
+    least_of_cut = {one[2].cut: one for one in reversed(found)}
+    nearest: Need | None = None
+    for one in sorted(least_of_cut.values(), key=lambda one: one[:2])[:_TRIED]:
+        need = _tried(cluster, *one)
+        if need.fits:
+            return need
+        nearest = nearest or need
+    return nearest
 
 
-def ways_to_fit(choices: Choices, base: Scenario, sequences: int) -> Iterator[Way]:
-    """Changes, each alone, after which something fits: less kept, the host's memory, a smaller batch, more GPUs."""
-    for change, changed, scenario, fewer in _changes(choices, base, sequences):
-        need = least_memory(changed, scenario, fewer)
+def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> Need:
+    """What a setting needs that needs so much at least; whether it fits is found out by trying."""
+    hbm = cluster.gpus[0].hbm_bytes
+    if nbytes > hbm:
+        return Need(setting, nbytes, hbm, fits=False)
+    needed = checked_need(cluster, _of_few(cluster, step))
+    if needed.fits:
+        return Need(setting, nbytes, hbm, fits=True)
+    return Need(setting, max(needed.most, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
+
+
+def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
+    """The step with fewer micro-batches, if its ranks hold as much at the same time."""
+    few = replace(step, accumulation=min(step.accumulation, _FEW_ROUNDS * step.parallelism.pp))
+    try:
+        return few if least_need(cluster, few) == least_need(cluster, step) else step
+    except ValueError:  # an order that needs more of them
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a plan searches: what may be chosen, on which cluster, for how many sequences of a step."""
+
+    choices: Choices
+    base: Scenario
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of one option.
+
+    Attributes
+    ----------
+    option : str
+        Of the command line; of each option one change goes with those of others.
+    text : str
+    made : function (asked) -> _Asked
+    """
+
+    option: str
+    text: str
+    made: Callable[[_Asked], _Asked]
+
+
+def ways_to_fit(choices: Choices, base: Scenario, sequences: int, need: Need) -> Iterator[Way]:
+    """Changes after which something fits: less kept, the host's memory, a smaller batch, more GPUs.
+
+    Each is tried alone, then two at a time where no single one is enough. A topology that has no more GPUs is no
+    fault: then more of them are no way.
+
+    Parameters
+    ----------
+    choices, base, sequences
+        As for `least_memory`.
+    need : Need
+        What that has found; it does not fit.
+    """
+    asked = _Asked(choices, base, sequences)
+    changes = [(change,) for change in _changes(asked, holes=need.holes)]
+    alone = yield from _fitting(asked, changes)
+    if not alone:
+        pairs = (pair for pair in combinations([change for (change,) in changes], 2) if len(_options(pair)) == 2)
+        yield from islice(_fitting(asked, pairs), _MOST_PAIRS)
+
+
+def _options(together: tuple[_Change, ...]) -> frozenset[str]:
+    return frozenset(change.option for change in together)
+
+
+def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Way, None, bool]:
+    """Of each set of options the first change after which something fits; returns whether there was one."""
+    known = set[frozenset[str]]()
+    for together in tried:
+        options = _options(together)
+        if options in known:
+            continue
+        changed = asked
+        for change in together:
+            changed = change.made(changed)
+        try:
+            need = least_memory(changed.choices, changed.base, changed.sequences)
+        except ScenarioError:  # the topology has not so many GPUs
+            continue
         if need is not None and need.fits:
-            yield Way(change, need)
-            if change.startswith("--gpus"):
-                return
+            known.add(options)
+            yield Way(" ".join(change.text for change in together), need)
+    return bool(known)
 
 
-def _changes(choices: Choices, base: Scenario, sequences: int) -> Iterator[tuple[str, Choices, Scenario, int]]:
-    values = choices.values
-
-    def among(name: str, value: Any) -> Choices:
-        return Choices({**values, name: (value,)}, choices.why)
-
+def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
+    values, sequences, training = asked.choices.values, asked.sequences, asked.base.training
+    if holes and training is not None and training.allocator != _SEGMENTS:
+        yield _Change("allocator", f"--set training.allocator={_SEGMENTS}", _in_segments)
     for name, value in (("checkpointing", "full"), ("micro_batch", 1), ("sharding", "zero3"), ("offload", "optimizer")):
         if value not in values[name]:
-            yield f"--among {name}={value}", among(name, value), base, sequences
+            yield _Change(name, f"--among {name}={value}", partial(_among, name=name, value=value))
     if sequences > 1:
-        yield f"--global-batch {sequences // 2}seq", choices, base, sequences // 2
+        fewer = sequences // 2
+        yield _Change("batch", f"--global-batch {fewer}seq", lambda asked: replace(asked, sequences=fewer))
     (gpus,) = values["gpus"]
-    for times in (2, 4, 8, 16):
-        cluster = replace(base.cluster, world_size=times * gpus)
-        yield f"--gpus {times * gpus}", among("gpus", times * gpus), replace(base, cluster=cluster), sequences
+    for number in (2 * gpus, 4 * gpus, 8 * gpus, 16 * gpus):
+        yield _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
+
+
+def _among(asked: _Asked, name: str, value: Any) -> _Asked:
+    return replace(asked, choices=Choices({**asked.choices.values, name: (value,)}, asked.choices.why))
+
+
+def _in_segments(asked: _Asked) -> _Asked:
+    training = asked.base.training
+    if training is None:
+        return asked
+    return replace(asked, base=replace(asked.base, training=replace(training, allocator=_SEGMENTS)))
+
+
+def _on_gpus(asked: _Asked, number: int) -> _Asked:
+    cluster = replace(asked.base.cluster, world_size=number)
+    return replace(_among(asked, "gpus", number), base=replace(asked.base, cluster=cluster))

@@ -61,6 +61,11 @@ class Setting:
         """Data-parallel ranks."""
         return self.gpus // (self.tp * self.pp * self.cp)
 
+    @property
+    def cut(self) -> tuple[int | str | None, ...]:
+        """How the model and its states are spread over ranks."""
+        return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
+
     def spec(self, base: TrainingSpec) -> TrainingSpec:
         """The training of a scenario that is set so; `base` says everything else."""
         return replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Final
@@ -24,6 +24,7 @@ from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import check_cut
 from simulator.step.spec import Offload, TrainingStep
 from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 
 # Not a fault of a setting.
 SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
@@ -194,6 +195,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
 
 def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[Setting]:
     values = choices.values
+    able = {offload: _shardings(values["sharding"], offload) for offload in values["offload"]}
     sizes = product(*(values[name] for name in ("gpus", "tp", "pp", "cp", "ep")))
     for gpus, tp, pp, cp, ep in sizes:
         if gpus % (tp * pp * cp):
@@ -210,7 +212,7 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
                         f"{sharding} of {dp} data-parallel ranks has no copies of {shard_size} ranks each",
                     )
                 continue
-            if dp * cp == 1 and sharding != values["sharding"][0]:
+            if dp * cp == 1 and sharding not in [names[0] for names in able.values() if names]:
                 refused.note(SAME)
                 continue
             if sequences % (dp * micro):
@@ -222,10 +224,22 @@ def _multiplied(choices: Choices, sequences: int, refused: Refused) -> Iterator[
             for schedule, virtual in _orders(values, pp):
                 rest = product(*(values[name] for name in ("checkpointing", "offload", "precision", "framework")))
                 for checkpointing, offload, precision, framework in rest:
+                    if sharding not in able[offload]:
+                        who = strategies.find(sharding).updater.value
+                        refused.note("offload must be of ranks that own a part", f"with {sharding} {who}")
+                        continue
+                    if dp * cp == 1 and sharding != able[offload][0]:
+                        refused.note(SAME)
+                        continue
                     yield Setting(
                         gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
                         sequences // (dp * micro), checkpointing, offload, precision, framework,
                     )  # fmt: skip
+
+
+def _shardings(names: Sequence[str], offload: str) -> list[str]:
+    """Shardings that go with an offload: the host updates for ranks that own what they update."""
+    return [name for name in names if offload == "none" or strategies.find(name).updater is Updater.OWNERS]
 
 
 def _shares(sharding: str, shard_size: int, dp: int) -> bool:

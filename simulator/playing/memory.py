@@ -1,4 +1,4 @@
-"""Whether a training step fits into memory, known before it is played; and, where it does not, what would.
+"""Whether a training step fits into memory, known before it is played.
 
 Rule: one rank of each list of operations is followed (of each stage of a pipeline), for ranks that do the same hold the
 same, and its collectives take roughly their time: what is held depends little on when exactly they end. Whoever must
@@ -7,21 +7,22 @@ know it to the byte plays the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
+from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
 from simulator.errors import OutOfMemoryError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
-from simulator.step.alternatives import alternatives
-from simulator.step.plan import ranks_alone
+from simulator.step.plan import few_micro_batches, plan_step, ranks_alone
 from simulator.step.spec import TrainingStep
+from simulator.step.stage_memory import memory_of_notes
 
-# More advice than this nobody reads.
-_MOST_TRIED: Final = 6
+STEADY: Final = Jitter()
+# How far below what is there reserved bytes must be that were worked out by rough times, which are off by 3 % at most.
+_ROUGHLY: Final = 1.03
 # Steps on so few ranks are played all the same: that takes a second, and says to the byte and the microsecond.
 _FEW_RANKS: Final = 64
 # How much more than there is a rank must need for it to be sure, whenever its collectives end.
@@ -44,6 +45,11 @@ class Need:
     nbytes: int
     reserved: int
     fits: bool
+
+    @property
+    def most(self) -> int:
+        """What is missing where it does not fit: bytes, or what is reserved for them and the holes between them [B]."""
+        return max(self.nbytes, self.reserved)
 
 
 def need(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> Need:
@@ -76,22 +82,31 @@ def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: 
     return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
 
 
-def advice(cluster: Cluster, step: TrainingStep) -> str:
-    """Changes of one setting that fit; where none does, what comes nearest."""
-    fitting: list[str] = []
-    lacking: list[tuple[int, str]] = []
-    for number, (change, changed) in enumerate(alternatives(step, cluster.world_size)):
-        if number == _MOST_TRIED:
-            break
-        needed = need(cluster, changed)
-        if needed.fits:
-            fitting.append(f"{change} (needs about {format_memory(needed.nbytes)})")
-        else:
-            # Where the bytes would fit but not their fragments, what is reserved says what is missing.
-            lacking.append((max(needed.nbytes, needed.reserved), change))
-    if fitting:
-        return "tried, and fits: " + "; ".join(fitting[:3])
-    if lacking:
-        nearest, change = min(lacking)
-        return f"no single change that was tried fits; nearest: {change} (needs about {format_memory(nearest)})"
-    return "nothing smaller is left to try on this GPU"
+def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> Need:
+    """What a step needs, with `fits` as playing the step shows it.
+
+    Steps on few ranks are played. On many what is reserved must leave as much room as rough times were off by.
+    """
+    rough = need(cluster, step)
+    hbm = cluster.gpus[0].hbm_bytes
+    if not rough.fits or cluster.world_size > _FEW_RANKS:
+        return replace(rough, fits=rough.fits and _ROUGHLY * rough.reserved <= hbm)
+    planned = plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)
+    try:
+        play(
+            "auto", planned.program, cluster, jitter=jitter, limit_memory=True, allocator=step.allocator, keep=(0,)
+        )  # fmt: skip
+    except OutOfMemoryError as error:
+        return Need(rough.nbytes, max(rough.reserved, error.needed), fits=False)
+    return rough
+
+
+def least_need(cluster: Cluster, step: TrainingStep) -> int:
+    """What a step needs at least, on the rank that holds most [B]; cheap, whatever its micro-batches.
+
+    Raises
+    ------
+    ValueError
+        The model, its ranks or the GPU do not allow such a step.
+    """
+    return max(stage.nbytes for stage in memory_of_notes(few_micro_batches(cluster, step, cluster.world_size)))

@@ -14,7 +14,8 @@ from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
-from simulator.playing.memory import advice, refuse_unfit
+from simulator.playing.advice import advice
+from simulator.playing.memory import refuse_unfit
 from simulator.playing.played import Played
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
@@ -68,7 +69,7 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        error.args = (f"{error.args[0]}; {advice(cluster, step)}",)
+        error.args = (f"{error.args[0]}; {advice(cluster, step, jitter)}",)
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,6 +128,81 @@ def test_a_large_step_that_does_not_fit_is_not_played(monkeypatch: pytest.Monkey
     assert caught.value.time > 0
     assert "ran out of memory at about " in str(caught.value)
     assert "tried, and fits: activation_checkpointing: full (needs about " in str(caught.value)
+
+
+def refusal(data: dict[str, object]) -> OutOfMemoryError:
+    with pytest.raises(OutOfMemoryError) as caught:
+        simulate(load_scenario(data))
+    return caught.value
+
+
+_SETTING = r"([a-z_.]+): ([a-z_0-9]+)"
+
+
+def advised(error: OutOfMemoryError) -> list[tuple[dict[str, object], float]]:
+    """Keys of `training` that each piece of advice sets, and the memory that it needs [GB]."""
+    _, told, pieces = str(error).partition("tried, and fits: ")
+    found = re.findall(rf"({_SETTING}.*?) \(needs about ([0-9.e+]+) GB\)", pieces if told else "")
+    return [
+        ({key: int(value) if value.isdigit() else value for key, value in re.findall(_SETTING, text)}, float(needed))
+        for text, *_, needed in found
+    ]
+
+
+UNFIT = {
+    "one key is enough": scenario(8, "llama3_8b", seq_len=2048, sharding="ddp"),
+    "activations": scenario(8, "llama3_8b", seq_len=8192, micro_batch_size=8, sharding="zero3"),
+    "two keys": scenario(8, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp"),
+    "the host too": scenario(8, "llama3_70b", seq_len=2048, sharding="ddp"),
+    "many ranks": scenario(128, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp"),
+    "scores": scenario(8, "llama3_8b", seq_len=8192, sharding="zero3", attention="standard"),
+    "a pipeline": scenario(
+        8, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp", gradient_accumulation_steps=4,
+        parallelism={"pp": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
+    error = refusal(UNFIT[name])
+    pieces = advised(error)
+    assert pieces, str(error)
+    assert len(pieces) <= 3
+    for keys, needed in pieces:
+        training: dict[str, object] = UNFIT[name]["training"]  # type: ignore[assignment]
+        played = simulate(load_scenario(UNFIT[name] | {"training": training | keys})).report
+        assert played.fits
+        assert played.peak_memory_bytes == pytest.approx(needed * 1e9, rel=_ABOUT)
+
+
+def test_two_changes_are_combined_where_one_is_not_enough() -> None:
+    error = refusal(UNFIT["two keys"])
+    assert "the whole step needs at least 311 GB; tried, and fits: " in str(error)
+    assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 75.6) in advised(error)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        scenario(1, "llama3_8b", seq_len=8192, micro_batch_size=4, sharding="ddp"),
+        scenario(16, "llama3_70b", seq_len=2048, micro_batch_size=4, sharding="ddp"),
+        scenario(8, "llama3_405b", seq_len=2048, sharding="zero3", activation_checkpointing="full"),
+    ],
+)
+def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object]) -> None:
+    error = refusal(data)
+    loaded = load_scenario(data)
+    failed = simulate(loaded, limit_memory=False).report.peak_memory_bytes
+    nearest = re.search(r"no two changes that were tried fit; nearest: .* \(needs about ([0-9.e+]+) GB\)", str(error))
+    assert nearest is not None, str(error)
+    assert error.capacity < float(nearest[1]) * 1e9 < failed
+
+
+def test_where_nothing_smaller_is_left_it_is_told() -> None:
+    whole = scenario(1, "llama3_70b", seq_len=128, sharding="ddp", activation_checkpointing="full",
+                     allocator="expandable_segments")  # fmt: skip
+    assert str(refusal(whole)).endswith("; nothing smaller is left to try on this GPU")
 
 
 def test_parameters_that_do_not_fit_are_told_of_at_once_on_any_number_of_ranks() -> None:

@@ -51,6 +51,7 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
     parts = [
         head,
         _best(told),
+        _nearest(told),
         f'<div class="two">{_FRONT}{_rows("What was left out, and why", _left_out(told))}</div>',
         _COORDINATES,
         _sizes(told.get("sizes", [])),
@@ -108,6 +109,20 @@ def _best(told: Mapping[str, Any]) -> str:
         f'<section class="panel"><h2>The best</h2><div class="scroll tall"><table class="sortable" id="best">{table}'
         "</tbody></table></div></section>"
     )
+
+
+def _nearest(told: Mapping[str, Any]) -> str:
+    """What comes nearest where nothing fits, and the changes after which something does."""
+    nearest = told.get("nearest")
+    if nearest is None:
+        return ""
+    needs, has = format_memory(nearest["needs_bytes"]), format_memory(nearest["capacity_bytes"])
+    rows = [("as asked", f"{needs} of {has}", nearest["setting"])]
+    rows += [(way["change"], format_memory(way["needs_bytes"]), way["setting"]) for way in told["ways"]]
+    title = (
+        "What comes nearest, and what would fit" if told["ways"] else "What comes nearest; nothing that was tried fits"
+    )
+    return _table(title, ("change", "needs", "setting"), rows)
 
 
 def _best_row(one: Mapping[str, Any], *, budgets: bool) -> str:
