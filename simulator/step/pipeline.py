@@ -188,7 +188,7 @@ class Pipeline:
         # The unit that takes it: a stage's first one, or its last.
         taker = self._ends[target][0 if forward else 1]
         act = Act(Exchange.SEND, (taker,), micro, what=what)
-        blocks = builder.framework.sends_block and not self.schedule.batches_sends
+        blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
         return builder.send(name, self.elements, self.step.precision.params, ranks, after, act, blocks=blocks)
 
     @cached_property

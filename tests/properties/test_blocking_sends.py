@@ -24,7 +24,12 @@ SHAPES = [*((p, m) for p in (2, 3, 4) for m in (1, 3, 4, 8)), (6, 12)]
 
 def shapes_of(own: PipelineSchedule) -> list[PipelineShape]:
     """Return small pipelines that a schedule does not refuse."""
-    shapes = [PipelineShape(p, m, chunks, p) for p, m in SHAPES for chunks in ((own.chunks,) if own.chunks else (1, 2))]
+    shapes = [
+        PipelineShape(p, m, chunks, group)
+        for p, m in SHAPES
+        for chunks in ((own.chunks,) if own.chunks else (1, 2))
+        for group in ((p, p + 2) if own.grouped else (p,))
+    ]
     return [shape for shape in shapes if not own.refusal(shape)]
 
 
@@ -37,7 +42,9 @@ def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework)
         accumulation=shape.micro_batches,
         framework=framework,
         collectives="auto",
-        parallelism=Parallelism(pp=shape.ranks, schedule=own.name, virtual_stages=shape.chunks),
+        parallelism=Parallelism(
+            pp=shape.ranks, schedule=own.name, virtual_stages=shape.chunks, microbatch_group=shape.group
+        ),
     )
     cluster = build("star_100g", ranks)
     return execute(plan_step(cluster, made).program, cluster, limit_memory=False)
@@ -53,15 +60,18 @@ def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: s
         assert simulated(own, shape, load_framework(framework)).end > 0.0, shape
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if catalog.find(name).batches_sends])
+BATCHED = [own.name for own in map(catalog.find, catalog.names()) if any(map(own.batches_sends, shapes_of(own)))]
+
+
+@pytest.mark.parametrize("name", BATCHED)
 def test_schedules_that_batch_sends_would_end_in_a_deadlock_without_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `batches_sends` declares is needed: some shape of the schedule is stuck if every send blocks."""
     own = catalog.find(name)
-    monkeypatch.setattr("simulator.step.pipeline.catalog.find", lambda _: replace(own, batches_sends=False))
+    monkeypatch.setattr("simulator.step.pipeline.catalog.find", lambda _: replace(own, batches_sends=schedule.never))
     framework, stuck = load_framework(BLOCKING[0]), 0
-    for shape in shapes_of(own):
+    for shape in filter(own.batches_sends, shapes_of(own)):
         try:
             simulated(own, shape, framework)
         except DeadlockError:

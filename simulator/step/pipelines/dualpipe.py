@@ -8,7 +8,7 @@ References
 from __future__ import annotations
 
 from simulator.step.pipelines.both_ends import Legs, from_both_ends, turning
-from simulator.step.pipelines.schedule import Order, PassTimes, PipelineSchedule, PipelineShape, Placement
+from simulator.step.pipelines.schedule import Order, PassTimes, PipelineSchedule, PipelineShape, Placement, always
 
 
 def _order(shape: PipelineShape) -> Order:
@@ -48,5 +48,5 @@ SCHEDULE = PipelineSchedule(
     bubble=_bubble,
     held=_held,
     pairs=True,
-    batches_sends=True,
+    batches_sends=always,
 )

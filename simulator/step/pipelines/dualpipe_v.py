@@ -9,7 +9,7 @@ References
 from __future__ import annotations
 
 from simulator.step.pipelines.both_ends import Legs, from_both_ends, turning
-from simulator.step.pipelines.schedule import Order, PassTimes, PipelineSchedule, PipelineShape, Placement
+from simulator.step.pipelines.schedule import Order, PassTimes, PipelineSchedule, PipelineShape, Placement, always
 
 
 def _order(shape: PipelineShape) -> Order:
@@ -40,5 +40,5 @@ SCHEDULE = PipelineSchedule(
     bubble=_bubble,
     held=_held,
     pairs=True,
-    batches_sends=True,
+    batches_sends=always,
 )

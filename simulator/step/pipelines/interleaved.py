@@ -57,6 +57,11 @@ def _held(shape: PipelineShape, rank: int) -> int:
     return min(every, warm_up(shape, rank) + 1)
 
 
+def _overtakes(shape: PipelineShape) -> bool:
+    """Return True if groups are larger than the pipeline: then messages of one chunk overtake those of another."""
+    return shape.chunks > 1 and shape.group > shape.ranks
+
+
 SCHEDULE = PipelineSchedule(
     name="interleaved",
     placement=Placement.LOOP,
@@ -67,4 +72,5 @@ SCHEDULE = PipelineSchedule(
     bubble=filling,
     held=_held,
     grouped=True,
+    batches_sends=_overtakes,
 )

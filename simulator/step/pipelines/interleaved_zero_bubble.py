@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.step.pipelines import interleaved
-from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work
+from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work, always
 from simulator.step.pipelines.zb_h1 import unhidden
 
 
@@ -45,5 +45,5 @@ SCHEDULE = PipelineSchedule(
     bubble=unhidden,
     held=None,
     grouped=True,
-    batches_sends=True,
+    batches_sends=always,
 )

@@ -94,6 +94,16 @@ class PipelineShape:
         return self.ranks * self.chunks
 
 
+def never(_: PipelineShape) -> bool:
+    """Return False."""
+    return False
+
+
+def always(_: PipelineShape) -> bool:
+    """Return True."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class PassTimes:
     """How long passes through one stage take [s].
@@ -138,9 +148,9 @@ class PipelineSchedule:
         nobody has a closed form.
     held : function (shape, rank) -> int, or None
         Most chunks' activations that a rank holds at once; None where nobody has a closed form.
-    batches_sends : bool
-        True if neighbours may receive in another order than the one in which their messages are sent. Ranks that wait
-        for each send and receive in turn would wait for each other forever, so every framework posts the sends and
+    batches_sends : function (shape) -> bool
+        Return True if neighbours may receive in another order than the one in which their messages are sent. Ranks that
+        wait for each send and receive in turn would wait for each other forever, so every framework posts the sends and
         receives of such an order in batches and goes on (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do so too).
     """
 
@@ -154,7 +164,7 @@ class PipelineSchedule:
     held: Callable[[PipelineShape, int], int] | None
     grouped: bool = False
     pairs: bool = False
-    batches_sends: bool = False
+    batches_sends: Callable[[PipelineShape], bool] = never
 
     def rank_of(self, stage: int, ranks: int) -> int:
         """The rank that a stage lies on."""

@@ -8,7 +8,7 @@ References
 from __future__ import annotations
 
 from simulator.step.pipelines.patterns import settled
-from simulator.step.pipelines.schedule import Order, PipelineSchedule, PipelineShape, Placement, at_least_one
+from simulator.step.pipelines.schedule import Order, PipelineSchedule, PipelineShape, Placement, always, at_least_one
 
 
 def _pattern(ranks: int, rank: int) -> tuple[int, int, int, int]:
@@ -29,5 +29,5 @@ SCHEDULE = PipelineSchedule(
     refusal=at_least_one,
     bubble=None,
     held=None,
-    batches_sends=True,
+    batches_sends=always,
 )

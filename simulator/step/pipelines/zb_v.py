@@ -21,6 +21,7 @@ from simulator.step.pipelines.schedule import (
     PipelineShape,
     Placement,
     Work,
+    always,
     at_least_one,
 )
 from simulator.step.pipelines.zb_h2 import late_start
@@ -192,5 +193,5 @@ SCHEDULE = PipelineSchedule(
     refusal=at_least_one,
     bubble=late_start,
     held=None,
-    batches_sends=True,
+    batches_sends=always,
 )

@@ -16,6 +16,7 @@ from simulator.step.pipelines.schedule import (
     Placement,
     Slot,
     Work,
+    always,
 )
 from simulator.step.pipelines.zb_h2 import late_start
 
@@ -58,5 +59,5 @@ SCHEDULE = PipelineSchedule(
     refusal=_refusal,
     bubble=late_start,
     held=None,
-    batches_sends=True,
+    batches_sends=always,
 )
