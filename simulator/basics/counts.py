@@ -21,6 +21,17 @@ _MOST_DIGITS: Final = 18
 _MOST: Final = 2**53
 
 
+def number_of(count: int, noun: str) -> str:
+    """Write how many there are of a thing.
+
+    Examples
+    --------
+    >>> number_of(1, "point"), number_of(1398, "step")
+    ('1 point', '1,398 steps')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def parse_count(text: str, k: int) -> int:
     """Read a count.
 

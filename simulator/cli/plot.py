@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from simulator.basics.counts import number_of
 from simulator.basics.document import Document, parse
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.errors import ScenarioError, one_of
@@ -112,6 +113,6 @@ def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | Non
             raise
         raise ScenarioError(f"{path}: is no report of a run; give the directory that `simulator run` made") from error
     if len(outcomes) != count:
-        raise ScenarioError(f"{path}: has {len(outcomes)} points, but scenario.yaml beside it has {count}")
+        raise ScenarioError(f"{path}: has {number_of(len(outcomes), 'point')}, but scenario.yaml beside it has {count}")
     valid = isinstance(spoken, list) and all(isinstance(one, int) and 0 <= one < count for one in spoken)
     return outcomes, spoken if valid else None, findings if valid else []

@@ -40,6 +40,8 @@ class SmallTable:
         A heading and a cell for each column.
     points : tuple of tuple of (int or None)
         The point that each cell speaks of; None where it is of several.
+    best : frozenset of (int, int)
+        Row and column of the cells that are best among those that they compete with, or tie with the best.
     """
 
     title: str
@@ -47,6 +49,7 @@ class SmallTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     points: tuple[tuple[int | None, ...], ...]
+    best: frozenset[tuple[int, int]] = frozenset()
 
 
 def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]:
@@ -142,13 +145,33 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
     places = tuple(labelled(condition) for condition in conditions)
     grid = [[_cell(measure, compared.row(setting, condition)) for setting in settings] for condition in conditions]
     points = [[compared.row(setting, condition).index for setting in settings] for condition in conditions]
+    contests = [[compared.row(setting, condition) for setting in settings] for condition in conditions]
+    best = {(line, place) for line, rows in enumerate(contests) for place in _best(measure, rows)}
     headings, columns = places, names
     wide = len(settings) > _MOST_COLUMNS and len(conditions) < len(settings)
     if wide or sum(map(len, names)) > _MOST_LETTERS > sum(map(len, places)):
         grid, points = [list(c) for c in zip(*grid, strict=True)], [list(c) for c in zip(*points, strict=True)]
         headings, columns = names, places
+        best = {(place, line) for line, place in best}
     rows = tuple((heading, tuple(cells)) for heading, cells in zip(headings, grid, strict=True))
-    return SmallTable(measure.noun, "", columns, rows, tuple(tuple(own) for own in points))
+    return SmallTable(measure.noun, "", columns, rows, tuple(tuple(own) for own in points), frozenset(best))
+
+
+def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
+    """Places of the rows that fit and are best, or behind the best by less than its prediction's uncertainty."""
+    known = {
+        place: value
+        for place, row in enumerate(rows)
+        if row.fits and (value := measure.value(row.report or {})) is not None
+    }
+    if len(known) < 2:
+        return []
+    sign = 1 if measure.best == "least" else -1
+    first = min(known, key=lambda place: sign * known[place])
+    margin = max(SAME, measure.uncertainty(rows[first].report or {}))
+    best = [place for place, value in known.items() if abs(value - known[first]) <= margin * abs(known[first])]
+    # Where all tie none stands out.
+    return best if len(best) < len(known) else []
 
 
 def _cell(measure: Measure, row: Row) -> str:
@@ -172,7 +195,8 @@ def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable
         cells = tuple(_changed(measure, row, before) for measure in measures)
         told.append((name if row.fits or row.report is None else f"{name} (does not fit)", cells))
         points.append((row.index,) * len(measures))
-    return SmallTable("", "", columns, tuple(told), tuple(points))
+    best = {(place, column) for column, measure in enumerate(measures) for place in _best(measure, rows)}
+    return SmallTable("", "", columns, tuple(told), tuple(points), frozenset(best))
 
 
 def _changed(measure: Measure, row: Row, first: Mapping[str, Any] | None) -> str:

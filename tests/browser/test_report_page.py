@@ -428,3 +428,97 @@ def test_memory_stands_below_the_lanes_on_the_same_axis_and_counts_alike_at_ever
         names = [row.split("\t")[0] for row in one.text("#holders table").splitlines() if row.startswith("layer ")]
         numbers = [int(name.split()[1]) for name in names if "activations" in name]
         assert numbers == sorted(numbers)
+
+
+def test_green_is_the_best_and_an_outline_what_is_shown(running: Any, folders: dict[str, Path]) -> None:
+    """The shown point may be the slowest: it gets an outline, and the best keeps its green."""
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        assert one.page.locator("#all tr.spoken").count() == 1
+        outline, ground = (
+            one.value(f"getComputedStyle(document.querySelector('#all tr.spoken')).{name}")
+            for name in ("outlineStyle", "backgroundColor")
+        )
+        assert (outline, ground) == ("solid", "rgba(0, 0, 0, 0)")
+    with opened(running, folders["sharded"] / FILE) as one:
+        one.drawn()
+        points = report(folders["sharded"])["points"]
+        for number in range(len(points)):
+            one.value(f"pick({number})")
+            one.drawn()
+            best = one.value("[...document.querySelectorAll('td.best')].map(cell => Number(cell.dataset.point))")
+            assert best
+            # Peak memory is in the first table: zero3 is smallest with every micro-batch, whatever is shown.
+            for index in best[:2]:
+                settings = points[index]["settings"]
+                assert settings["training.sharding"] in ("zero3", "ddp")
+
+
+def test_a_filter_means_numbers_whole_and_names_columns(running: Any, folders: dict[str, Path]) -> None:
+    """12 points of a ring and the naive way on 4 and 8 GPUs with three sizes."""
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        assert one.text("#filtered") == "12 points"
+        for text, shown in (
+            ("8", 6), ("world size=8", 6), ("world size=8, ring", 3), ("size=64 KiB", 4), ("64 KiB, naive", 2),
+            ("16", 4), ("1", 4), ("", 12),
+        ):  # fmt: skip
+            one.page.fill("#filter", text)
+            assert one.page.locator("#all tbody tr:not(.hidden)").count() == shown, text
+            assert one.text("#filtered") == ("12 points" if shown == 12 else f"{shown} of 12 points")
+
+
+def test_headers_that_sort_look_like_it(running: Any, folders: dict[str, Path]) -> None:
+    with opened(running, folders["ring_or_naive"] / FILE) as one:
+        one.drawn()
+        heads = one.page.locator("#all thead th")
+        assert {heads.nth(i).get_attribute("aria-sort") for i in range(heads.count())} == {"none"}
+        assert one.value("getComputedStyle(document.querySelector('#all th button'), '::after').content") != "none"
+        heads.nth(0).locator("button").click()
+        assert heads.nth(0).get_attribute("aria-sort") == "ascending"
+
+
+@pytest.mark.parametrize("name", ["ring_or_naive", "staged"])
+def test_every_file_that_the_page_names_is_there(running: Any, folders: dict[str, Path], name: str) -> None:
+    with opened(running, folders[name] / FILE) as one:
+        one.drawn()
+        links = one.value("[...document.querySelectorAll('a')].map(link => link.getAttribute('href'))")
+        assert {"report.json", "table.csv", "scenario.yaml", "run.json"} <= set(links)
+        assert any(link.endswith("spans.csv") for link in links)
+        assert all((folders[name] / link).exists() for link in links)
+
+
+def test_every_colour_is_seen_on_a_dark_page_and_what_is_idle_stays_behind(
+    running: Any, folders: dict[str, Path]
+) -> None:
+    with opened(running, folders["staged"] / FILE, color_scheme="dark") as one:
+        one.drawn()
+        seen = one.value(
+            "Object.fromEntries(Object.keys(data.colours).map(n => [n, contrast(colourOf(n), themed('--panel'))]))"
+        )
+        quiet = {name: seen.pop(name) for name in ("idle", "latencies and waiting", "all others")}
+        assert min(seen.values()) >= 3
+        assert max(quiet.values()) < min(seen.values())
+        assert min(quiet.values()) > 1.3
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        assert one.value("Object.keys(data.colours).every(n => colourOf(n) === data.colours[n])")
+
+
+def test_ranks_of_one_stage_are_one_block_of_lanes(running: Any, folders: dict[str, Path]) -> None:
+    """Two ranks a stage, whose groups have names of their own and end a few nanoseconds apart."""
+    with opened(running, folders["staged"] / FILE) as one:
+        one.drawn()
+        ranks = one.value("[...new Set(state.timeline.lanes.map(lane => `${lane.rank} ${lane.alike}`))]")
+        assert ranks == ["0 2", "2 2", "4 2", "6 2"]
+
+
+def test_lines_on_each_other_share_one_name(running: Any, tmp_path: Path) -> None:
+    """With one GPU a node nothing distinguishes zero1 from zero2 in time: one line, and both names beside it."""
+    sweep = {"cluster.world_size": [2, 4, 8]}
+    data = TRAINING | {"compare": {"training.sharding": ["ddp", "zero1", "zero2"]}, "sweep": sweep}
+    run(tmp_path / "same", data)
+    with opened(running, tmp_path / "same" / FILE) as one:
+        one.drawn()
+        assert "zero1, zero2 (on one line)" in one.text("#overview .legend")
+        assert one.page.locator("#overview path").count() == 2

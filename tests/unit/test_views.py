@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from simulator.findings.comparison import Comparison
 from simulator.report.numbers.measures import share_text
 from simulator.report.plots import pipeline
 from simulator.report.plots.plot import CloseUp
-from simulator.report.views.view import compressed, decompressed, view_of, within
+from simulator.report.views.view import _few_names, compressed, decompressed, view_of, within
+from simulator.results.page.page import report_page, without_files
 from simulator.results.page.page_data import page_data
+from simulator.results.page.page_text import trust
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import small_tables
 from simulator.run import Run, simulate
@@ -31,9 +34,13 @@ def looked_at(data: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
     return run, view_of(run.timeline, 8e10, {op.name: op.group for op in run.plan.program.collectives().values()})
 
 
-def paged(data: dict[str, Any]) -> dict[str, Any]:
+def compared_of(data: dict[str, Any]) -> Comparison:
     scenario = load_scenario(data)
-    compared = Comparison(scenario, list(play_points(list(enumerate(points(scenario))), 1)))
+    return Comparison(scenario, list(play_points(list(enumerate(points(scenario))), 1)))
+
+
+def paged(data: dict[str, Any]) -> dict[str, Any]:
+    compared = compared_of(data)
     return page_data(None, compared, answer(compared), {})
 
 
@@ -125,8 +132,101 @@ def test_every_place_of_a_page_prints_the_same_idle_time() -> None:
 def test_why_tells_of_bytes_that_come_back() -> None:
     compare = {"collective.algorithm": ["ring", "parameter_server"]}
     served = {key: value for key, value in SERVED["collective"].items() if key != "algorithm"} | {"size": "64 MiB"}
-    scenario = load_scenario(SERVED | {"collective": served, "compare": compare, "answer": ["best"]})
-    compared = Comparison(scenario, list(play_points(list(enumerate(points(scenario))), 1)))
-    told = answer(compared)
+    told = answer(compared_of(SERVED | {"collective": served, "compare": compare, "answer": ["best"]}))
     assert "4 times the array, then 4 times the array back with parameter_server (server0->switch0)" in told.why
     assert told.why.startswith("The busiest link carries 1.5 times the array with ring (gpu0->switch0)")
+
+
+EXPERTS: dict[str, Any] = {
+    "name": "experts",
+    "cluster": {"topology": "dgx_h100", "world_size": 8},
+    "training": {
+        "model": {
+            "model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 512, "vocab_size": 500, "num_local_experts": 8, "num_experts_per_tok": 2,
+        },
+        "seq_len": 128, "parallelism": {"ep": 8},
+    },
+    "compare": {"training.parallelism.experts.dispatch": ["all_to_all", "all_gather"]},
+}  # fmt: skip
+
+
+def test_bars_of_a_page_stack_their_parts_in_one_order() -> None:
+    data = paged(EXPERTS)
+    places = {name: place for place, name in enumerate(data["partOrder"])}
+    orders = [[places[name] for name, _ in point["parts"]] for point in data["points"]]
+    assert all(order == sorted(order) for order in orders)
+    assert any("all_gather" in dict(point["parts"]) for point in data["points"])
+
+
+def test_time_is_weighed_against_memory_only_where_both_differ_and_by_the_step_where_steps_are_alike() -> None:
+    same = {"compare": {"training.parallelism.schedule": ["gpipe", "1f1b"]}}
+    step = {"model": "gpt2", "seq_len": 256, "gradient_accumulation_steps": 4, "parallelism": {"pp": 2}}
+    staged = {"name": "staged", "cluster": {"topology": "dgx_h100", "world_size": 2}, "training": step} | same
+    data = paged(staged)
+    times = {row["figures"]["step_time_s"] for row in data["points"]}
+    assert bool(data["front"]) == (len(times) > 1)
+    assert (data["frontKeys"][0], data["frontTime"]) == ("step_time_s", "time of a step")
+    larger = staged | {"compare": {"training.micro_batch_size": [1, 2]}}
+    assert paged(larger)["frontKeys"][0] == "time_per_token_s"
+
+
+def test_a_table_names_the_baseline_and_says_why_numbers_are_missing() -> None:
+    html = point_table(
+        compared_of(
+            {
+                "name": "sizes",
+                "cluster": {"topology": "star_100g", "world_size": 4},
+                "collective": {"operation": "all_reduce", "size": "1 MiB"},
+                "compare": {"collective.algorithm": ["ring", "naive"]},
+                "sweep": {"collective.size": ["1 MiB", "128 MiB"]},
+            }
+        )
+    )
+    assert "<th>vs ring</th>" in html
+    assert html.count(">baseline</td>") == 2
+    assert "Real arrays were added up in 2 points; payload: auto does so for at most 256 MiB over all ranks" in html
+
+
+def test_what_auto_takes_and_why_stands_in_the_answer_and_on_the_page() -> None:
+    """The constants of an A100 machine are made of another's: the caveat is where the answer is."""
+    collective = {"operation": "all_reduce", "size": "64 MiB", "algorithm": "auto"}
+    chosen = {"name": "auto", "cluster": {"topology": "dgx_a100", "world_size": 16}, "collective": collective}
+    of = compared_of(chosen)
+    told, report = answer(of), of.rows[0].report
+    assert report is not None
+    said = f"auto takes {report['algorithm']}: {report['why']}"
+    assert f"A{said[1:]}." in told.sentences
+    assert "not measured here" in said
+    assert ("algorithm", said) in trust(of, told)
+    asked = compared_of(chosen | {"collective": collective | {"algorithm": "ring"}})
+    assert not any("auto" in sentence for sentence in answer(asked).sentences)
+
+
+def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path) -> None:
+    compared = compared_of(SERVED)
+    for name in ("spans.csv", "transfers.csv"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    page = report_page(compared, answer(compared), {}, tmp_path)
+    assert '<a href="report.json">report.json</a>' in page
+    assert '"files":[["spans.csv","spans.csv"],["transfers.csv","transfers.csv"]]' in page
+    alone = without_files(page)
+    assert ("<a href" in alone, "report.json (all figures)" in alone) == (False, True)
+    assert '"files":[]' in alone
+
+
+def test_collectives_that_closed_forms_keep_off_the_links_are_told_with_the_links() -> None:
+    step = {"model": "gpt2", "seq_len": 256, "sharding": "zero1"}
+    _, view = looked_at({"name": "step", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": step})
+    assert view["links"]["off_links"].startswith("closed forms stand for ")
+    _, view = looked_at(SERVED)
+    assert view["links"]["off_links"] == ""
+    assert view["links"]["complete"]
+
+
+def test_a_page_that_must_be_small_says_which_links_it_does_not_know() -> None:
+    wide = SERVED | {"cluster": {"topology": "star_100g", "world_size": 64}}
+    _, view = looked_at(wide | {"collective": SERVED["collective"] | {"algorithm": "ring"}})
+    assert [len(row["names"]) for row in view["links"]["rows"]] == [64, 64]
+    cut = _few_names(view)["links"]
+    assert ([len(row["names"]) for row in cut["rows"]], cut["complete"]) == ([40, 40], False)

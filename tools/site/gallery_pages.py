@@ -10,6 +10,7 @@ from typing import Final
 
 from PIL import Image
 
+from simulator.results.page.page import without_files
 from simulator.scenario.load import load_scenario
 from tools.site.gallery_runs import ROOT, GalleryRun
 
@@ -68,7 +69,8 @@ def write_reports(entries: Sequence[Entry], html: Path) -> None:
     for one in entries:
         report = _report(one)
         if report is not None:
-            shutil.copyfile(report, html / "gallery" / f"{one.name}_report.html")
+            page = without_files(report.read_text(encoding="utf-8"))
+            (html / "gallery" / f"{one.name}_report.html").write_text(page, encoding="utf-8")
 
 
 def _shrink(picture: Path, target: Path) -> None:

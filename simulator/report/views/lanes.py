@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from simulator.basics.arrays import Floats
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, Traffic, traffic
 from simulator.report.plots.pipeline import first_of_stages, passes
@@ -18,6 +20,10 @@ _MOST_RANKS: Final = 16
 _MOST_TRANSFERS: Final = 50_000
 # Unlike servers and switches that are shown.
 _MOST_OTHERS: Final = 8
+# Share of the time below which nobody sees a difference, zoomed in by a hundred on a screen of a thousand pixels.
+_SEEN: Final = 1e-5
+# What tells groups of one kind apart at the end of a name.
+_OF_GROUP: Final = re.compile(r" \([a-z ]+ \d+\)$")
 # Order of a rank's lanes.
 _ORDER: Final = {"compute": 0, "communication": 1}
 
@@ -39,10 +45,7 @@ def lanes(
         (places in the texts).
     """
     ranks = by_rank(timeline.spans)
-    classes: dict[tuple[Any, ...], list[int]] = {}
-    for rank in sorted(ranks):
-        classes.setdefault(_key(ranks[rank]), []).append(rank)
-    firsts = {own[0]: own for own in classes.values()}
+    firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
     last = timeline.last_rank if timeline.last_rank in ranks else None
     shown = _chosen(firsts, last, slow)
     if len(shown) < len(firsts):
@@ -85,8 +88,22 @@ def _pass_name(kind: str, micro: int, chunk: int) -> str:
     return f"{micro} {kind}" if chunk <= 0 else f"{micro} {kind}, chunk {chunk}"
 
 
-def _key(spans: Sequence[Span]) -> tuple[Any, ...]:
-    return tuple((s.stream, s.name, s.start, s.end) for s in spans)
+def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
+    """Ranks that do the same at the same times, each in a group of its own, to less than a screen shows.
+
+    Ranks of one stage differ by a few nanoseconds and by the number of their group: "send 0 (pipeline 1)".
+    """
+    groups: dict[tuple[Any, ...], list[tuple[Floats, list[int]]]] = {}
+    for rank in sorted(ranks):
+        does = tuple((span.stream, span.kind, _OF_GROUP.sub("", span.name)) for span in ranks[rank])
+        times = np.array([(span.start, span.end) for span in ranks[rank]])
+        known = groups.setdefault(does, [])
+        own = next((ranks for first, ranks in known if np.allclose(first, times, rtol=0.0, atol=_SEEN * end)), None)
+        if own is None:
+            own = []
+            known.append((times, own))
+        own.append(rank)
+    return sorted(own for known in groups.values() for _, own in known)
 
 
 def _first_of(firsts: Mapping[int, Sequence[int]], rank: int | None) -> int | None:

@@ -6,6 +6,7 @@ Rule: equal runs give equal bytes.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,7 +18,7 @@ from simulator.findings.comparison import Comparison
 from simulator.report.views import view as views
 from simulator.results.page.document import asset, document
 from simulator.results.page.page_data import page_data
-from simulator.results.page.page_text import reproduction, trust
+from simulator.results.page.page_text import files_beside, reproduction, trust
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import SmallTable, small_tables
 from simulator.scenario.resolve import to_yaml
@@ -67,11 +68,18 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
             _budgets(compared, answer),
             _table(compared),
             _facts("How far to trust it", trust(compared, answer)),
-            _facts("How to play it again", reproduction(scenario)),
+            _facts("How to play it again", reproduction(scenario), _beside(compared, linked=folder is not None)),
             _file("The scenario, every default written out", to_yaml(scenario)),
         ],
         page_data(folder, compared, answer, _views(kept)),
     )
+
+
+def without_files(page: str) -> str:
+    """The page for a place where the files of its run do not lie beside it: names of files, and no links to them."""
+    # In the page's data no tag begins and no quote ends a text: neither pattern is found there by chance.
+    named = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
+    return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', named)
 
 
 def kept_views(folder: Path, compared: Comparison) -> dict[int, bytes]:
@@ -96,7 +104,10 @@ def _head(compared: Comparison, answer: Answer) -> str:
     count = f"; {len(compared.rows)} points" if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
-    tables = "".join(_small(table) for table in small_tables(compared, answer))
+    drawn = small_tables(compared, answer)
+    tables = "".join(_small(table) for table in drawn)
+    if any(table.best for table in drawn):
+        tables += '<p class="note">Green: best, or a tie with the best. Outlined: the point shown below.</p>'
     return (
         f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
         f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'
@@ -110,12 +121,17 @@ def _small(table: SmallTable) -> str:
     heads = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = "".join(
         f"<tr><td>{_cell(name) if len(name) <= _SHORT_NAME else escape(name)}</td>" + "".join(
-            f'<td data-point="{point}">{_cell(cell)}</td>' if point is not None else f"<td>{_cell(cell)}</td>"
-            for cell, point in zip(cells, points, strict=True)
+            f"<td{_attributes(point, best=(line, place) in table.best)}>{_cell(cell)}</td>"
+            for place, (cell, point) in enumerate(zip(cells, points, strict=True))
         ) + "</tr>"
-        for (name, cells), points in zip(table.rows, table.points, strict=True)
+        for line, ((name, cells), points) in enumerate(zip(table.rows, table.points, strict=True))
     )  # fmt: skip
     return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _attributes(point: int | None, *, best: bool) -> str:
+    """Attributes of a cell: the point that a click shows, and whether its value is best."""
+    return (' class="best"' if best else "") + ("" if point is None else f' data-point="{point}"')
 
 
 def _budgets(compared: Comparison, answer: Answer) -> str:
@@ -145,8 +161,8 @@ def _cell(text: str) -> str:
 def _table(compared: Comparison) -> str:
     return (
         '<section class="panel"><h2>All points</h2><div class="controls hidden needsjs">'
-        '<label>filter <input id="filter" type="search" size="24"></label>'
-        '<span class="note" id="filtered"></span></div>'
+        '<label>filter <input id="filter" type="search" size="34" placeholder="world size=8, ring"></label>'
+        f'<span class="note" id="filtered">{len(compared.rows):,} points</span></div>'
         f'<div class="scroll tall">{point_table(compared)}</div></section>'
     )
 
@@ -157,9 +173,19 @@ def _file(title: str, text: str) -> str:
     return f'<section class="panel">{folded}</section>'
 
 
-def _facts(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    body = "".join(
-        f'<tr><td>{escape(name)}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows if text
+def _beside(compared: Comparison, *, linked: bool) -> str:
+    """A row of the files beside the page, as links where the page lies in its run's folder."""
+    files = ", ".join(
+        f"{f'<a href={chr(34)}{path}{chr(34)}>{path}</a>' if linked else path} ({escape(what)})"
+        for path, what in files_beside(compared)
+    )
+    return f'<tr><td>files beside this page</td><td class="text">{files}</td></tr>'
+
+
+def _facts(title: str, rows: Sequence[tuple[str, str]], more: str = "") -> str:
+    body = (
+        "".join(f'<tr><td>{escape(name)}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows if text)
+        + more
     )
     table = f'<div class="scroll"><table><tbody>{body}</tbody></table></div>'
     return f'<section class="panel"><h2>{escape(title)}</h2>{table}</section>'

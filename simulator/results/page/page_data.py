@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,17 +36,21 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     drawn, of_point = machines(compared)
     overview = _overview(compared, answer, axes)
+    per_token = compared.kind == "training" and _per_token(compared)
+    kinds = exposed_kinds([row.report for row in compared.rows if row.report is not None])
     return {
         "name": compared.scenario.name,
         "axes": [_axis(compared, key) for key in axes],
-        "points": [_point(folder, compared, row, axes, of_point.get(row.index)) for row in compared.rows],
+        "points": [_point(folder, compared, row, axes, of_point.get(row.index), kinds) for row in compared.rows],
         "views": {str(index): view for index, view in views.items()},
         "spoken": list(answer.spoken),
         "overview": overview,
         "crossings": _crossings(compared, answer, axes),
         "front": _front(compared, answer),
-        "frontKeys": ["time_per_token_s", "peak_memory_bytes"],
+        "frontKeys": ["time_per_token_s" if per_token else "step_time_s", "peak_memory_bytes"],
+        "frontTime": "time of a token, over all GPUs" if per_token else "time of a step",
         "parts": _parts_title(compared),
+        "partOrder": part_order(kinds),
         "mostMemory": _most_memory(compared),
         "topologies": drawn,
         "colours": PART_COLOURS,
@@ -56,10 +60,10 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
 
 
 def _front(compared: Comparison, answer: Answer) -> list[int]:
-    """Points of the front; none where all points take the same time and memory, so that there is nothing to weigh."""
+    """Points of the front; none where all points are as fast or as large, so that there is nothing to weigh."""
     reports = [row.report for row in compared.rows if row.report is not None]
-    unlike = {(report.get("tokens_per_s"), report.get("peak_memory_bytes")) for report in reports}
-    return [one["point"] for one in answer.front] if len(unlike) > 1 else []
+    weighs = all(len({report.get(key) for report in reports}) > 1 for key in ("tokens_per_s", "peak_memory_bytes"))
+    return [one["point"] for one in answer.front] if weighs else []
 
 
 def _most_memory(compared: Comparison) -> float:
@@ -114,7 +118,14 @@ def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[di
     return marks
 
 
-def _point(folder: Path | None, compared: Comparison, row: Row, axes: list[str], machine: int | None) -> dict[str, Any]:
+def _point(
+    folder: Path | None,
+    compared: Comparison,
+    row: Row,
+    axes: list[str],
+    machine: int | None,
+    kinds: Sequence[str],
+) -> dict[str, Any]:
     settings = {**row.setting, **row.condition}
     places = []
     for key in axes:
@@ -135,7 +146,7 @@ def _point(folder: Path | None, compared: Comparison, row: Row, axes: list[str],
         return point | {"error": next(o.error for o in compared.outcomes if o.index == row.index)}
     point["because"] = report["because"]
     point["figures"] = {figure.key: figure.value(report) for figure in figures(compared)}
-    point["parts"] = _parts(compared, report)
+    point["parts"] = _parts(compared, report, kinds)
     if compared.kind == "training":
         point["groups"] = _groups(row)
         per_token = 1 / report["tokens_per_s"]
@@ -193,23 +204,46 @@ def _parts_title(compared: Comparison) -> str:
     return f"Time of a {what} by what it goes to"
 
 
-def _parts(compared: Comparison, report: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
     """Parts of a collective, or of a step, that add up to its time, or to that of a token [s]."""
     if compared.kind != "training":
         parts = Bottleneck.of(report["bottleneck"]).parts if report["bottleneck"] else {}
         return [*sorted(parts.items()), ("latencies and waiting", report["time_s"] - sum(parts.values()))]
     scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
-    return [(name, scale * seconds) for name, seconds in step_parts(report)]
+    return [(name, scale * seconds) for name, seconds in step_parts(report, kinds)]
 
 
-def step_parts(report: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Parts of a step, in the order in which bars stack them, that add up to its time [s]."""
+def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Kinds of exposed communication, largest first: the order in which every bar of a page stacks them."""
+    most: dict[str, float] = {}
+    for report in reports:
+        for kind, seconds in report.get("exposed_comm_time_by_kind", {}).items():
+            most[kind] = max(most.get(kind, 0.0), seconds)
+    return sorted(most, key=lambda kind: (-most[kind], kind))
+
+
+def part_order(kinds: Sequence[str]) -> list[str]:
+    """The order of all parts, in bars and below them."""
+    first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
+    return [*first, *kinds, "idle", "latencies and waiting"]
+
+
+def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
+    """Parts of a step, in the order in which bars stack them, that add up to its time [s].
+
+    Parameters
+    ----------
+    report : mapping
+    kinds : sequence of str
+        Of exposed communication, in the order that all bars share.
+    """
+    exposed = report["exposed_comm_time_by_kind"]
     kernels = report["compute_time_s"] - report["recompute_time_s"] - report["optimizer_time_s"]
     parts = {
         "forward and backward": kernels,
         "recompute": report["recompute_time_s"],
         "optimizer": report["optimizer_time_s"],
-        **report["exposed_comm_time_by_kind"],
+        **{kind: exposed[kind] for kind in kinds if kind in exposed},
         "idle": report["bubble_time_s"],
     }
     return list(parts.items())
@@ -220,5 +254,8 @@ def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[st
     if folder is None:
         return []
     own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
+    tables = [
+        (name, (own / name).as_posix()) for name in ("spans.csv", "transfers.csv") if (folder / own / name).is_file()
+    ]
     traces = sorted((folder / own / "trace").glob("rank*.json.gz"))[:1]
-    return [("trace for ui.perfetto.dev", (own / "trace" / path.name).as_posix()) for path in traces]
+    return tables + [("trace for ui.perfetto.dev", (own / "trace" / path.name).as_posix()) for path in traces]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import simulator
-from simulator.findings.answer import Answer
+from simulator.basics.counts import number_of
+from simulator.findings.answer import Answer, chosen_by_auto
 from simulator.findings.comparison import Comparison
 from simulator.report.numbers.measures import interval_width
 from simulator.scenario.records import Scenario
@@ -15,36 +16,51 @@ def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
         ("the same again", "simulator rerun DIRECTORY, where this page lies; or simulator run scenario.yaml"),
         ("seed", str(scenario.seed)),
         ("simulator", simulator.__version__),
-        (
-            "files beside this page",
-            "report.json (all figures), scenario.yaml, run.json (versions), spans.csv",
-        ),
     ]
+
+
+def files_beside(compared: Comparison) -> list[tuple[str, str]]:
+    """Files that a run leaves beside its page, as relative paths, and what is in each."""
+    several = len(compared.rows) > 1
+    files = [("report.json", "all figures"), ("scenario.yaml", "every default written out"), ("run.json", "versions")]
+    files += [("table.csv", "a row for each point")] if several else []
+    files += [("plots/", "pictures")] if compared.scenario.plots else []
+    own = "spans and transfers of each point"
+    return files + ([("points/", own)] if several else [("spans.csv", "operations"), ("transfers.csv", "transfers")])
 
 
 def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
     """What is played, what stands for it, which constants were fitted, how far measured runs lie from such figures."""
     rows = [row.report for row in compared.rows if row.report is not None]
     engines = sorted({outcome.engine for outcome in compared.outcomes if outcome.engine})
-    facts = [("engine", ", ".join(engines))]
+    facts = [("engine", ", ".join(engines)), ("algorithm", "; ".join(chosen_by_auto(compared)))]
     if compared.kind == "collective":
         wrong = [report["wrong"] for report in rows if report["wrong"] is not None]
         facts.append(("transfers", "every one is played as an event; times come out of routes, latencies and shares"))
         if wrong:
             facts.append(
-                ("numbers", f"real arrays were added up in {len(wrong)} points; {sum(wrong)} elements are wrong")
+                (
+                    "numbers",
+                    f"real arrays were added up in {number_of(len(wrong), 'point')}; wrong elements: {sum(wrong):,}",
+                )
             )
         exact = [r for r in rows if r["predicted_s"]]
         if exact:
             off = max(abs(r["time_s"] / r["predicted_s"] - 1) for r in exact)
             facts.append(
-                ("closed forms", f"{len(exact)} points have an exact formula; the largest difference is {off:.1e}")
+                (
+                    "closed forms",
+                    f"exact formulas: of {number_of(len(exact), 'point')}; the largest difference is {off:.1e}",
+                )
             )
     else:
         facts += _of_training(compared)
     if answer.further:
         facts.append(
-            ("thresholds", f"found by playing {answer.further} points between those of the table, to 2 % or exactly")
+            (
+                "thresholds",
+                f"found by playing {number_of(answer.further, 'point')} between those of the table, to 2 % or exactly",
+            )
         )
     facts.append(("not modelled", "packets, congestion control, switch buffers, adaptive routing; see docs/design.md"))
     return facts

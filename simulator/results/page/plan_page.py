@@ -14,7 +14,7 @@ from simulator.findings import gpu_numbers
 from simulator.findings.budget import amount_text
 from simulator.report.plots import style
 from simulator.results.page.document import document
-from simulator.results.page.page_data import PART_COLOURS, step_parts
+from simulator.results.page.page_data import PART_COLOURS, exposed_kinds, part_order, step_parts
 
 FILE: Final = "report.html"
 # Of choices those of which the played settings have several values are axes; then come these.
@@ -60,7 +60,11 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
         _rows("How far to trust it", _trust(told)),
         _file("best.yaml, which simulator run plays to the same report", best_yaml) if best_yaml else "",
     ]
-    return document(question, parts, {"plan": _data(told), "colours": PART_COLOURS, "palette": list(style.PALETTE)})
+    return document(
+        question,
+        parts,
+        {"plan": _data(told), "colours": PART_COLOURS, "partOrder": _order(told), "palette": list(style.PALETTE)},
+    )
 
 
 def _data(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,9 +74,10 @@ def _data(told: Mapping[str, Any]) -> dict[str, Any]:
     played = told["all_played"]
     axes = [name for name in _CHOSEN if len({str(one[name]) for one in played}) > 1]
     several = "gpus" in axes
+    kinds = exposed_kinds([one["report"] for one in told["best"]])
     return {
         "best": [
-            {"number": one["number"], "label": one["text"], "parts": step_parts(one["report"]),
+            {"number": one["number"], "label": one["text"], "parts": step_parts(one["report"], kinds),
              "note": "" if place == 0 else f"+{100 * one['against_best']['whole_s'] / _step(told):.1f} %"}
             for place, one in enumerate(told["best"])
         ],
@@ -85,6 +90,10 @@ def _data(told: Mapping[str, Any]) -> dict[str, Any]:
             for one in played
         ],
     }  # fmt: skip
+
+
+def _order(told: Mapping[str, Any]) -> list[str]:
+    return part_order(exposed_kinds([one["report"] for one in told["best"]]))
 
 
 def _step(told: Mapping[str, Any]) -> float:

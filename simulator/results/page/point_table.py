@@ -10,6 +10,7 @@ from simulator.basics.units import format_bandwidth, format_bytes, format_memory
 from simulator.findings.comparison import Comparison, Row
 from simulator.report.numbers.measures import interval_width, share_text
 from simulator.report.tables.setting_text import label
+from simulator.scenario.payload import PAYLOAD_LIMIT
 
 # More rows make a page slow; table.csv has them all.
 MOST_ROWS: Final = 1000
@@ -73,16 +74,27 @@ def point_table(compared: Comparison) -> str:
     first = columns[0]
     several = len(compared.settings) > 1
     heads = [axis.rpartition(".")[2].replace("_", " ") for axis in axes] + [column.name for column in columns]
-    heads += ["against the baseline"] if several else []
+    heads += [f"vs {compared.name(compared.settings[0])}"] if several else []
     heads += ["fits"] if compared.kind == "training" else []
     body = "".join(_row(compared, row, axes, columns, first, several) for row in compared.rows[:MOST_ROWS])
     left = len(compared.rows) - MOST_ROWS
-    caption = f"{left:,} more points are in table.csv" if left > 0 else ""
+    notes = [f"{left:,} more points are in table.csv"] if left > 0 else []
+    caption = ". ".join([*notes, *_why_dashes(compared)])
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
     return (
         f'<table id="all" class="sortable">{f"<caption>{caption}</caption>" if caption else ""}'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
+
+
+def _why_dashes(compared: Comparison) -> list[str]:
+    """Why a collective has no count of wrong elements: its arrays were not added up."""
+    without = sum(row.report is not None and row.report.get("wrong", 0) is None for row in compared.rows)
+    if not without:
+        return []
+    which = "no point" if without == len(compared.rows) else f"{len(compared.rows) - without} points"
+    limit = format_bytes(PAYLOAD_LIMIT)
+    return [f"Real arrays were added up in {which}; payload: auto does so for at most {limit} over all ranks"]
 
 
 def _row(
@@ -112,6 +124,8 @@ def _cell(column: Figure, report: Mapping[str, Any]) -> str:
 
 def _against(compared: Comparison, row: Row, first: Figure) -> str:
     """How much more of the first figure it takes than the baseline under the same condition."""
+    if row.setting == compared.settings[0]:
+        return '<td data-v="0">baseline</td>'
     baseline = compared.row(compared.settings[0], row.condition).report
     value = first.value(row.report or {})
     before = first.value(baseline) if baseline is not None else None

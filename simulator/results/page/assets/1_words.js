@@ -66,3 +66,20 @@ const tip = {
 
 // Colours of the page as it is shown, light or dark.
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// A colour as it can be seen on the panel that is shown: on a dark one dark colours become paler, and what stands for
+// nothing (the palest grey) becomes the darkest.
+const NOTHING = ["#e4e4e4", "#434b53"];
+const channels = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+const luminance = (colour) => channels(colour).map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const contrast = (one, other) => { const [a, b] = [luminance(one), luminance(other)].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05); };
+function visible(colour) {
+  const panel = themed("--panel");
+  if (luminance(panel) > 0.5) return colour;
+  if (colour.toLowerCase() === NOTHING[0]) return NOTHING[1];
+  let shade = colour;
+  while (contrast(shade, panel) < 3) shade = `#${channels(shade).map((v) => Math.round(v + (255 - v) * 0.12).toString(16).padStart(2, "0")).join("")}`;
+  return shade;
+}
+const colourOf = (name) => visible(data.colours[name] || "#767676");

@@ -14,7 +14,7 @@ class TimeWindow {
   tell() { for (const draw of this.followers) draw(); }
 }
 
-const GUTTER = 200;
+const GUTTER = 208;
 const AXIS = 22;
 
 function sharp(canvas, height) {

@@ -7,6 +7,8 @@ class Lane {
     this.who = typeof packed.rank === "number" ? `rank ${packed.rank}` : packed.rank;
     this.alike = packed.alike;
     this.stream = packed.stream;
+    // "communication expert tensor" is longer than its room; the tooltip says the whole.
+    this.said = packed.stream.replace(/^communication (.+)$/, "$1 comm.");
     this.start = sums(packed.start);
     this.end = this.start.map((start, i) => start + packed.duration[i]);
     this.kind = packed.kind;
@@ -34,10 +36,9 @@ class Lane {
 }
 
 class Timeline {
-  constructor(place, played, view, colours) {
+  constructor(place, played, view) {
     this.unit = played.unit_s;
     this.view = view;
-    this.colours = colours;
     this.lanes = played.lanes.lanes.map((lane) => new Lane(lane, played.lanes));
     this.query = "";
     this.matches = new Set();
@@ -62,7 +63,7 @@ class Timeline {
     const kinds = [...new Set(this.lanes.flatMap((lane) => [...new Set(lane.kind)].map((k) => lane.texts.kinds[k])))];
     return make("div", { class: "legend" }, ...kinds.map((kind) => {
       const swatch = make("i");
-      swatch.style.background = this.colours[kind] || "#767676";
+      swatch.style.background = colourOf(kind);
       return make("span", {}, swatch, kind);
     }));
   }
@@ -92,26 +93,29 @@ class Timeline {
     if (left > 100) {
       pen.fillStyle = themed("--soft");
       pen.save(); pen.beginPath(); pen.rect(76, top, left - 80, this.row); pen.clip();
-      pen.fillText(lane.stream, 76, top + this.row / 2);
+      pen.fillText(lane.said, 76, top + this.row / 2);
       pen.restore();
     }
-    let filled = -1;
+    let [filled, kind, on] = [-1, -1, -1];
     const from = this.view.from;
     for (let i = lane.first(from); i < lane.start.length && lane.start[i] <= this.view.to; i++) {
       const x = Math.max(left, left + (lane.start[i] - from) * scale);
       const end = Math.min(width, left + (lane.end[i] - from) * scale);
-      // What ends in a pixel that is drawn already cannot be seen.
-      if (end < left || end - filled < 0.3) continue;
-      const wide = Math.max(end - x, 0.7);
+      // A span that ends in a pixel that is drawn already is seen only if it is of another kind; then it lies on top.
+      const hidden = end - filled < 0.3;
+      if (end < left || (hidden && (lane.kind[i] === kind || Math.floor(x) === on))) continue;
+      const wide = Math.max(end - x, 1);
+      if (hidden) on = Math.floor(x);
       const faint = this.query && !this.matches.has(lane.name[i]);
       pen.globalAlpha = faint ? 0.15 : 1;
-      pen.fillStyle = this.colours[lane.kindOf(i)] || "#767676";
+      pen.fillStyle = colourOf(lane.kindOf(i));
       pen.fillRect(x, top + 1, wide > 4 ? wide - 0.6 : wide, this.row - 3);
       if (wide > 46 && this.row > 14) this.label(pen, lane.nameOf(i), x, top, wide);
       if (this.chosen && this.chosen.lane === lane && this.chosen.i === i) {
         pen.strokeStyle = themed("--text"); pen.strokeRect(x + 0.5, top + 1.5, wide, this.row - 4);
       }
-      filled = end;
+      filled = Math.max(filled, end);
+      kind = lane.kind[i];
     }
     pen.globalAlpha = 1;
   }

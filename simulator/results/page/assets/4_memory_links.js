@@ -8,9 +8,9 @@ function byteTicks(most) {
 
 class Memory {
   // `most`: bytes that the axis reaches, the same for all points of a page.
-  constructor(place, played, view, colours, most) {
+  constructor(place, played, view, most) {
     const memory = played.memory;
-    Object.assign(this, { memory, view, colours, most, unit: played.unit_s, end: played.end });
+    Object.assign(this, { memory, view, most, unit: played.unit_s, end: played.end });
     this.time = sums(memory.time);
     this.total = this.time.map((_, i) => memory.held.reduce((sum, column) => sum + column[i], 0));
     this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
@@ -53,7 +53,7 @@ class Memory {
     pen.save(); pen.beginPath(); pen.rect(left, 0, width - left, floor); pen.clip();
     const below = new Float64Array(this.time.length);
     this.memory.categories.forEach((name, c) => {
-      pen.fillStyle = this.colours[name] || "#767676";
+      pen.fillStyle = colourOf(name);
       const column = this.memory.held[c];
       for (let i = 0; i < this.time.length; i++) {
         const until = i + 1 < this.time.length ? this.time[i + 1] : this.end;
@@ -82,7 +82,7 @@ class Memory {
     const shown = this.view.cursor === null ? this.memory.peak : this.at(this.view.cursor);
     this.legend.replaceChildren(...this.memory.categories.map((name, c) => {
       const swatch = make("i");
-      swatch.style.background = this.colours[name] || "#767676";
+      swatch.style.background = colourOf(name);
       return make("span", {}, swatch, `${name} ${write(this.memory.held[c][shown], "B")}`);
     }).filter((_, c) => this.memory.held[c][shown] > 0), make("span", { text: this.view.cursor === null ? "(at the peak)" : "(at the cursor)" }));
   }
@@ -141,10 +141,14 @@ class Links {
     timeAxis(pen, left, width, height - AXIS, this.view, this.unit);
     this.rows.forEach((row, number) => {
       const top = number * 19;
-      pen.fillStyle = themed("--text"); pen.textAlign = "left";
-      pen.save(); pen.beginPath(); pen.rect(0, top, left - 4, 19); pen.clip();
-      pen.fillText(this.named(row), 2, top + 9);
-      pen.restore();
+      // On a narrow screen names lie on the rows: beside them they would be cut.
+      const name = () => {
+        pen.fillStyle = themed("--text"); pen.textAlign = "left";
+        pen.save(); pen.beginPath(); pen.rect(0, top, left > 100 ? left - 4 : width, 19); pen.clip();
+        pen.fillText(this.named(row), 2, top + 9);
+        pen.restore();
+      };
+      if (left > 100) name();
       pen.fillStyle = themed("--grid");
       pen.fillRect(left, top + 1, width - left, 16);
       const course = row.course || [Math.round(100 * (row.used || 0))];
@@ -156,6 +160,7 @@ class Links {
         pen.fillStyle = `rgba(213, 94, 0, ${0.12 + 0.88 * Math.min(1, percent / 100)})`;
         pen.fillRect(Math.max(left, from), top + 1, Math.min(width, to) - Math.max(left, from) + 0.4, 16);
       });
+      if (left <= 100) name();
       if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} all along`, left + 6, top + 9); }
     });
     cursorLine(pen, left, width, height - AXIS, this.view);

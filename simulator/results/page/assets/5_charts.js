@@ -23,7 +23,7 @@ function numberTicks(low, high, log) {
 }
 
 // series: [{name, colour, line, points: [{x, y, index, text}]}]; marks: [{x, text}]
-function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 }) {
+function xyChart(place, { series, marks = [], x, y, title, onPick, labels = false, height = 290 }) {
   const all = series.flatMap((one) => one.points).filter((p) => p.y !== null && p.y !== undefined);
   if (!all.length) { place.replaceChildren(); return; }
   const width = Math.max(300, place.clientWidth || 600);
@@ -47,7 +47,7 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
     const last = px(v) + 4 * text.length > width;
     svg.append(shape("text", { class: "soft", x: last ? width : px(v), y: height - pad.bottom + 16, "text-anchor": last ? "end" : "middle" }, text));
   }
-  for (const v of numberTicks(y0, y1, y.log)) {
+  for (const v of y.ticks ? y.ticks(y1) : numberTicks(y0, y1, y.log)) {
     svg.append(shape("line", { class: "grid", x1: pad.left, x2: width - pad.right, y1: py(v), y2: py(v) }));
     svg.append(shape("text", { class: "soft", x: pad.left - 6, y: py(v) + 4, "text-anchor": "end" }, y.write(v)));
   }
@@ -58,32 +58,54 @@ function xyChart(place, { series, marks = [], x, y, title, onPick, height = 290 
     const end = px(mark.x) > width - 160;
     svg.append(shape("text", { x: px(mark.x) + (end ? -5 : 5), y: pad.top + 12, "text-anchor": end ? "end" : "start" }, mark.text));
   }
-  // Lines that lie on each other stay visible: each has dashes of its own.
+  // Lines that come near each other stay visible: each has dashes of its own. Lines on each other share a name.
   const dashes = ["", "7 4", "2 3", "10 3 2 3"];
-  series.forEach((one, number) => {
+  const trace = (one) => one.points.filter((p) => p.y !== null && p.y !== undefined).map((p) => [px(p.x), py(p.y)]);
+  const groups = [];
+  for (const one of series) {
+    const own = trace(one);
+    const same = groups.find(([first]) => one.line !== false && first.line !== false && trace(first).length === own.length &&
+      trace(first).every(([a, b], i) => Math.abs(a - own[i][0]) < 1 && Math.abs(b - own[i][1]) < 1.5));
+    if (same) same.push(one); else groups.push([one]);
+  }
+  const merged = groups.map(([first, ...others]) => (others.length === 0 ? first : { ...first,
+    name: `${[first, ...others].map((one) => one.name).join(", ")} (on one line)`,
+    points: first.points.map((p, i) => ({ ...p, text: [p, ...others.map((one) => one.points[i])].map((at) => at.text).join("\n") })) }));
+  const labelled = [];
+  merged.forEach((one, number) => {
     const known = one.points.filter((p) => p.y !== null && p.y !== undefined);
     if (one.line !== false && known.length > 1) {
-      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: one.colour, "stroke-width": 2, "stroke-dasharray": dashes[number % 4] }));
+      svg.append(shape("path", { d: "M" + known.map((p) => `${px(p.x)},${py(p.y)}`).join("L"), fill: "none", stroke: visible(one.colour), "stroke-width": 2, "stroke-dasharray": dashes[number % 4] }));
     }
     if (one.dots === false) return;
     for (const p of known) {
-      const dot = shape("circle", { class: "point", cx: px(p.x), cy: py(p.y), r: 4, fill: one.colour, "data-index": p.index ?? "" });
+      const dot = shape("circle", { class: "point", cx: px(p.x), cy: py(p.y), r: 4, fill: visible(one.colour), "data-index": p.index ?? "" });
       dot.addEventListener("pointermove", (event) => tip.show(event, p.text));
       dot.addEventListener("pointerleave", () => tip.hide());
       if (onPick && p.index !== undefined) dot.addEventListener("click", () => onPick(p.index));
       svg.append(dot);
+      if (labels && p.label) labelled.push([px(p.x), py(p.y), p.label]);
     }
   });
-  const legend = make("div", { class: "legend" }, ...series.map((one) => {
+  // A label stands right of its dot, or left of it at the edge; one that would cover another is left to the pointer.
+  const taken = [];
+  for (const [cx, cy, text] of labelled) {
+    const wide = 6.2 * text.length;
+    const left = cx + 8 + wide > width ? cx - 8 - wide : cx + 8;
+    if (taken.some(([a, b, w]) => left < a + w && a < left + wide && Math.abs(cy - b) < 13)) continue;
+    taken.push([left, cy, wide]);
+    svg.append(shape("text", { class: "soft label", x: left, y: cy + 4 }, text));
+  }
+  const legend = make("div", { class: "legend" }, ...merged.map((one) => {
     const swatch = make("i");
-    swatch.style.background = one.colour;
+    swatch.style.background = visible(one.colour);
     return make("span", {}, swatch, one.name);
   }));
   place.replaceChildren(make("p", { class: "note", text: title }), svg, series.length > 1 ? legend : "");
 }
 
 // rows: [{label, index, total, note, parts: [[name, value]]}], all on one scale; `unit` of the values.
-function bars(place, { rows, colours, title, unit, picked, onPick }) {
+function bars(place, { rows, title, unit, picked, onPick }) {
   const most = Math.max(...rows.map((row) => row.total));
   const body = rows.map((row) => {
     const bar = make("div", { class: "bar", role: "img", "aria-label": row.parts.map(([n, v]) => `${n} ${write(v, unit)}`).join(", ") });
@@ -91,17 +113,18 @@ function bars(place, { rows, colours, title, unit, picked, onPick }) {
       if (!(value > 0)) continue;
       const part = make("span", { "data-part": name, onpointermove: (event) => tip.show(event, `${name}: ${write(value, unit)}, ${write(value / row.total, "share")}`), onpointerleave: () => tip.hide() });
       part.style.width = `${(100 * value) / most}%`;
-      part.style.background = colours[name] || "#767676";
+      part.style.background = colourOf(name);
       bar.append(part);
     }
     const name = make("td", { class: "pick", text: row.label, tabindex: 0, onclick: () => onPick(row.index) });
     return make("tr", { class: row.index === picked ? "spoken" : null }, name, make("td", { class: "text" }, bar),
       make("td", { text: write(row.total, unit) }), make("td", { class: row.bad ? "bad" : null, text: row.note }));
   });
-  const names = [...new Set(rows.flatMap((row) => row.parts.filter(([, v]) => v > 0).map(([n]) => n)))];
+  const there = new Set(rows.flatMap((row) => row.parts.filter(([, v]) => v > 0).map(([n]) => n)));
+  const names = [...new Set([...data.partOrder, ...there])].filter((name) => there.has(name));
   const legend = make("div", { class: "legend" }, ...names.map((name) => {
     const swatch = make("i");
-    swatch.style.background = colours[name] || "#767676";
+    swatch.style.background = colourOf(name);
     return make("span", {}, swatch, name);
   }));
   const table = make("table", { class: "bars" }, make("caption", { text: title }), make("tbody", {}, ...body));

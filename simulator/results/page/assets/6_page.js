@@ -33,7 +33,7 @@ function pick(index) {
   const point = data.points[index];
   at("shown").textContent = point.title;
   at("because").textContent = point.error || point.because || "";
-  at("trace").replaceChildren(...(point.files || []).flatMap(([name, path]) => [make("a", { href: path, text: name }), " "]));
+  at("trace").replaceChildren(...(point.files && point.files.length ? ["Files of this point: "] : []), ...(point.files || []).flatMap(([name, path]) => [make("a", { href: path, text: name }), " "]));
   overview();
   breakdown();
   losses();
@@ -50,12 +50,12 @@ async function show(index) {
   const view = new TimeWindow(played.end || 1);
   state.view = view;
   state.played = played;
-  state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view, data.colours) : null;
+  state.timeline = played.lanes.lanes.length ? new Timeline(at("timeline"), played, view) : null;
   at("timelinepanel").classList.toggle("hidden", !state.timeline);
   at("memorypanel").classList.toggle("hidden", !played.memory);
-  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.colours, data.mostMemory); holders(played.memory); }
+  if (played.memory) { state.memory = new Memory(at("memory"), played, view, data.mostMemory); holders(played.memory); }
   at("pipelinepanel").classList.toggle("hidden", !played.pipeline);
-  if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view, data.colours);
+  if (played.pipeline) state.pipeline = new Timeline(at("pipeline"), { ...played, lanes: played.pipeline }, view);
   groups(data.points[index].groups || []);
   at("linkspanel").classList.toggle("hidden", !data.points[index].links && !played.links.rows.length);
   const off = played.links.off_links;
@@ -125,7 +125,7 @@ function breakdown() {
   // Of what is learned the losses stand there.
   const learned = data.points.some((point) => point.losses);
   at("breakdownpanel").classList.toggle("hidden", beside && !learned);
-  bars(at(beside && !learned ? "overview" : "breakdown"), { rows, colours: data.colours, title: data.parts, unit: "s", picked: state.point, onPick: pick });
+  bars(at(beside && !learned ? "overview" : "breakdown"), { rows, title: data.parts, unit: "s", picked: state.point, onPick: pick });
 }
 
 function losses() {
@@ -145,22 +145,37 @@ function front() {
   const place = at("front");
   at("frontpanel").classList.toggle("hidden", !data.front.length);
   if (!data.front.length) return;
-  const dot = (point, index) => ({ x: point.figures[data.frontKeys[0]], y: point.figures[data.frontKeys[1]], index, text: `${point.label}\n${write(point.figures[data.frontKeys[0]], "s")}, ${write(point.figures[data.frontKeys[1]], "B")}${point.fits ? "" : "\ndoes not fit"}` });
+  const dot = (point, index) => ({ x: point.figures[data.frontKeys[0]], y: point.figures[data.frontKeys[1]], index, label: point.label, text: `${point.label}\n${write(point.figures[data.frontKeys[0]], "s")}, ${write(point.figures[data.frontKeys[1]], "B")}${point.fits ? "" : "\ndoes not fit"}` });
   const fitting = data.points.map(dot).filter((p) => data.points[p.index].fits && p.x);
   const short = data.points.map(dot).filter((p) => !data.points[p.index].fits && p.x);
   xyChart(place, {
-    series: [{ name: "front: no other is faster and smaller", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
+    labels: data.points.length <= 16,
+    series: [{ name: "Pareto front: no other is faster and smaller", colour: "#009e73", points: data.front.map((i) => dot(data.points[i], i)) },
       { name: "fits", colour: "#0072b2", line: false, points: fitting.filter((p) => !data.front.includes(p.index)) },
       ...(short.length ? [{ name: "does not fit", colour: "#d55e00", line: false, points: short }] : [])],
-    x: { name: "time of a token, over all GPUs", log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, write: (v) => write(v, "B") },
+    x: { name: data.frontTime, log: true, write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") },
     title: "Peak memory against time", onPick: pick,
   });
+}
+
+// Parts between commas must all hold: "world size=8" of that column, "8" or "ring" of any setting. A number is meant whole.
+function rowFilter(text, heads) {
+  const words = (own) => own.toLowerCase().replaceAll(",", "").split(/[\s()]+/).filter(Boolean);
+  const has = (cell, wanted) => wanted.every((word) => words(cell).some((own) => (/^[\d.]+$/.test(word) ? own === word : own.includes(word))));
+  const tests = text.split(",").filter((part) => part.trim()).map((part) => {
+    const [name, value] = part.split("=");
+    const column = value === undefined ? -1 : heads.findIndex((head) => head.toLowerCase().trim() === name.toLowerCase().trim());
+    if (column >= 0) return (row) => has(row.cells[column] ? row.cells[column].textContent : "", words(value));
+    return (row) => has([...row.querySelectorAll("td.text")].map((cell) => cell.textContent).join(" "), words(part));
+  });
+  return (row) => tests.every((test) => test(row));
 }
 
 function tables() {
   for (const table of document.querySelectorAll("table.sortable")) {
     table.querySelectorAll("thead th").forEach((head, column) => {
       const button = make("button", { text: head.textContent, "aria-label": `sort by ${head.textContent}` });
+      head.setAttribute("aria-sort", "none");
       head.replaceChildren(button);
       let falling = false;
       button.addEventListener("click", () => {
@@ -168,7 +183,7 @@ function tables() {
         const value = (row) => { const v = row.cells[column].dataset.v ?? row.cells[column].textContent; const n = Number(v); return v === "" || Number.isNaN(n) ? v : n; };
         rows.sort((a, b) => { const [x, y] = [value(a), value(b)]; return typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }); });
         if (falling) rows.reverse();
-        table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
+        table.querySelectorAll("thead th").forEach((other) => other.setAttribute("aria-sort", "none"));
         head.setAttribute("aria-sort", falling ? "descending" : "ascending");
         falling = !falling;
         table.tBodies[0].append(...rows);
@@ -177,15 +192,14 @@ function tables() {
   }
   const filter = at("filter");
   if (filter) filter.addEventListener("input", () => {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const keep = rowFilter(filter.value, [...document.querySelectorAll("#all thead th")].map((head) => head.textContent));
     let shown = 0;
     for (const row of document.querySelectorAll("#all tbody tr")) {
-      const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
-      const keeps = words.every((word) => text.includes(word));
+      const keeps = keep(row);
       row.classList.toggle("hidden", !keeps);
       shown += keeps;
     }
-    at("filtered").textContent = words.length ? `${shown} of ${data.points.length} points` : "";
+    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} points`;
   });
   for (const row of document.querySelectorAll("#all tbody tr")) row.addEventListener("click", () => pick(Number(row.dataset.index)));
   for (const cell of document.querySelectorAll("td[data-point]")) {
@@ -210,5 +224,5 @@ function start() {
   at("wider").addEventListener("click", () => state.view && state.view.zoom(2, (state.view.from + state.view.to) / 2));
   const again = () => { overview(); losses(); front(); if (state.view) state.view.tell(); };
   addEventListener("resize", again);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { again(); pick(state.point); });
 }

@@ -34,8 +34,8 @@ async function showPair(number) {
     const memory = at(`memory${side}`);
     memory.replaceChildren();
     if (!one || !one.lanes.lanes.length) { place.textContent = "What happened when was not kept of this run."; return null; }
-    const timeline = new Timeline(place, one, view, data.colours);
-    if (one.memory) new Memory(memory, one, view, data.colours, most);
+    const timeline = new Timeline(place, one, view);
+    if (one.memory) new Memory(memory, one, view, most);
     return timeline;
   });
   requestAnimationFrame(() => { view.tell(); state.drawn = number; });

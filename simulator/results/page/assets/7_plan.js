@@ -15,7 +15,7 @@ function planFront(plan) {
   const numbers = [...new Set(plan.played.map((one) => one.gpus))].sort((a, b) => a - b);
   const colours = ["#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
   const fronts = numbers.map((gpus, i) => ({
-    name: numbers.length === 1 ? "front: no other is faster and smaller" : `front of ${gpus.toLocaleString("en")} GPUs`,
+    name: numbers.length === 1 ? "Pareto front: no other is faster and smaller" : `front of ${gpus.toLocaleString("en")} GPUs`,
     colour: colours[i % colours.length], points: those((one) => one.front && one.gpus === gpus) }));
   const series = [
     ...fronts,
@@ -23,7 +23,7 @@ function planFront(plan) {
     { name: "does not fit", colour: "#d55e00", line: false, points: those((one) => !one.fits) },
   ].filter((one) => one.points.length);
   xyChart(at("planfront"), { series, onPick: planPick, title: "Peak memory against the time of a step",
-    x: { name: "time of a step", write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, write: (v) => write(v, "B") } });
+    x: { name: "time of a step", write: (v) => write(v, "s") }, y: { name: "peak memory", zero: true, ticks: byteTicks, write: (v) => write(v, "B") } });
 }
 
 // An axis of words or numbers that were chosen has a tick for each; time and memory are even scales.
@@ -78,7 +78,7 @@ function startPlan() {
   const draw = () => {
     if (plan.best.length) {
       const rows = plan.best.map((one) => ({ label: one.label, index: one.number, total: one.parts.reduce((sum, [, v]) => sum + v, 0), parts: one.parts, note: one.note }));
-      bars(at("planbars"), { rows, colours: data.colours, title: "Time of a step by what it goes to", unit: "s", picked: plan.best[0].number, onPick: planPick });
+      bars(at("planbars"), { rows, title: "Time of a step by what it goes to", unit: "s", picked: plan.best[0].number, onPick: planPick });
     }
     if (plan.played.length) { planFront(plan); planCoordinates(plan); }
   };
