@@ -196,6 +196,7 @@ def _plot(
     answered: Answer | None = None,
 ) -> Figure:
     from simulator.report.plots import catalog
+    from simulator.results.drawn import Undrawn
     from simulator.results.pictures import figures
     from simulator.results.plotted_points import plotted_points
 
@@ -205,7 +206,9 @@ def _plot(
     asked = replace(scenario, plots=(kind,), plotted_points=None if point is None else (dict(point),))
     chosen = plotted_points(asked, outcomes, None if answered is None else answered.spoken)
     findings = () if answered is None else answered.to_dict()["findings"]
-    drawn = next(figures(asked, outcomes, chosen, findings), None)
-    if drawn is None:
-        raise ScenarioError(f"plot: there is nothing to draw of {kind} here")
-    return drawn[1]
+    reason = "here"
+    for _, drawn in figures(asked, outcomes, chosen, findings):
+        if not isinstance(drawn, Undrawn):
+            return drawn
+        reason = f"here: {drawn.reason}"
+    raise ScenarioError(f"plot: there is nothing to draw of {kind} {reason}")

@@ -37,13 +37,21 @@ def test_the_end_of_a_key_names_it(cli: Command) -> None:
     assert unknown.err.rstrip().endswith("did you mean 'collective.algorithm'?")
 
 
-def test_points_that_are_not_drawn_are_told(cli: Command) -> None:
-    many = SMALL.replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7, 8]}\nplots: []")
-    Path("many.yaml").write_text(many, encoding="utf-8")
+def test_pictures_that_are_not_drawn_are_told(cli: Command) -> None:
+    """Nine points have 4 GPUs, and eight are drawn at once; a ring of 400 has 319,200 transfers."""
+    seeds = "sweep: {cluster.world_size: [4], seed: [1, 2, 3, 4, 5, 6, 7, 8, 9]}"
+    Path("many.yaml").write_text(SMALL.replace("plots: []", f"plots: []\n{seeds}"), encoding="utf-8")
     assert cli("run", "many.yaml", "--out", "nine").code == 0
-    told = cli("plot", "nine", "--kind", "timeline", "--point", "engine=auto")
-    assert told.out.count("picture: ") == 8
-    assert told.err.strip() == "8 of the 9 points with engine=auto are drawn; name one by a further --point"
+    told = cli("plot", "nine", "--kind", "timeline", "--point", "cluster.world_size=4")
+    assert (told.code, told.out.count("picture: ")) == (0, 8)
+    assert told.err == "not drawn: timeline_9: pictures of 8 points are drawn at once; one more --point draws fewer\n"
+    sizes = "plots: {kinds: [timeline], points: all}\nsweep: {cluster.world_size: [4, 400]}"
+    Path("large.yaml").write_text(SMALL.replace("plots: []", sizes), encoding="utf-8")
+    line = "not drawn: timeline_400: it has more than 200,000 transfers, too many to be simulated again"
+    assert line in cli("run", "large.yaml", "--out", "two").out.splitlines()
+    told = cli("plot", "two", "--kind", "timeline", "--point", "cluster.world_size=400")
+    assert told.code == 2
+    assert f"cluster.world_size=400 ({line.replace('timeline_400', 'timeline')})" in told.err
 
 
 def test_without_a_point_the_answers_points_are_drawn(cli: Command) -> None:

@@ -14,6 +14,7 @@ from simulator.basics.document import Document, parse
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.errors import ScenarioError, one_of
 from simulator.results import run_directory
+from simulator.results.drawn import Undrawn
 from simulator.scenario import error_messages
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
@@ -29,25 +30,30 @@ def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, 
     _check_kind(scenario, kind, alone=bool(wanted))
     asked = replace(scenario, plots=(kind,), plotted_points=(wanted,) if wanted else None)
     from simulator.report.plots import style
-    from simulator.results.pictures import figures
-    from simulator.results.plotted_points import plotted_points
+    from simulator.results.pictures import figures, undrawn_text
+    from simulator.results.plotted_points import MOST_DRAWN, plotted_points
 
     chosen = plotted_points(asked, outcomes, spoken)
-    drawn = list(figures(asked, outcomes, chosen, findings))
+    drawn, missing = [], []
+    for name, figure in figures(asked, outcomes, chosen, findings):
+        if isinstance(figure, Undrawn):
+            missing.append(undrawn_text(name, figure))
+        else:
+            drawn.append((name, figure))
     if not drawn:
-        raise ScenarioError(f"--kind {kind}: there is nothing to draw of {_said(settings)}; another kind may have more")
+        why = f" ({missing[0]})" if missing else ""
+        raise ScenarioError(
+            f"--kind {kind}: there is nothing to draw of {_said(settings)}{why}; another kind may have more"
+        )
     for name, figure in _named(drawn, out):
         target = out.parent if out is not None else folder / "plots"
         try:
             typer.echo(f"picture: {style.save(figure, target, name, svg=svg)}")
         except OSError as error:
             raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
-    there = len(matching(points(scenario), wanted)) if wanted else 0
-    if there > len(chosen.names):
-        said = ", ".join(settings)
-        typer.echo(
-            f"{len(chosen.names)} of the {there} points with {said} are drawn; name one by a further --point", err=True
-        )
+    beyond = Undrawn(f"pictures of {MOST_DRAWN} points are drawn at once; one more --point draws fewer")
+    for line in (*missing, *(undrawn_text(f"{kind}{name}", beyond) for name in chosen.beyond)):
+        typer.echo(line, err=True)
 
 
 def _said(settings: Sequence[str]) -> str:

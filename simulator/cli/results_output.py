@@ -51,8 +51,8 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
     drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
     page = folder / FILE
     typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
-    if pictures.left_out:
-        typer.echo(pictures.left_out)
+    for line in (*pictures.undrawn, *([pictures.left_out] if pictures.left_out else [])):
+        typer.echo(line)
 
 
 def tables_within(small: SmallTable, width: int) -> list[Table]:

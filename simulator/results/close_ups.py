@@ -16,6 +16,7 @@ from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
+from simulator.results.drawn import Undrawn
 from simulator.results.plotted_points import PlottedPoints
 from simulator.run import Run, simulate
 from simulator.scenario.load import points
@@ -29,8 +30,8 @@ _MOST_TRANSFERS: Final = 200_000
 _MOST_RANKS: Final = 4096
 
 
-def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | None:
-    """Play one point again; None where it fails, or is too large to be played twice.
+def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | Undrawn:
+    """Play one point again, or say why not: it fails, or is too large to be played twice.
 
     Parameters
     ----------
@@ -40,8 +41,8 @@ def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | None:
         Whether links are looked at: a closed form, which is on no link, then stands for no collective.
     """
     run = _collective(scenario) if scenario.training is None else _step(scenario, links=links)
-    if run is None:
-        return None
+    if isinstance(run, Undrawn):
+        return run
     groups = None
     if scenario.training is None:
         groups = {op.name: op.group for op in run.plan.program.collectives().values()}
@@ -67,38 +68,39 @@ def _planned(scenario: Scenario) -> Plan | None:
         return None
 
 
-def _collective(scenario: Scenario) -> Run | None:
+def _collective(scenario: Scenario) -> Run | Undrawn:
     planned = _planned(scenario)
     if planned is None:
-        return None
+        return Undrawn("it cannot be planned")
     schedules = [op.schedule for op in planned.program.collectives().values()]
     # How many rows a schedule has is known without making them; transfers are counted only where rows are few.
     rows = sum(schedule.rows for schedule in schedules)
     if rows > _MOST_TRANSFERS or sum(schedule.length() for schedule in schedules) > _MOST_TRANSFERS:
-        return None
+        return Undrawn(f"it has more than {_MOST_TRANSFERS:,} transfers, too many to be simulated again")
     spec = scenario.collective
     # A payload of real arrays changes no simulated time, and takes most of the time of playing.
     bare = replace(scenario, collective=replace(spec, payload=False) if spec else None)
     try:
         return simulate(replace(bare, warnings=()))
-    except SimulatorError:
-        return None
+    except SimulatorError as error:
+        return Undrawn(str(error))
 
 
-def _step(scenario: Scenario, *, links: bool) -> Run | None:
+def _step(scenario: Scenario, *, links: bool) -> Run | Undrawn:
     """A training step without real training, whose numbers are known already."""
     spec = scenario.training
     if spec is None:
-        return None
+        return Undrawn("it has no training step")
     ways = [replace(spec, numerics=False)]
     if spec.numerics or (links and scenario.cluster.world_size <= _MOST_RANKS):
         ways.insert(0, replace(ways[0], collectives="played"))
+    failed = Undrawn("")
     for way in ways:
         try:
             return simulate(replace(scenario, training=way, warnings=()), limit_memory=False)
-        except SimulatorError:  # also where to play each transfer would take hours
-            continue
-    return None
+        except SimulatorError as error:  # also where to play each transfer would take hours
+            failed = Undrawn(str(error))
+    return failed
 
 
 def _readable(scenario: Scenario, all_points: tuple[Point, ...], chosen: Point) -> Point:

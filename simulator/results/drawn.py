@@ -16,7 +16,22 @@ class Pictures:
         PNG files, in order.
     left_out : str
         One sentence on the points that have no pictures of their own; empty where none is missed.
+    undrawn : tuple of str
+        A line for each picture that was asked for and is not there: its name, and why.
     """
 
     files: tuple[Path, ...] = ()
     left_out: str = ""
+    undrawn: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undrawn:
+    """Why a picture that was asked for is not there.
+
+    Attributes
+    ----------
+    reason : str
+    """
+
+    reason: str

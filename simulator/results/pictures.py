@@ -14,7 +14,7 @@ from simulator.report.plots import catalog as plot_catalog
 from simulator.report.plots.plot import CloseUpPlot, Comparison, ComparisonPlot, Plot, SchedulePlot, Throughput
 from simulator.report.tables.setting_text import labelled
 from simulator.results.close_ups import close_up, schedules
-from simulator.results.drawn import Pictures
+from simulator.results.drawn import Pictures, Undrawn
 from simulator.results.found_crossings import found_crossings
 from simulator.results.plotted_points import PlottedPoints, plotted_points
 from simulator.results.scaling_points import scaling_points
@@ -26,8 +26,9 @@ from simulator.sweeps.outcome import PointOutcome
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The name of a picture's file, the figure, and which point it shows.
-_Picture = tuple[str, "Figure", str]
+_NOTHING = "this point has nothing that it shows"
+# The name of a picture's file, the figure or why there is none, and which point it shows.
+_Picture = tuple[str, "Figure | Undrawn", str]
 
 
 def draw(
@@ -55,10 +56,19 @@ def draw(
     from simulator.report.plots import style
 
     chosen = plotted_points(scenario, outcomes, spoken)
-    drawn = figures(scenario, outcomes, chosen, findings)
-    files = tuple(style.save(figure, folder / "plots", name, svg=svg) for name, figure in drawn)
+    files, undrawn = [], []
+    for name, figure in figures(scenario, outcomes, chosen, findings):
+        if isinstance(figure, Undrawn):
+            undrawn.append(undrawn_text(name, figure))
+        else:
+            files.append(style.save(figure, folder / "plots", name, svg=svg))
     close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario))
-    return Pictures(files, chosen.left_out if close else "")
+    return Pictures(tuple(files), chosen.left_out if close else "", tuple(undrawn))
+
+
+def undrawn_text(name: str, undrawn: Undrawn) -> str:
+    """Say that a picture is not there, and why."""
+    return f"not drawn: {name}: {undrawn.reason}"
 
 
 def figures(
@@ -66,12 +76,12 @@ def figures(
     outcomes: Sequence[PointOutcome],
     chosen: PlottedPoints | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
-) -> Iterator[tuple[str, Figure]]:
-    """The figures that a scenario asks for, each with the name of its file."""
+) -> Iterator[tuple[str, Figure | Undrawn]]:
+    """The figures that a scenario asks for, each with the name of its file; or why one is not there."""
     from simulator.report.plots import style
 
     for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes), findings):
-        if point:
+        if point and not isinstance(figure, Undrawn):
             style.set_point(figure, point)
         yield name, figure
 
@@ -96,9 +106,8 @@ def _pictures(
     small = [plot for plot in wanted if isinstance(plot, SchedulePlot)]
     for suffix, point, schedule in schedules(scenario, chosen) if small else ():
         for plot in small:
-            figure = plot.figure(schedule)
-            if figure is not None:
-                yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
+            figure = plot.figure(schedule) or Undrawn(_NOTHING)
+            yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
 def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Sequence[CloseUpPlot]) -> Iterator[_Picture]:
@@ -106,12 +115,9 @@ def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Sequence[Close
     for place, suffix in chosen.names.items() if wanted else ():
         point = all_points[place]
         looked_at = close_up(point.scenario, links=any(plot.links for plot in wanted))
-        if looked_at is None:
-            continue
         for plot in wanted:
-            figure = plot.figure(looked_at)
-            if figure is not None:
-                yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
+            figure = looked_at if isinstance(looked_at, Undrawn) else plot.figure(looked_at) or Undrawn(_NOTHING)
+            yield f"{plot.name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
 def _comparison(

@@ -22,7 +22,7 @@ from simulator.sweeps.outcome import PointOutcome
 # Characters of one setting in the name of a picture's file.
 _LONGEST: Final = 60
 # More points than these are looked at only if all are asked for: a sweep of hundreds would leave hundreds of pictures.
-_MOST: Final = 8
+MOST_DRAWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,14 @@ class PlottedPoints:
         Whether the scenario names them.
     left_out : str
         One sentence on the points that are not drawn; empty where all are.
+    beyond : tuple of str
+        Suffixes of points that were wanted too, and are more than are drawn at once.
     """
 
     names: Mapping[int, str]
     named: bool
     left_out: str
+    beyond: tuple[str, ...] = ()
 
 
 def plotted_points(
@@ -57,16 +60,21 @@ def plotted_points(
         The points that the answer speaks of, where it has been worked out.
     """
     places = [place for place in _wanted(scenario, outcomes, spoken) if outcomes[place].report is not None]
-    shown = places if scenario.plotted_points == "all" else places[:_MOST]
-    settings = [outcomes[place].settings for place in shown]
+    shown = places if scenario.plotted_points == "all" else places[:MOST_DRAWN]
+    settings = [outcomes[place].settings for place in places]
     # What is compared tells points apart in any case, what is swept only where it differs among them.
     keys = [
         key
         for key in {**scenario.compare, **scenario.sweep}
         if key in scenario.compare or any(other[key] != settings[0][key] for other in settings)
     ]
-    names = {place: _suffix(outcomes[place].settings, keys) for place in shown}
-    return PlottedPoints(names, scenario.plotted_points is not None, _left_out(len(shown), len(outcomes)))
+    names = {place: _suffix(outcomes[place].settings, keys) for place in places}
+    return PlottedPoints(
+        names={place: names[place] for place in shown},
+        named=scenario.plotted_points is not None,
+        left_out=_left_out(len(shown), len(outcomes)),
+        beyond=tuple(names[place] for place in places if place not in shown),
+    )
 
 
 def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:

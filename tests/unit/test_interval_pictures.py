@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from simulator.report.plots import breakdown, training_scaling
+from simulator.report.plots import breakdown, memory_vs_time, training_scaling
 from simulator.report.plots.plot import Throughput
 
-LABEL = "80 % of measured runs"
+LABEL = "80 % prediction interval"
 
 
 def report(step: float, **intervals: float) -> dict[str, Any]:
@@ -58,3 +58,32 @@ def test_a_point_of_a_sweep_has_its_bar_where_it_is_known(known: bool) -> None:
     lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].lines}
     assert (lines.get(LABEL) == [90.0, 120.0]) is known
     assert lines["zero3"] == [100.0, 190.0]
+
+
+def test_runs_of_unlike_numbers_of_gpus_are_compared_by_the_speed_of_one() -> None:
+    """64 GPUs do more work than 8 in any case: 6 times the tokens with 8 times the GPUs are a loss."""
+    few, many = report(1.0), report(1.0)
+    few |= {"tokens_per_s": 800.0, "tokens_per_s_per_gpu": 100.0}
+    many |= {"tokens_per_s": 4800.0, "tokens_per_s_per_gpu": 75.0}
+    told = breakdown.finding([("8 GPUs", few), ("64 GPUs", many)])
+    assert told == "8 GPUs has the highest rate: 100 tokens/s a GPU; 0 % of its step is exposed communication"
+
+
+def test_the_title_of_a_scaling_is_its_efficiency() -> None:
+    rows = [
+        Throughput(line, gpus, speed, 0.4)
+        for line, speeds in (("ddp", (200.0, 760.0)), ("zero3", (190.0, 813.0)))
+        for gpus, speed in zip((2, 8), speeds, strict=True)
+    ]
+    assert training_scaling.finding(rows) == "Scaling efficiency from 2 to 8 GPUs: 107 % (zero3) to 95 % (ddp)"
+
+
+def test_a_front_of_one_point_is_no_line_and_has_no_name() -> None:
+    one = {"tokens_per_s_per_gpu": 5.0, "peak_memory_bytes": 2**30, "fits": True, "capacity_bytes": 2**31}
+    worse = one | {"tokens_per_s_per_gpu": 4.0, "peak_memory_bytes": 2**30 + 1}
+
+    def names(rows: list[tuple[str, dict[str, Any]]]) -> list[str]:
+        return [text.get_text() for text in memory_vs_time.figure(rows).legends[0].get_texts()]
+
+    assert not any("front" in name for name in names([("a", one), ("b", worse)]))
+    assert any("front" in name for name in names([("a", one), ("b", worse | {"peak_memory_bytes": 2**29})]))

@@ -111,7 +111,7 @@ def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequenc
         if report.get("intervals")
     ]
     for place, low, high in known:
-        told = "80 % of measured runs end here" if place == known[0][0] else None
+        told = "80 % prediction interval of its end" if place == known[0][0] else None
         axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1.4, marker="|", markersize=8, label=told)
     return max((high for _, _, high in known), default=0.0)
 
@@ -143,17 +143,22 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Say which run is fastest of those that fit into memory, and what its communication costs it."""
+    """Say which run is fastest of those that fit into memory, and what its communication costs it.
+
+    More GPUs process more tokens in any case: runs of unlike numbers of GPUs are compared by the speed of one GPU.
+    """
     fitting = [row for row in rows if row[1].get("fits", True)] or rows
-    label, best = max(fitting, key=lambda row: row[1]["tokens_per_s"])
+    one_size = len({round(report["tokens_per_s"] / report["tokens_per_s_per_gpu"]) for _, report in rows}) == 1
+    rate = "tokens_per_s" if one_size else "tokens_per_s_per_gpu"
+    label, best = max(fitting, key=lambda row: row[1][rate])
     exposed = best["exposed_comm_time_s"] / best["step_time_s"]
     among = "" if len(fitting) == len(rows) else " of those that fit"
     # Of steps that do unequal work none is the fastest: they are told by their rate.
     unequal = set(_shares([report for _, report in rows])) != {1.0}
-    most = f"{label} has the highest rate{among}: " if unequal else f"{label} is fastest{among}: "
+    most = f"{label} has the highest rate{among}: " if unequal or not one_size else f"{label} is fastest{among}: "
     name = f"{label}: " if len(rows) == 1 else most
     hidden = f"{style.percent(exposed)} of its step is exposed communication"
-    return f"{name}{best['tokens_per_s']:,.0f} tokens/s; {hidden}"
+    return f"{name}{best[rate]:,.0f} tokens/s{'' if one_size else ' a GPU'}; {hidden}"
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:

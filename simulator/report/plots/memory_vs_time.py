@@ -79,7 +79,8 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes = fig.subplots()
         line = [rows[place] for place in best]
         axes.step([_speed(row) for row in line], [row[1]["peak_memory_bytes"] for row in line], where="post",
-                  color=style.BLUE, linewidth=1.2, label="front: none is faster with less")  # fmt: skip
+                  color=style.BLUE, linewidth=1.2,
+                  label="Pareto front: none is faster with less" if len(line) > 1 else None)  # fmt: skip
         for fits, face, label in ((True, style.BLUE, "fits"), (False, "white", "does not fit")):
             some = [row for row in rows if row[1]["fits"] is fits]
             if some:

@@ -20,7 +20,7 @@ _APART: Final = 0.06
 
 
 def figure(rows: Sequence[Throughput]) -> Figure:
-    """Draw two panels; where intervals are known, bars reach over 80 % of measured runs."""
+    """Draw two panels; where intervals are known, bars reach over the 80 % prediction interval."""
     lines: dict[str, list[Throughput]] = {}
     for row in sorted(rows, key=lambda row: row.gpus):
         lines.setdefault(row.line, []).append(row)
@@ -70,17 +70,17 @@ def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: M
         # On the logarithmic axis a few hundredths of an octave apart, so that bars of equal points can be told apart.
         shift = 2.0 ** (_APART * (place - (len(lines) - 1) / 2))
         for gpus, low, high in known:
-            told = "80 % of measured runs" if place == 0 and gpus == known[0][0] else None
+            told = "80 % prediction interval" if place == 0 and gpus == known[0][0] else None
             axes.plot([gpus * shift] * 2, [low, high], color=colours[name], linewidth=5, alpha=0.3, label=told)
 
 
 def finding(rows: Sequence[Throughput]) -> str:
-    """Say how much of the smallest cluster's speed a GPU keeps on the largest.
+    """Say how much of a GPU's speed on the smallest cluster is left on the largest.
 
     Examples
     --------
     >>> finding([Throughput("zero3", 8, 800.0, 0.5), Throughput("zero3", 64, 5760.0, 0.45)])
-    'zero3: of 64 GPUs each has 90 % of the speed that it has of 8'
+    'Scaling efficiency from 8 to 64 GPUs: 90 % (zero3)'
     """
     kept: list[tuple[float, str, int, int]] = []
     for line in dict.fromkeys(row.line for row in rows):
@@ -89,8 +89,9 @@ def finding(rows: Sequence[Throughput]) -> str:
         share = (last.tokens_per_s / last.gpus) / (first.tokens_per_s / first.gpus)
         kept.append((share, line, first.gpus, last.gpus))
     share, line, few, many = max(kept)
-    best = "" if len(kept) == 1 else "best "
-    return f"{best}{line}: of {many} GPUs each has {style.percent(share)} of the speed that it has of {few}"
+    least, other, *_ = min(kept)
+    lowest = "" if len(kept) == 1 else f" to {style.percent(least)} ({other})"
+    return f"Scaling efficiency from {few:,} to {many:,} GPUs: {style.percent(share)} ({line}){lowest}"
 
 
 def _of_steps(compared: Comparison) -> dict[str, Figure]:
