@@ -58,3 +58,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'simulator' has no attribute {name!r}")
     module, attribute = _HOMES[name]
     return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    # What is imported when first used is not there before: completion and dir() list it all the same.
+    return sorted(__all__)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,12 @@ def test_the_public_names_are_all_there_and_sorted() -> None:
     for name in simulator.__all__:
         assert getattr(simulator, name) is not None
     assert {"load_scenario", "simulate", "sweep"} <= set(simulator.__all__)
+
+
+def test_dir_lists_the_public_names_before_any_is_used() -> None:
+    code = "import simulator; print(*dir(simulator))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == sorted(simulator.__all__)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

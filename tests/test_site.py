@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,12 @@ def test_the_page_of_topology_keys_tells_every_builders_options() -> None:
     page = key_pages.topology_page()
     assert "## `options` of `fat_tree`" in page
     assert "| `startup` | text, such as `5 us` | `0.0` | Paid once by every rank before its first transfer. |" in page
+
+
+def test_code_of_the_site_can_be_copied() -> None:
+    """Smart quotes turn --set into a dash and quotes into curly ones, inside code of docstrings too."""
+    conf = runpy.run_path(str(ROOT / "docs" / "site" / "conf.py"))
+    assert conf["smartquotes"] is False
 
 
 def test_a_run_is_kept_until_its_scenario_changes(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ extensions = [
 ]
 root_doc = "index"
 nitpicky = True
+# Code is to be copied: --set stays two hyphens, and quotes stay straight.
+smartquotes = False
 
 # Pages: headings have the anchors that GitHub gives them, and formulas are those of the notebooks.
 myst_heading_anchors = 4

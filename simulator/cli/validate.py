@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from simulator.basics.counts import number_of
 from simulator.calibration.table import Table
 from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
@@ -46,9 +47,20 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     if fit_system is not None:
         parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
     wide = width()
+    print_text(f"{_counts(outcomes)}\n")
     typer.echo("\n\n".join(part.text(wide) for part in parts))
     fitting = sum(outcome.fits for outcome in outcomes)
     print_text(f"\n{fitting} of {len(outcomes)} rows fit into memory when played; all of them did when measured")
+
+
+def _counts(outcomes: Sequence[PlayedRow]) -> str:
+    """How many rows were simulated, and how many of them somebody timed."""
+    timed = sum(outcome.row.timed for outcome in outcomes)
+    composed = len(outcomes) - timed
+    parts = (
+        f": {timed:,} timed, {composed:,} composed by their source of profiled pieces" if composed else ", all timed"
+    )
+    return f"{number_of(len(outcomes), 'row')} simulated{parts}"
 
 
 def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.errors import ScenarioError
+from simulator.model.huggingface import _FAMILIES
 from simulator.model.load import load_model
 from simulator.model.parameters import layer_parameters
 
@@ -148,3 +151,10 @@ def test_all_faults_are_told_at_once() -> None:
         load_model({"model_type": "llama", "hidden_size": 0})
     keys = {line.split(": ")[1] for line in str(caught.value).splitlines()}
     assert keys == {"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"}
+
+
+def test_the_documentation_lists_every_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    told = {name for row in rows[: len(_FAMILIES)] for name in re.findall("`(.+?)`", row)}
+    assert set(_FAMILIES) <= told

@@ -18,6 +18,7 @@ from simulator.calibration.training_runs import page_text as training_text
 from simulator.calibration.training_runs.ablation import behind
 from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
 from simulator.calibration.training_runs.constants import counted
+from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import (
     NEUTRAL,
     LinearSystem,
@@ -27,9 +28,10 @@ from simulator.calibration.training_runs.fitting import (
     value,
     with_values,
 )
+from simulator.calibration.training_runs.page import finding
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import BEST_MATMUL, MeasuredRow, cluster_of, measured, step_of
-from simulator.calibration.training_runs.summary import by_group, errors, of_memory, worst
+from simulator.calibration.training_runs.summary import apart, by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError, ScenarioError, UnknownNameError
@@ -457,3 +459,19 @@ def test_the_picture_has_a_point_for_every_run() -> None:
     assert ratios == [pytest.approx([1.1, 0.95]), [], [2.0]]
     with pytest.raises(ValueError, match="no run"):
         plot_validation.figure([], "finding")
+
+
+def test_every_place_that_counts_measured_runs_counts_the_same() -> None:
+    """1,398 rows, 677 of them timed, 639 of those undisturbed: README, page and picture say which they mean."""
+    rows = all_measured()
+    timed = sum(row.timed for row in rows)
+    calm = timed - len(apart(rows))
+    assert (len(rows), timed, calm) == (1398, 677, 639)
+    root = Path(__file__).parents[2]
+    texts = [(root / name).read_text(encoding="utf-8") for name in ("README.md", "docs/validation.md")]
+    readme, page = (" ".join(text.split()) for text in texts)
+    assert f"{len(rows):,} training steps ({timed} timed, {len(rows) - timed} that a source composed)" in readme
+    assert f"the median error of the {calm} undisturbed ones" in readme
+    assert f"{len(rows):,} rows, of which {timed} were timed" in page
+    told = f"over {calm} of {timed} timed runs ({timed - calm} disturbed ones left out)"
+    assert told in finding([0.1] * calm, timed - calm)
