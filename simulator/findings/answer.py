@@ -87,7 +87,7 @@ def answer(compared: Comparison) -> Answer:
     found = tuple(one for _, one in tried if one is not None)
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
     spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
-    reason = why(compared, spoken) or Why("", {})
+    reason = why(compared, spoken, asked[0].of[0] if asked[0].of else "") or Why("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{_upper(sentence)}." for one in found for sentence in one.sentences]
     # What does not fit is the first that "fit" tells.

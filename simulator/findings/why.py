@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulator.basics.units import format_time
+from simulator.basics.units import format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.words import listed
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -22,6 +22,8 @@ _TOLD: Final = 0.1
 _MOST_PARTS: Final = 3
 # Loads of links that differ by less explain nothing.
 _ALIKE: Final = 0.01
+# Measures that are explained by what memory holds.
+_OF_MEMORY: Final = ("memory", "reserved", "least_stage")
 # Parts of a step that time is spent in; of the others it is more or less.
 _IN: Final = {"kernels": "in kernels", "optimizer": "in the optimizer"}
 
@@ -61,12 +63,22 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def why(compared: Comparison, spoken: tuple[int, ...]) -> Why | None:
-    """Why the first point that is spoken of differs from the second; None where there is nothing to compare."""
+def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Why | None:
+    """Why the first point that is spoken of differs from the second; None where there is nothing to compare.
+
+    Parameters
+    ----------
+    compared : Comparison
+    spoken : tuple of int
+    of : str
+        The measure that is asked for first; memory is explained by what holds it, everything else by time.
+    """
     rows = [compared.rows[index] for index in spoken[:3]]
     played = [row for row in rows if row.report is not None]
     if not played:
         return None
+    if of in _OF_MEMORY and len(played) > 1:
+        return _of_memory(compared, played)
     return _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
 
 
@@ -91,15 +103,29 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
     return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 
 
-def _contrast(compared: Comparison, rows: list[Row], change: str) -> str:
-    """Which point takes how much more or less time than which other, and under which condition."""
+def _of_memory(compared: Comparison, rows: list[Row]) -> Why | None:
+    """Which categories of memory the difference of two peaks is made of, each at its own point's peak."""
+    one, two = ((row.report or {})["peak_memory_by_category"] for row in rows[:2])
+    parts = {name: one.get(name, 0) - two.get(name, 0) for name in dict.fromkeys([*one, *two])}
+    whole = sum(parts.values())
+    if not whole:
+        return None
+    told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
+    texts = [f"{format_memory(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {n}" for n in told]
+    change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'}"
+    sentence = f"{_contrast(compared, rows, change, 'holds')}: {', '.join(texts)}"
+    return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts})
+
+
+def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str = "takes") -> str:
+    """Which point takes or holds how much more or less than which other, and under which condition."""
     first, second = (compared.name(row.setting) for row in rows[:2])
     here, there = (labelled(row.condition) for row in rows[:2])
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
         return f"{change} with {here} than with {there}{of}"
     place = f" ({here})" if here and here == there else ""
-    return f"{first} takes {change} than {second}{place}"
+    return f"{first} {verb} {change} than {second}{place}"
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:

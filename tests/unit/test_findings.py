@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from simulator.findings.kinds.threshold import _playable
 from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.why import parts_of_step, why
 from simulator.findings.words import bracket_text, bracketed
+from simulator.planner.setting import Setting
 from simulator.report.numbers.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
 from simulator.scenario.answer_shape import FINDINGS
@@ -495,6 +497,24 @@ def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> No
     assert f", a tie within the ±{percent_text(width)} of measured runs with gpipe: " in told.sentences[0]
     (place,) = told.findings[0].numbers["places"]
     assert (place["equal_to_winner"], place["tied_with_winner"]) == ([], [{"training.parallelism.schedule": "gpipe"}])
+
+
+def test_a_question_about_memory_is_explained_by_what_holds_it() -> None:
+    """Why was the optimizer's time, whatever was asked."""
+    of = compared(SHARDED | {"answer": [{"finding": "change", "of": ["memory", "time"]}]})
+    told = answer(of)
+    ddp, _, zero3 = reports(of)
+    less = ddp["peak_memory_bytes"] - zero3["peak_memory_bytes"]
+    assert told.why.startswith(f"zero3 holds {format_memory(less)} less than ddp: ")
+    assert told.reasons["whole_bytes"] == -less == sum(told.reasons["parts_bytes"].values())
+    by_time = answer(compared(SHARDED | {"answer": [{"finding": "change", "of": ["time", "memory"]}]}))
+    assert by_time.why.startswith("zero3 takes ")
+
+
+def test_settings_of_one_data_parallel_rank_shard_nothing() -> None:
+    setting = Setting(8, 4, 2, 1, 1, "1f1b", 1, "zero3", None, 1, 32, "none", "none", None, None)
+    assert setting.text == "tp 4, pp 2, dp 1, 1f1b, nothing to shard, micro-batch 1 x 32, no checkpointing"
+    assert ", zero3, " in replace(setting, gpus=16).text
 
 
 def test_what_fits_along_an_axis_says_under_which_condition() -> None:

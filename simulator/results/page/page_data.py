@@ -96,6 +96,9 @@ def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str
     wanted = (*told, "collective.size", *numeric)
     first = next((key for key in wanted if key in numeric), None)
     axis = axes.index(first) if first else None
+    asked = [name for one in compared.scenario.answer[:1] for name in one.of[:1]]
+    if compared.kind == "training" and asked == ["memory"]:
+        return {"axis": axis, "key": "peak_memory_bytes", "unit": "B", "name": "peak memory"}
     if compared.kind == "training":
         return {"axis": axis, "key": "tokens_per_s", "unit": "number", "name": "tokens/s"}
     return {"axis": axis, "key": "time_s", "unit": "s", "name": "time"}

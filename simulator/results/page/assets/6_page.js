@@ -108,7 +108,8 @@ function overview() {
     series: [...lines].map(([name, points], i) => ({ name, points, colour: data.series[name] || data.palette[i % data.palette.length] })),
     marks, onPick: pick, title: `${data.overview.name} by ${data.axes[axis].name}${fixed ? ` (${fixed})` : ""}`,
     x: { name: data.axes[axis].name, log: true, base: 2, ticks: data.axes[axis].numbers, write: (v) => data.axes[axis].values[data.axes[axis].numbers.indexOf(v)] ?? String(v) },
-    y: { name: "", log: true, write: (v) => write(v, data.overview.unit) },
+    y: data.overview.unit === "B" ? { name: "", zero: true, ticks: byteTicks, write: (v) => write(v, "B") }
+      : { name: "", log: true, write: (v) => write(v, data.overview.unit) },
   });
 }
 
