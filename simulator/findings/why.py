@@ -5,7 +5,6 @@ Rule: parts of a step add up to its time, so that parts of a difference add up t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -159,10 +158,10 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
     # Where the fastest carries more, or all alike, loads are not the reason.
     if most <= (1 + _ALIKE) * least or loads[0]["arrays"] > (1 + _ALIKE) * least:
         return _of_waiting(compared, rows, place)
-    # Loads of links of unlike kinds, with unlike bandwidths, are told with the link.
-    unlike = len({re.sub(r"\d+", "", link) for *_, link in texts}) > 1
-    carried = [f"{load}{name}{f' ({link})' if unlike else ''}" for load, name, link in texts]
-    return Why(f"the busiest link carries {listed(carried)}{place}", {"loads": loads})
+    links = {link for *_, link in texts}
+    carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
+    busiest = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
+    return Why(f"{busiest} carries {listed(carried)}{place}", {"loads": loads})
 
 
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:

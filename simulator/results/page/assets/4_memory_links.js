@@ -154,11 +154,12 @@ class Links {
       const course = row.course || [Math.round(100 * (row.used || 0))];
       const bin = this.end / course.length;
       course.forEach((percent, i) => {
-        const from = left + ((i * bin - this.view.from) / (this.view.to - this.view.from)) * (width - left);
-        const to = left + (((i + 1) * bin - this.view.from) / (this.view.to - this.view.from)) * (width - left);
+        // Whole pixels: neighbours that share one would be darker there, as stripes that nothing stands for.
+        const edge = (n) => Math.round(left + ((n * bin - this.view.from) / (this.view.to - this.view.from)) * (width - left));
+        const [from, to] = [edge(i), edge(i + 1)];
         if (to < left || from > width || !percent) return;
         pen.fillStyle = `rgba(213, 94, 0, ${0.12 + 0.88 * Math.min(1, percent / 100)})`;
-        pen.fillRect(Math.max(left, from), top + 1, Math.min(width, to) - Math.max(left, from) + 0.4, 16);
+        pen.fillRect(Math.max(left, from), top + 1, Math.min(width, to) - Math.max(left, from), 16);
       });
       if (left <= 100) name();
       if (!row.course && row.used !== null) { pen.fillStyle = themed("--text"); pen.fillText(`${write(row.used, "share")} all along`, left + 6, top + 9); }
