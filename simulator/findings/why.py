@@ -160,8 +160,8 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Why | None:
         return _of_waiting(compared, rows, place)
     links = {link for *_, link in texts}
     carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
-    busiest = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
-    return Why(f"{busiest} carries {listed(carried)}{place}", {"loads": loads})
+    subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
+    return Why(f"{subject} carries {listed(carried)}{place}", {"loads": loads})
 
 
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Why:
