@@ -180,7 +180,8 @@ def test_two_changes_are_combined_where_one_is_not_enough() -> None:
     error = refusal(UNFIT["two keys"])
     least = re.search(r"the whole step needs at least ([0-9.]+) GiB; tried, and fits: ", str(error))
     assert least is not None
-    assert float(least[1]) * 2**30 == pytest.approx(311e9, rel=2e-3)
+    # 311 GB, rounded to three digits; the message rounds GiB to three digits too.
+    assert float(least[1]) * 2**30 == pytest.approx(311e9, rel=0.5 / 289 + 0.5 / 311)
     assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 70.4) in advised(error)  # 75.6 GB
 
 
