@@ -62,7 +62,8 @@ def double_changes(step: TrainingStep, ranks: int) -> list[Alternative]:
     Examples
     --------
     >>> from simulator.model.load import load_model
-    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 1, sharding=replace(TrainingStep.sharding, strategy="ddp"))
+    >>> from simulator.step.spec import Sharding
+    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 1, sharding=Sharding("ddp"))
     >>> double_changes(ddp, 8)[-1].text
     'sharding: zero3 and offload: optimizer'
     """

@@ -62,8 +62,8 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
     --------
     >>> layers_of_stages(126, 16, 1, 1)
     (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
-    >>> layers_of_stages(10, 4), layers_of_stages(4, 6, 1, 1)
-    ((3, 3, 2, 2), (0, 1, 1, 1, 1, 0))
+    >>> layers_of_stages(10, 4), layers_of_stages(4, 6, 1, 1), layers_of_stages(8, 2, 1, 1)
+    ((3, 3, 2, 2), (0, 1, 1, 1, 1, 0), (4, 4))
     """
     full = layers + first_less + last_less
     sizes = [full // stages + (stage < full % stages) for stage in range(stages)]
@@ -71,7 +71,7 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
     sizes[-1] -= last_less
     # The stages that are not asked to have fewer layers have one at least.
     between = sizes[first_less > 0 : stages - (last_less > 0)]
-    if min(sizes) < 0 or min(between, default=0) < 1:
+    if min(sizes) < 0 or min(between, default=1) < 1:
         raise ValueError(f"got {stages} stages for {layers} layers; every stage must have a layer")
     return tuple(sizes)
 

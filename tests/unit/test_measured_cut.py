@@ -156,7 +156,8 @@ def test_the_command_prints_a_source_and_each_so_manieth_of_its_rows(
     simulator = commands_in(tmp_path, monkeypatch, capsys)
     answer = simulator("validate", "--source", "simumax", "--every", 6, "--jobs", 1, "--kept", "rows.jsonl")
     assert answer.code == 0
-    assert "simumax" in answer.out.splitlines()[2]
+    assert answer.out.splitlines()[0] == "4 rows simulated, all timed"
+    assert "simumax" in answer.out.splitlines()[4]
     assert answer.out.splitlines()[-1].startswith("4 of 4 rows fit")
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
     again = simulator("validate", "--source", "simumax", "--every", 6, "--kept", "rows.jsonl", "--json")
