@@ -41,6 +41,11 @@ def constants(cluster: Cluster, request: Request, group: tuple[int, ...], algori
     return replace(measured, startup=measured.startup + later, rate_cap=measured.rate_cap * share, chunks=None)
 
 
+def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
+    """Where a machine's constants are from; empty where it has none."""
+    return "" if machine is None else machine.source or f"the topology file of {cluster.name}"
+
+
 def on_whole_nodes(cluster: Cluster, request: Request) -> bool:
     """Whether a group over several nodes has all ranks of each, as in the sweeps that machines are fitted to.
 

@@ -17,7 +17,7 @@ from simulator.collectives import catalog
 from simulator.collectives.algorithm import Algorithm, Auxiliary, Request, Sizes
 from simulator.collectives.caps import spare_of_cards
 from simulator.collectives.choose import Candidate, choose
-from simulator.collectives.constants import constants, on_whole_nodes, runs
+from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.errors import ScenarioError
@@ -250,6 +250,7 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         rate_cap=machine.rate_cap * factor / flows.inside if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor * spare / flows.across if machine else float("inf"),
         why=why,
+        constants=source_of(cluster, machine),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster, Steps
+from simulator.collectives.constants import source_of
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -75,4 +76,5 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
         rate_cap=machine.rate_cap * factor if machine else float("inf"),
         cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
         why="every rank sends once",
+        constants=source_of(cluster, machine),
     )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from simulator.basics.counts import number_of
 from simulator.basics.units import format_memory
 from simulator.findings import budget, catalog
+from simulator.findings.caveats import Caveat, caveats
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import Found
 from simulator.findings.front import front
@@ -44,6 +45,8 @@ class Answer:
         Points between the scenario's own that were played to find thresholds.
     reasons : mapping
         Numbers behind `why`.
+    caveats : tuple of Caveat
+        What must be known to trust the answer.
     """
 
     question: str
@@ -55,6 +58,7 @@ class Answer:
     budget: list[dict[str, Any]]
     further: int
     reasons: Mapping[str, Any]
+    caveats: tuple[Caveat, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for report.json."""
@@ -68,12 +72,14 @@ class Answer:
             "front": self.front,
             "budget": self.budget,
             "points_played_between": self.further,
+            "caveats": [{"topic": one.topic, "text": one.text} for one in self.caveats],
         }
 
     @property
     def text(self) -> str:
         """All sentences, a line each."""
-        return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else [])])
+        trust = [f"Trust: {one.text}." for one in self.caveats]
+        return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else []), *trust])
 
 
 def answer(compared: Comparison) -> Answer:
@@ -105,6 +111,7 @@ def answer(compared: Comparison) -> Answer:
         budget=budgets,
         further=compared.played_further,
         reasons=reason.numbers,
+        caveats=caveats(compared),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
 from simulator.findings.budget import amounts, amounts_text, tokens_text
+from simulator.findings.caveats import best_case, is_best_case
 from simulator.findings.front import on_front
 from simulator.planner.explain import against
 from simulator.planner.nearest import Need, Way
@@ -97,6 +98,10 @@ def sentences(plan: Plan, budget: Budget | None = None, deadline: float | None =
                 f"The best ties with {who} of this list: they take at most {most:.1f} % more time, and measured runs "
                 f"lie within ±{100 * width:.0f} % of predictions like these; try them."
             )
+    if is_best_case(report):
+        topology = plan.base.cluster.topology
+        text = best_case(topology if isinstance(topology, str) else "this topology")
+        told.append(f"{text[:1].upper()}{text[1:]}.")
     outsides = outside(plan.base, best.setting)
     if outsides:
         told.append(f"Outside of what was measured: {'; '.join(outsides)}.")

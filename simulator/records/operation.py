@@ -157,6 +157,8 @@ class Collective:
         Names of operations of the same rank that must have ended.
     why : str
         Why this algorithm.
+    constants : str
+        Where the machine's constants that hold for it are from; empty where it has none.
     act : Act or None
     """
 
@@ -178,6 +180,7 @@ class Collective:
     stream: str = "communication"
     after: tuple[str, ...] = ()
     why: str = ""
+    constants: str = ""
     takes_sms: bool = True
     rendezvous: bool = False
     act: Act[Exchange] | None = None
@@ -197,7 +200,8 @@ class Collective:
         return Collective(
             name, group, self.schedule, self.elements, self.itemsize, self.reduce_itemsize, self.dtype, self.reduction,
             self.accumulate, self.auxiliaries, self.startup, self.rate_cap, self.cross_rate_cap, self.duration,
-            self.together, self.stream, after, self.why, self.takes_sms, self.rendezvous, act or self.act,
+            self.together, self.stream, after, self.why, self.constants, self.takes_sms, self.rendezvous,
+            act or self.act,
         )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ class Framework:
     sustained : mapping of str to Sustained
         By chip: "H100".
     facts : mapping
-        Sources, and what is not sure.
+        Sources, what is not sure, and whose measured runs each number was fitted to.
     """
 
     name: str = "bare"
@@ -125,6 +125,29 @@ class Framework:
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    def chip(self, gpu: Gpu) -> str | None:
+        """Name of the chip of `sustained` that a GPU has; None where none of them is its."""
+        names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
+        return next((chip for chip in self.sustained if chip.upper() in names), None)
+
+    def fitted_to(self, gpu: Gpu | None = None) -> dict[str, list[str]]:
+        """Names of the constants that its file gives, by whose measured runs they were fitted to; "" for nobody's.
+
+        Of what chips lose under sustained load only that of the GPU's chip is named.
+
+        Examples
+        --------
+        >>> load_framework("nemo").fitted_to()
+        {'': ['attention_masked'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
+        """
+        found: dict[str, list[str]] = {}
+        own = None if gpu is None else self.chip(gpu)
+        for key, whose in self.facts.get("fitted_to", {}).items():
+            name, _, chip = key.partition(".")
+            if not chip or chip == own:
+                found.setdefault(whose, []).append(f"{name} of {chip}" if chip else name)
+        return found
+
     def matmul_time(self, gpu: Gpu) -> float:
         """How much longer a matmul takes on this GPU than in a micro-benchmark: a factor, at least 1.
 
@@ -141,11 +164,11 @@ class Framework:
         """
         if not self.sustained:
             return 1.0
-        names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
-        known = next((load for chip, load in self.sustained.items() if chip.upper() in names), None)
-        if known is None:
+        chip = self.chip(gpu)
+        if chip is None:
             times = sorted(load.time for load in self.sustained.values())
             return times[len(times) // 2]
+        known = self.sustained[chip]
         power = float(gpu.facts.get("power", known.power))
         missing = (known.power / known.peak_flops) / (power / gpu.peak_flops.get("bfloat16", known.peak_flops))
         return known.time * max(1.0, missing)
@@ -172,15 +195,21 @@ def _factor(value: float) -> float:
     return value
 
 
-class _Amount(Figure):
+class _Constant(Figure):
+    """A number of a framework; `fitted_to` names the framework, or the source, whose measured runs gave it."""
+
+    fitted_to: str = ""
+
+
+class _Amount(_Constant):
     value: Annotated[float, AfterValidator(_positive)]
 
 
-class _Share(Figure):
+class _Share(_Constant):
     value: Annotated[float, AfterValidator(_share)]
 
 
-class _Factor(Figure):
+class _Factor(_Constant):
     value: Annotated[float, AfterValidator(_factor)]
 
 
@@ -188,7 +217,7 @@ class _Fact(Figure):
     value: bool
 
 
-class _Chip(Figure):
+class _Chip(_Constant):
     time: Annotated[float, AfterValidator(_factor)]
     power: Annotated[float, AfterValidator(_factor)]
     peak_flops: Annotated[float, AfterValidator(_factor)]
@@ -280,5 +309,10 @@ def _framework(name: str, document: Document) -> Framework:
             "product": file.product,
             "sources": {key: figure.source for key, figure in constants},
             "unsure": tuple(key for key, figure in constants if not figure.sure),
+            "fitted_to": {
+                key: figure.fitted_to
+                for key, figure in constants
+                if isinstance(figure, _Constant) and key.partition(".")[0] in file.model_fields_set
+            },
         },
     )

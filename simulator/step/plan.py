@@ -6,14 +6,14 @@ out of the engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.cut import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.model.flops import model_flops_per_token
-from simulator.records.operation import Allocate, Op
+from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
@@ -27,6 +27,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
 from simulator.step.strategies import catalog
 from simulator.step.strategies.strategy import Planned, Strategy
+from simulator.step.streams import dimension_of
 from simulator.step.units import units
 from simulator.step.update import update
 
@@ -48,6 +49,10 @@ class StepPlan:
         How many collectives are taken by their closed form, and how many played.
     host_bytes : int
         Model states that a rank keeps in its host's memory [B].
+    algorithms : mapping of str to str
+        Algorithms of each operation, by what it is for: {"dp all_gather": "multi_ring"}.
+    constants : tuple of str
+        Where the machine's constants of the collectives are from, each once; empty where it has none.
     """
 
     program: Program
@@ -59,6 +64,8 @@ class StepPlan:
     closed_forms: int
     played: int
     host_bytes: int = 0
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[str, ...] = ()
 
 
 @collected_later()
@@ -98,7 +105,19 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         closed_forms=closed_forms,
         played=len(collectives) - closed_forms,
         host_bytes=max(made.states.on_host for made in stages),
+        algorithms=_algorithms(collectives),
+        constants=tuple(sorted({op.constants for op in collectives if op.constants})),
     )
+
+
+def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
+    """Algorithms of each operation between GPUs, by what it is for; sends have none to choose."""
+    found: dict[str, dict[str, None]] = {}
+    for op in collectives:
+        dimension = dimension_of(op.stream)
+        if dimension != "host" and op.schedule.algorithm != "send":
+            found.setdefault(f"{dimension} {op.schedule.operation}", {})[op.schedule.algorithm] = None
+    return {name: ", ".join(found[name]) for name in sorted(found)}
 
 
 def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> tuple[Program, ...]:

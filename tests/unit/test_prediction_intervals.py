@@ -5,17 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import pytest
 
+from simulator.calibration.machines.best_case import errors_of_sweep, network_errors
 from simulator.calibration.training_runs.coverage import coverage, coverage_table
+from simulator.report.numbers.network_errors import NetworkError, error_size
+from simulator.report.numbers.network_errors import shipped as shipped_errors
 from simulator.report.numbers.prediction_intervals import (
+    SHARES,
     Quantity,
     Residual,
     Traits,
+    UnmeasuredNetwork,
     prediction_interval,
     shipped,
 )
+from simulator.report.numbers.training_summary import TrainingReport
 from simulator.run import simulate
 from simulator.scenario.load import load_scenario
 
@@ -42,7 +49,7 @@ def test_a_source_with_many_rows_counts_as_much_as_one_with_few() -> None:
     assert prediction_interval(PLAIN, residuals=runs).width[0] == pytest.approx(math.exp(0.5))
 
 
-def test_what_was_carried_over_or_has_no_measured_network_is_less_sure() -> None:
+def test_what_was_carried_over_is_less_sure() -> None:
     runs = [residual("one", 0.05, nodes=True)]
     traits = replace(PLAIN, nodes=True)
     known = prediction_interval(traits, residuals=runs)
@@ -50,7 +57,48 @@ def test_what_was_carried_over_or_has_no_measured_network_is_less_sure() -> None
     chip = prediction_interval(replace(traits, chip="mi300x"), residuals=runs)
     assert (known.carried_over, other.carried_over, chip.carried_over) == (False, True, True)
     assert other.width[0] == chip.width[0] == pytest.approx(known.width[0] ** 3)
-    assert prediction_interval(traits, residuals=runs, network_stated=False).width[0] > known.width[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_an_unmeasured_network_counts_by_the_share_that_is_exposed(share: float) -> None:
+    """Measured collectives take up to e^n times as long, so that a step of which s is exposed takes 1 + s (e^n - 1)."""
+    runs = [residual("one", 0.05)]
+    network = UnmeasuredNetwork(share, seconds=1e-2)
+    found = prediction_interval(PLAIN, residuals=runs, network=network)
+    for level, width in zip(SHARES, found.width, strict=True):
+        longer = math.exp(error_size(1e-2, level))
+        assert longer > 1.2
+        assert math.log(width) == pytest.approx(math.hypot(0.05, math.log(1 + share * (longer - 1))))
+    assert prediction_interval(PLAIN, residuals=runs).width == pytest.approx((math.exp(0.05),) * 2)
+    memory = [replace(one, own={"memory": 0.05}) for one in runs]
+    assert prediction_interval(PLAIN, "memory", memory, network=network).width[0] == pytest.approx(math.exp(0.05))
+
+
+def test_of_each_sweep_the_collective_counts_that_takes_as_long() -> None:
+    """Two sources, one with two sweeps: of each sweep the row nearest in time, each source half of the weight."""
+    errors = [
+        NetworkError("a", "a1", 1e-3, 0.9), NetworkError("a", "a1", 1e-1, 0.1), NetworkError("a", "a2", 1e-1, 0.2),
+        NetworkError("b", "b1", 1e-4, -0.3),
+    ]  # fmt: skip
+    assert error_size(0.5, 0.5, errors) == 0.2  # 0.1 and 0.2 are a quarter each, 0.3 is a half
+    assert error_size(0.5, 0.8, errors) == 0.3
+    assert error_size(1e-3, 0.95, errors) == 0.9
+    # Measured collectives are slower than links alone would be, and most so the short ones.
+    assert error_size(1e-4, 0.5) > error_size(1e-3, 0.5) > error_size(1e-2, 0.5) > 0
+
+
+@pytest.mark.parametrize("name", ["8_a100", "xla_8_h100_all_gather", "xla_4_h100_all_to_all"])
+def test_the_table_of_network_errors_is_what_links_alone_give(name: str) -> None:
+    made, stored = errors_of_sweep(name), [one for one in shipped_errors() if one.sweep == name]
+    assert [one.error for one in stored] == pytest.approx([one.error for one in made], abs=1e-4)
+    assert [one.seconds for one in stored] == pytest.approx([one.seconds for one in made], rel=1e-3)
+
+
+@pytest.mark.long
+def test_the_whole_table_is_what_links_alone_give() -> None:
+    made = list(network_errors())
+    assert [one.sweep for one in shipped_errors()] == [one.sweep for one in made]
+    assert [one.error for one in shipped_errors()] == pytest.approx([one.error for one in made], abs=1e-4)
 
 
 @pytest.mark.parametrize("quantity", ["time", "memory"])
@@ -71,3 +119,38 @@ def test_a_report_has_intervals_round_what_it_says() -> None:
         assert ends == sorted(ends)
         assert ends[1] < document[key] < ends[2]
     assert document["carried_over"] is False
+
+
+def on(topology: Any, **training: object) -> TrainingReport:
+    step = {"model": "gpt2_xl", "micro_batch_size": 2, "seq_len": 1024, "sharding": "ddp"} | training
+    cluster = {"topology": topology, "world_size": 8}
+    report = simulate(load_scenario({"name": "a", "cluster": cluster, "training": step})).report
+    assert isinstance(report, TrainingReport)
+    return report
+
+
+def half(report: TrainingReport) -> float:
+    """Size of the error that four in five stay below, as a logarithm."""
+    return math.log(report.intervals["step_time_s_80_high"] / report.step_time_s)
+
+
+def test_ethernet_that_nobody_measured_is_less_sure_than_a_machine_that_somebody_did() -> None:
+    ethernet = {"builder": "star", "options": {"bandwidth": "25 Gb/s", "latency": "5 us"}, "gpu": "a100_sxm_80gb"}
+    known, unknown = on("dgx_a100"), on(ethernet)
+    assert known.constants
+    assert unknown.constants is None
+    exposed = unknown.exposed_comm_time_s / unknown.step_time_s
+    assert exposed > 0.8
+    assert half(known) < 0.15
+    # Its buckets of 25 MiB take 15 ms and more: measured collectives of such a length take up to 1.57 times as long.
+    assert half(unknown) == pytest.approx(math.hypot(half(known), math.log(1 + exposed * 0.57)), rel=0.02)
+
+
+def test_where_nothing_travels_no_network_counts() -> None:
+    alone = on("star_100g", model="gpt2")
+    data = {"name": "a", "cluster": {"topology": "star_100g", "world_size": 1}}
+    single = simulate(load_scenario(data | {"training": {"model": "gpt2", "seq_len": 1024}})).report
+    assert isinstance(single, TrainingReport)
+    assert single.algorithms == {}
+    assert half(single) < half(alone)
+    assert alone.algorithms == {"dp all_reduce": "direct"}

@@ -6,7 +6,7 @@ Rule: every row names its source. One size over many nodes: what is told of a ma
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from simulator.cluster.build import build
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import play
+from simulator.report.numbers.summary import busbw_factor
 
 _FILE: Final = Path(__file__).parents[2] / "catalog" / "measured" / "collectives_over_nodes.csv"
 _DTYPE: Final = "bfloat16"
@@ -45,16 +46,29 @@ class OverNodes:
     high: float
     source: str
 
-    def played(self) -> float:
-        """The bus bandwidth that the shipped topology has, as nccl-tests defines it [B/s]."""
+    def played(self, *, known: bool = True) -> float:
+        """The bus bandwidth that the shipped topology has, as nccl-tests defines it [B/s].
+
+        `known` is whether it has its measured constants, or its links alone.
+        """
         cluster, everyone = build(self.topology, self.ranks), tuple(range(self.ranks))
+        if not known:
+            cluster = replace(cluster, collectives={}, in_node={})
         request = Request(self.operation, self.ranks, self.nbytes // _ITEMSIZE)
         made = plan(cluster, Task(request, "auto", everyone, _DTYPE))
         time = made.predicted
         if time is None:
             time = play("auto", made.program, cluster, keep=(0,)).end
-        passes = 2 if self.operation == "all_reduce" else 1
-        return passes * (self.ranks - 1) / self.ranks * self.nbytes / time
+        return self._passed / time
+
+    def seconds(self, rate: float) -> float:
+        """The time that a bus bandwidth [B/s] takes [s]."""
+        return self._passed / rate
+
+    @property
+    def _passed(self) -> float:
+        """Bytes that bus bandwidths count [B]."""
+        return busbw_factor(self.operation, self.ranks) * self.nbytes
 
 
 def over_nodes() -> tuple[OverNodes, ...]:

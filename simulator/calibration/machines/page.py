@@ -15,18 +15,31 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.units import format_bytes, format_time
+from simulator.calibration.machines.best_case import best_case_table, network_errors, write_network_errors
 from simulator.calibration.machines.check import left_out, machine_rows, shipped_rows
 from simulator.calibration.machines.fit_writing import written
 from simulator.calibration.machines.fitting import fit_sweep
 from simulator.calibration.machines.measured import MeasuredSweep, measured_sweeps
 from simulator.calibration.machines.over_nodes import over_nodes
-from simulator.calibration.machines.page_text import AFTER, BEFORE, BORROWED, OVER_NODES, RING, RING_WHY, WHY, XLA
+from simulator.calibration.machines.page_text import (
+    AFTER,
+    BEFORE,
+    BEST_CASE,
+    BEST_CASE_WHY,
+    BORROWED,
+    OVER_NODES,
+    RING,
+    RING_WHY,
+    WHY,
+    XLA,
+)
 from simulator.calibration.machines.records import FitRow, constants, large
 from simulator.calibration.machines.shipped import FITTED, RINGS, ring_fading
 from simulator.calibration.machines.solve import FREE, Fading
 from simulator.calibration.table import Table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
+from simulator.report.numbers.network_errors import TABLE, NetworkError
 from simulator.report.plots import measured as plot_measured
 from simulator.report.plots import style
 
@@ -40,8 +53,11 @@ _NAMES: Final = {
 }
 
 
-def write(folder: Path) -> None:
-    """Write measured.md and images/measured.{png,svg} into a docs folder."""
+def write(folder: Path, unmeasured: Sequence[NetworkError]) -> None:
+    """Write measured.md and images/measured.{png,svg} into a docs folder.
+
+    `unmeasured` are errors of collectives that are simulated as if nobody had measured any.
+    """
     sweeps = measured_sweeps()
     played = {name: _played(sweeps[name]) for name in FITTED}
     rows = {name: fit_rows for name, (_, fit_rows) in played.items()}
@@ -57,6 +73,7 @@ def write(folder: Path) -> None:
         _rings(sweeps),
         _others(sweeps),
         _borrowed(sweeps),
+        BEST_CASE + best_case_table(unmeasured).markdown() + BEST_CASE_WHY,
         _over_nodes(),
         AFTER + _sources(sweeps),
     ]
@@ -211,4 +228,6 @@ def _sources(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))
+    FOUND = tuple(network_errors())
+    write_network_errors(TABLE, FOUND)
+    write(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"), FOUND)

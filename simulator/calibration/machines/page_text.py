@@ -81,6 +81,23 @@ The same table, played with a topology file that has no section but that of the 
 
 """
 
+BEST_CASE: Final = """## Where nothing was measured
+
+A topology file without `collectives` is a best case: nothing is paid to start, and flows fill the links that they take.
+Every sweep of this page was simulated so, on its machine without any constants, with the algorithm that `auto` then
+takes, and held against the measured times (`simulator/catalog/measured/network_errors.csv`). Measured collectives take
+longer, the more so the shorter they are. Of each sweep the size counts that takes about as long as the first column
+says; all sweeps of a source count as much as those of any other:
+
+"""
+
+BEST_CASE_WHY: Final = """
+A step's interval is widened by these factors where no collective of its machine was measured, in proportion to the
+share of the step that is exposed communication ([validation.md](validation.md#how-far-to-trust-a-prediction)). The
+factor of 95 % is that of the shared and busy cluster of the next section.
+
+"""
+
 OVER_NODES: Final = """## Over many nodes
 
 256 MB over 1 to 64 nodes of the cluster that trained nanotron's rows (`hf_h100`), as its users published it: the mean

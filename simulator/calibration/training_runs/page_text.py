@@ -47,14 +47,25 @@ are not its own are another framework's, and its file says so (`simulator/catalo
 
 """
 
+NETWORK: Final = """
+Where no collective of the machine was measured (a topology file without `collectives`), the exposed communication of a
+step may take as much longer as measured collectives do that are simulated on links alone. Of each measured sweep the
+size counts that takes about as long as the step's own collectives, and the size of error n that 80 (95) % of them stay
+below is taken ([measured.md](measured.md#where-nothing-was-measured)). A share s of the step is exposed, so that the
+step may take 1 + s (e^n - 1) times as long; with the interval h of steps like it, both as logarithms, the whole is
+sqrt(h^2 + ln(1 + s (e^n - 1))^2). Nothing is added where kernels hide all communication, or where one GPU works alone.
+Communication that is hidden may come out on a slower network, which this does not count.
+
+"""
+
 INTERVALS: Final = """## How far to trust a prediction
 
 Every predicted time, rate and memory carries an interval: four in five (19 in 20) measured runs like it lay so near
 to their prediction. Runs weigh by how like they are (framework, chip, precision, whether a model is cut, one node or
 several), every source as much as any other. Where no run of the framework or of the chip was measured, their errors
-as if their source had never been seen stand in, and the interval is wider; where the machine's network was not
-measured it is wider still. To see whether the intervals keep their word each source is left out in turn, and its
-runs, played without its constants, are held against intervals from the other sources alone:
+as if their source had never been seen stand in, and the interval is wider. To see whether the intervals keep their
+word each source is left out in turn, and its runs, played without its constants, are held against intervals from the
+other sources alone:
 
 """
 

@@ -7,6 +7,11 @@ source had never been seen. The second stand for a framework or a chip of which 
 A measured value lies within the prediction divided and multiplied by e^h, where h is the size of error that 80 (95) %
 of the weights stay below. Runs weigh by how like they are, and all runs of a source together as much as any other's:
 what one laboratory measured often is not more than one laboratory's.
+
+Where no collective of a machine was measured, a step's exposed communication may take e^n times as long: n is the size
+of error that as many of the measured collectives stay below if they are simulated in the same way (network_errors.py).
+A share s of the step is exposed, so that the step may take 1 + s (e^n - 1) times as long. The two errors have nothing
+to do with each other, so that their logarithms add up as squares do.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from functools import cache
 from typing import Final, Literal
 
 from simulator.basics.measured_tables import FOLDER, read_table
+from simulator.basics.quantiles import weighted_quantile
+from simulator.report.numbers.network_errors import error_size
 
 Quantity = Literal["time", "memory"]
 SHARES: Final = (0.8, 0.95)
@@ -26,9 +33,6 @@ TABLE: Final = FOLDER / "residuals.csv"
 # What each way in which a run is unlike the predicted one leaves of its weight: much, for what few runs say of each
 # other is little (with 0.25 runs of sources that were left out fall into 80 % intervals less often than said).
 _UNLIKE: Final = 0.75
-# ln of how far played steps of torchtitan's A100 rows, whose network is not stated, lie apart on two candidates
-# (dgx_a100 and aws_p4de): docs/validation.md.
-_NETWORK: Final = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,26 @@ class Traits:
     eight_bit: bool
     cut: bool
     nodes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeasuredNetwork:
+    """What a step owes to a network of which no collective was measured.
+
+    Attributes
+    ----------
+    exposed : float
+        Share of the step that is communication which nothing hides.
+    seconds : float
+        What a collective of the step takes, the long ones counting most [s].
+    """
+
+    exposed: float
+    seconds: float
+
+    def error(self, share: float) -> float:
+        """How far the whole step may be off by it, as a logarithm, in this share of cases."""
+        return math.log1p(self.exposed * math.expm1(error_size(self.seconds, share)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +120,7 @@ def prediction_interval(
     quantity: Quantity = "time",
     residuals: Sequence[Residual] | None = None,
     *,
-    network_stated: bool = True,
+    network: UnmeasuredNetwork | None = None,
     unseen: bool = False,
 ) -> PredictionInterval:
     """The interval of a prediction.
@@ -108,8 +132,8 @@ def prediction_interval(
         A rate has the interval of its time.
     residuals : sequence of Residual, optional
         Other ones than the shipped.
-    network_stated : bool
-        Whether the machine's collectives were measured; else the interval is wider.
+    network : UnmeasuredNetwork, optional
+        What the step owes to a network that was not measured; memory owes it nothing.
     unseen : bool
         As if nobody had seen this framework.
     """
@@ -119,9 +143,10 @@ def prediction_interval(
     errors = [abs((one.unseen if carried else one.own)[quantity]) for one in pool]
     counts = Counter(one.source for one in pool)
     weights = [_likeness(one.traits, traits) / counts[one.source] for one in pool]
-    more = 0.0 if network_stated or not traits.nodes or quantity == "memory" else _NETWORK
-    halves = (_quantile(errors, weights, share) for share in SHARES)
-    return PredictionInterval(tuple(math.exp(math.hypot(half, more)) for half in halves), carried)
+    more = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
+    halves = (weighted_quantile(errors, weights, share) for share in SHARES)
+    widths = (math.exp(math.hypot(half, by)) for half, by in zip(halves, more, strict=True))
+    return PredictionInterval(tuple(widths), carried)
 
 
 def _likeness(one: Traits, other: Traits) -> float:
@@ -133,16 +158,6 @@ def _likeness(one: Traits, other: Traits) -> float:
         one.nodes != other.nodes,
     )
     return _UNLIKE ** sum(unlike)
-
-
-def _quantile(errors: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """The smallest error that so large a share of the weights stays at or below."""
-    total, passed = sum(weights), 0.0
-    for error, weight in sorted(zip(errors, weights, strict=True)):
-        passed += weight
-        if passed >= share * total:
-            return error
-    return max(errors)
 
 
 @cache

@@ -6,7 +6,7 @@ Rule: reads the timeline and the plan, never asks a model or an engine. Report k
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_te
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
 from simulator.report.numbers.measures import arrays_text
 from simulator.report.numbers.shown import Shown
+
+# Between the sources of several constants.
+BETWEEN: Final = " | "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,6 +53,9 @@ class CollectiveReport(Shown):
         The closed form, where one is exact [s].
     algorithm, why : str
         What ran, and why that.
+    constants : str or None
+        Where the machine's constants were measured, with " | " between several; None where there are none: then links
+        carry all that they are rated at and nothing is paid to start, which is a best case.
     bottleneck : Bottleneck or None
     because : str
         One sentence: what held it up.
@@ -71,6 +77,7 @@ class CollectiveReport(Shown):
     why: str
     bottleneck: Bottleneck | None
     because: str
+    constants: str | None = None
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -150,6 +157,7 @@ def summarize(plan: Plan, timeline: Timeline, verdict: Verdict | None, *, exact_
         why=plan.why,
         bottleneck=busiest,
         because=_because(timeline, busiest, nbytes),
+        constants=BETWEEN.join(sorted({op.constants for op in ops if op.constants})) or None,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
@@ -17,11 +17,15 @@ from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.measures import share_text
-from simulator.report.numbers.prediction_intervals import Traits, prediction_interval
+from simulator.report.numbers.prediction_intervals import Traits, UnmeasuredNetwork, prediction_interval
 from simulator.report.numbers.shown import Shown
+from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
 from simulator.step.streams import dimension_of
+
+# Copies to and from the host, which take no network.
+_HOST: Final = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,12 @@ class TrainingReport(Shown):
         Whether no run of this framework, or of this chip, was measured: the intervals are wider then.
     learning : Learning or None
         Of a real training.
+    algorithms : dict of str to str
+        Algorithms of each operation, by the dimension of parallelism that it is for: {"dp all_gather": "multi_ring"}.
+    constants : str or None
+        Where the machine's constants of these collectives were measured, with " | " between several. None where there
+        are none: then links carry all that they are rated at and nothing is paid to start, which is a best case, and
+        the intervals are wider by what that share of the step owes to it.
     """
 
     step_time_s: float
@@ -149,6 +159,8 @@ class TrainingReport(Shown):
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
     learning: Learning | None = None
+    algorithms: dict[str, str] = field(default_factory=dict)
+    constants: str | None = None
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -249,7 +261,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
     traits = _traits(plan, cluster)
-    times = prediction_interval(traits, network_stated=bool(cluster.collectives))
+    exposed_by = [_exposed(work, _dimension) for work in works]
+    times = prediction_interval(traits, network=_unmeasured(plan, works, _means(exposed_by), time))
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -274,7 +287,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         because=_because(time, parts, _room(timeline, peak.nbytes / capacity)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
-        exposed_comm_time_by_dimension=_shared([_exposed(work, _dimension) for work in works], rounds),
+        exposed_comm_time_by_dimension=_shared(exposed_by, rounds),
         host_memory_bytes=plan.host_bytes,
         capacity_bytes=capacity,
         peak_memory_by_stage=_peak_by_stage(plan, timeline),
@@ -283,7 +296,25 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         | times.around("tokens_per_s", steps * plan.tokens)
         | prediction_interval(traits, "memory").around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
+        algorithms=dict(plan.algorithms),
+        constants=BETWEEN.join(plan.constants) or None,
     )
+
+
+def _unmeasured(
+    plan: StepPlan, works: Sequence[_Work], exposed: Mapping[str, float], time: float
+) -> UnmeasuredNetwork | None:
+    """What the step owes to collectives that nobody has measured; None where some were, or there are none."""
+    lengths = [
+        span.end - span.start
+        for work in works
+        for span in work.communication
+        if _dimension(span) != _HOST and span.end > span.start
+    ]
+    if plan.constants or not lengths:
+        return None
+    share = sum(seconds for dimension, seconds in exposed.items() if dimension != _HOST) / time
+    return UnmeasuredNetwork(min(share, 1.0), sum(one * one for one in lengths) / sum(lengths))
 
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:

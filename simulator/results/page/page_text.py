@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import simulator
 from simulator.basics.counts import number_of
+from simulator.cluster.build import facts as topology_facts
+from simulator.cluster.cluster import Gpu
+from simulator.cluster.gpu_file import load_gpu
+from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer, chosen_by_auto
-from simulator.findings.comparison import Comparison
-from simulator.report.numbers.measures import interval_width
+from simulator.findings.caveats import sources
+from simulator.findings.comparison import Comparison, Row
+from simulator.report.numbers.measures import Report
 from simulator.scenario.records import Scenario
+from simulator.step.framework import load_framework
+
+# Algorithms and sources that a page has room for.
+_MOST_TOLD: Final = 12
 
 
 def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
@@ -55,6 +67,8 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
             )
     else:
         facts += _of_training(compared)
+    facts += _of_collectives(rows)
+    facts += answer.caveats
     if answer.further:
         facts.append(
             (
@@ -66,22 +80,51 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
     return facts
 
 
+def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
+    """Which algorithms ran in steps, and where the machines' constants of collectives were measured."""
+    ran = dict.fromkeys(
+        "; ".join(f"{name}: {taken}" for name, taken in report["algorithms"].items())
+        for report in rows
+        if report.get("algorithms")
+    )
+    measured = dict.fromkeys(source for report in rows for source in sources(report))
+    told = [("algorithms", text) for text in ran] + [("constants of collectives", source) for source in measured]
+    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], ("and more", "report.json has them all")]
+
+
 def _of_training(compared: Comparison) -> list[tuple[str, str]]:
     rows = [row.report for row in compared.rows if row.report is not None]
     if not rows:
         return []
-    frameworks = sorted({row.point.training.framework for row in compared.rows if row.point.training is not None})
     played, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
-    fitted = f"kernels are slowed by constants fitted to measured runs of {', '.join(frameworks)}"
-    facts = [
+    return [
         ("collectives", f"{played:,} were played transfer by transfer, {closed:,} by exact closed forms"),
-        ("constants", fitted if frameworks != ["bare"] else "no fitted constants (framework: bare)"),
+        *(("constants", text) for text in dict.fromkeys(_constants(row) for row in compared.rows)),
     ]
-    known = [width for report in rows if (width := interval_width(report)) is not None]
-    if known:
-        around = max(known)
-        carried = any(report["carried_over"] for report in rows)
-        text = f"80 % of measured runs like these lie within ±{100 * around:.0f} % of the predicted step time"
-        text += "; no run of this framework or chip was measured, so errors of others stand for it" if carried else ""
-        facts.append(("interval", text))
-    return facts
+
+
+def _constants(row: Row) -> str:
+    """Whose measured runs the constants were fitted to that slow a point's kernels down."""
+    training = row.point.training
+    if training is None or training.framework == "bare":
+        return "no fitted constants (framework: bare)"
+    framework, gpu = load_framework(training.framework), _gpu(row.point)
+    by = framework.fitted_to(gpu)
+    if not training.compile:
+        by = {whose: [name for name in names if name != "compiled"] for whose, names in by.items()}
+    own = ", ".join(by.pop(framework.name, [])) or "none"
+    assumed = ", ".join(by.pop("", []))
+    taken = [f"taken over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
+    texts = [f"fitted to its own measured runs: {own}", *taken, *([f"assumed: {assumed}"] if assumed else [])]
+    if gpu is not None and framework.chip(gpu) is None:
+        texts.append(f"what {gpu.name} loses under sustained load: the middle of other chips")
+    return f"those of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
+
+
+def _gpu(point: Scenario) -> Gpu | None:
+    """The GPU of a point; None where only its cluster knows it."""
+    try:
+        gpu = point.cluster.gpu or topology_facts(point.cluster.topology, point.base).gpu
+        return None if gpu is None else load_gpu(gpu, point.base)
+    except ScenarioError:
+        return None

@@ -1,0 +1,71 @@
+"""How far is each measured collective from one on links alone, as if nobody had measured any? Writes
+catalog/measured/network_errors.csv.
+
+Rule: topologies are the shipped ones without their `collectives`, the algorithm is what `auto` takes there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from math import exp, log
+from pathlib import Path
+from typing import Final
+
+from simulator.calibration.machines.check import shipped_rows
+from simulator.calibration.machines.measured import measured_sweeps
+from simulator.calibration.machines.over_nodes import over_nodes
+from simulator.calibration.machines.records import large
+from simulator.calibration.table import Table
+from simulator.report.numbers.network_errors import NetworkError, error_size
+from simulator.report.numbers.prediction_intervals import SHARES
+
+_HEAD: Final = """\
+# Errors of measured collectives, ln(measured / simulated), simulated as if no collective of any machine had been
+# measured: without start-ups and caps, by the ratings and latencies of links alone; seconds are the simulated ones.
+# Written by `python -m simulator.calibration.machines.page` from collectives.csv (from 1 MiB up) and
+# collectives_over_nodes.csv (each number of nodes is a sweep of one size).
+"""
+_COLUMNS: Final = ("source", "sweep", "seconds", "error")
+# Lengths of collectives of which docs/measured.md tells the errors [s].
+_LENGTHS: Final = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+def errors_of_sweep(name: str) -> tuple[NetworkError, ...]:
+    """Of one sweep of collectives.csv."""
+    measured = measured_sweeps()[name]
+    _, rows = shipped_rows(measured.sweep, measured.topology, known=())
+    return tuple(
+        NetworkError(measured.sweep.source, name, row.simulated, log(row.measured / row.simulated))
+        for row in large(rows)
+    )
+
+
+def network_errors() -> Iterator[NetworkError]:
+    """Of every measured collective."""
+    for name in measured_sweeps():
+        yield from errors_of_sweep(name)
+    for row in over_nodes():
+        seconds = row.seconds(row.played(known=False))
+        name = f"{row.topology} {row.operation} {row.nodes}"
+        yield NetworkError(row.source, name, seconds, log(row.seconds(row.mean) / seconds))
+
+
+def write_network_errors(path: Path, found: Sequence[NetworkError]) -> None:
+    """Write the table."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    table.writerows((one.source, one.sweep, f"{one.seconds:.4g}", f"{one.error:.4f}") for one in found)
+    path.write_text(_HEAD + text.getvalue(), encoding="utf-8")
+
+
+def best_case_table(found: Sequence[NetworkError]) -> Table:
+    """How far collectives of some lengths are off."""
+    rows = []
+    for seconds in _LENGTHS:
+        sizes = [error_size(seconds, share, found) for share in (0.5, *SHARES)]
+        rows.append((f"{1e3 * seconds:g} ms", *(f"x {exp(size):.2f}" for size in sizes)))
+    head = ("simulated", "half within", *(f"{share:.0%} within" for share in SHARES))
+    return Table("", head, tuple(rows))

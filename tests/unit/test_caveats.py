@@ -1,0 +1,127 @@
+"""What must be known to trust an answer stands in the terminal, on the page and in report.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.basics import registry
+from simulator.cluster.gpu_file import load_gpu
+from simulator.step.framework import load_framework
+from tests.commands import commands_in
+
+BEST_CASE = (
+    "no collective that ran was measured on star_100g: links carry all that they are rated at and nothing is paid to "
+    "start, which is a best case"
+)
+BORROWED = "not measured here: as two dgx_b200 nodes with cards half as fast"
+
+
+def collective(topology: str, ranks: int, **keys: Any) -> dict[str, Any]:
+    section = {"operation": "all_reduce", "size": "64 MiB", "payload": False} | keys
+    return {"name": "demo", "cluster": {"topology": topology, "world_size": ranks}, "collective": section}
+
+
+def training(topology: str, ranks: int, **keys: Any) -> dict[str, Any]:
+    section = {"model": "gpt2", "seq_len": 512, "sharding": "ddp"} | keys
+    return {"name": "demo", "cluster": {"topology": topology, "world_size": ranks}, "training": section}
+
+
+def caveats(data: dict[str, Any]) -> dict[str, list[str]]:
+    told: dict[str, list[str]] = {}
+    for one in simulator.play(data).answer.caveats:
+        told.setdefault(one.topic, []).append(one.text)
+    return told
+
+
+def rows_of(page: str, name: str) -> list[str]:
+    """Facts of that name in the page's tables."""
+    return [unescape(text) for text in re.findall(rf'<td>{name}</td><td class="text">(.*?)</td>', page)]
+
+
+def test_what_auto_took_and_why_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = commands_in(tmp_path, monkeypatch, capsys)
+    Path("auto.yaml").write_text(json.dumps(collective("dgx_a100", 16, algorithm="auto")), encoding="utf-8")
+    told = " ".join(cli("run", "auto.yaml", "--out", "done").out.split())
+    assert f"Trust: auto took blueconnect: dgx_a100 runs blueconnect ({BORROWED}; fitted to 16 B200: " in told
+    assert told.count(BORROWED) == 1
+    (on_page,) = rows_of(Path("done/report.html").read_text(encoding="utf-8"), "auto")
+    assert on_page.startswith(f"auto took blueconnect: dgx_a100 runs blueconnect ({BORROWED}; ")
+    report = json.loads(Path("done/report.json").read_text(encoding="utf-8"))
+    assert report["answer"]["caveats"] == [{"topic": "auto", "text": on_page}]
+    assert BORROWED in report["points"][0]["report"]["constants"]
+
+
+def test_points_in_which_auto_takes_one_algorithm_are_told_together() -> None:
+    told = caveats(collective("star_100g", 8) | {"sweep": {"collective.size": ["4 KiB", "8 KiB", "1 GiB"]}})
+    assert len(told["auto"]) == 1
+    assert re.match(r"auto took direct in 3 points: fastest foreseen: direct ", told["auto"][0])
+    assert told["network"] == [BEST_CASE]
+
+
+def test_a_topology_without_measured_collectives_is_a_best_case() -> None:
+    assert caveats(collective("star_100g", 8, algorithm="ring"))["network"] == [BEST_CASE]
+    told = caveats(training("star_100g", 8))
+    assert told["network"] == [BEST_CASE]
+    assert told["interval"][0].endswith("exposed communication may take as much longer as measured ones do")
+    assert "network" not in caveats(training("star_100g", 1))
+
+
+def test_a_plan_says_it_too() -> None:
+    options: dict[str, Any] = {"seq_len": 512, "global_batch": "8seq", "fix": {"tp": 1, "pp": 1}, "best": 1}
+    unknown = simulator.plan("gpt2", topology="star_100g", gpus=2, **options)
+    assert f"{BEST_CASE[:1].upper()}{BEST_CASE[1:]}." in unknown.sentences
+    known = simulator.plan("gpt2", topology="dgx_a100", gpus=2, **options)
+    assert not any("best case" in sentence for sentence in known.sentences)
+
+
+def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> None:
+    assert caveats(collective("dgx_a100", 8, algorithm="ring")) == {}
+    assert caveats(collective("dgx_a100", 16, algorithm="blueconnect")) == {
+        "network": [f"constants of collectives are {BORROWED}"]
+    }
+    told = caveats(training("dgx_a100", 8))
+    assert list(told) == ["interval"]
+    assert re.fullmatch(
+        r"80 % of measured runs like these lie within ±\d+ % of the predicted step time", told["interval"][0]
+    )
+
+
+def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:
+    page = simulator.play(training("dgx_h100", 8)).to_html()
+    assert rows_of(page, "constants") == [
+        "those of torchtitan, which slow kernels down; fitted to its own measured runs: none; taken over from "
+        "llm_foundry: elementwise, parameter_bytes, sustained of H100; taken over from nanotron: streaming; assumed: "
+        "attention_masked (docs/validation.md)"
+    ]
+    assert "constants fitted to measured runs of torchtitan" not in page
+    compiled = rows_of(simulator.play(training("dgx_h100", 8, compile=True)).to_html(), "constants")[0]
+    assert "fitted to its own measured runs: compiled;" in compiled
+    own = rows_of(simulator.play(training("dgx_h100", 8, framework="llm_foundry")).to_html(), "constants")[0]
+    assert "fitted to its own measured runs: attention_masked, elementwise, parameter_bytes, sustained of H100 (" in own
+    bare = rows_of(simulator.play(training("dgx_h100", 8, framework="bare")).to_html(), "constants")
+    assert bare == ["no fitted constants (framework: bare)"]
+    other = rows_of(simulator.play(training("mi300x_box", 8)).to_html(), "constants")[0]
+    assert "; what mi300x loses under sustained load: the middle of other chips (" in other
+
+
+@pytest.mark.parametrize("name", registry.names("framework"))
+def test_every_constant_says_whose_runs_it_was_fitted_to_as_its_source_does(name: str) -> None:
+    framework = load_framework(name)
+    whose, sources = framework.facts["fitted_to"], framework.facts["sources"]
+    for key, owner in whose.items():
+        taken = re.match(r"as (\w+)", sources[key])
+        if taken and "recalled" not in sources[key]:
+            assert owner == taken[1]
+        assert owner or "fitted" not in sources[key]
+        assert owner in ("", "simumax", *registry.names("framework"))
+    told = framework.fitted_to(load_gpu("h100_sxm"))
+    assert sum(names.count("sustained of H100") for names in told.values()) == 1
