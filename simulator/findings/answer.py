@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulator.basics.counts import number_of
 from simulator.basics.units import format_memory
 from simulator.findings import budget, catalog
 from simulator.findings.caveats import Caveat, caveats
@@ -18,9 +17,6 @@ from simulator.findings.found import Found
 from simulator.findings.front import front
 from simulator.findings.why import Why, why
 from simulator.scenario.records import Asked
-
-# Choices of an algorithm that are told; sizes of a sweep may each have their own.
-_MOST_CHOICES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,6 @@ def answer(compared: Comparison) -> Answer:
     # What does not fit is the first that "fit" tells.
     sentences = [*([] if asked[0].finding == "fit" else _nothing_fits(compared)), *sentences]
     sentences = list(dict.fromkeys([*sentences, *untold]))
-    sentences += [f"{_upper(text)}." for text in chosen_by_auto(compared)]
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
     return Answer(
         question=scenario.question,
@@ -113,18 +108,6 @@ def answer(compared: Comparison) -> Answer:
         reasons=reason.numbers,
         caveats=caveats(compared),
     )
-
-
-def chosen_by_auto(compared: Comparison) -> list[str]:
-    """Which algorithms auto took for a collective, and why, with constants that this machine was not measured for."""
-    taken: dict[tuple[str, str], int] = {}
-    for row in compared.rows:
-        if row.report is not None and row.point.collective is not None and row.point.collective.algorithm == "auto":
-            key = (row.report["algorithm"], row.report["why"])
-            taken[key] = taken.get(key, 0) + 1
-    order = sorted(taken, key=lambda key: -taken[key])
-    of = "" if len(order) == 1 else " in {} of " + number_of(sum(taken.values()), "point")
-    return [f"auto takes {name}{of.format(taken[name, why])}: {why}" for name, why in order[:_MOST_CHOICES]]
 
 
 def _nothing_fits(compared: Comparison) -> list[str]:

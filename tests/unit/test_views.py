@@ -15,7 +15,6 @@ from simulator.report.plots.plot import CloseUp
 from simulator.report.views.view import _few_names, compressed, decompressed, view_of, within
 from simulator.results.page.page import report_page, without_files
 from simulator.results.page.page_data import page_data
-from simulator.results.page.page_text import trust
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import small_tables
 from simulator.run import Run, simulate
@@ -186,21 +185,6 @@ def test_a_table_names_the_baseline_and_says_why_numbers_are_missing() -> None:
     assert "<th>vs ring</th>" in html
     assert html.count(">baseline</td>") == 2
     assert "Real arrays were added up in 2 points; payload: auto does so for at most 256 MiB over all ranks" in html
-
-
-def test_what_auto_takes_and_why_stands_in_the_answer_and_on_the_page() -> None:
-    """The constants of an A100 machine are made of another's: the caveat is where the answer is."""
-    collective = {"operation": "all_reduce", "size": "64 MiB", "algorithm": "auto"}
-    chosen = {"name": "auto", "cluster": {"topology": "dgx_a100", "world_size": 16}, "collective": collective}
-    of = compared_of(chosen)
-    told, report = answer(of), of.rows[0].report
-    assert report is not None
-    said = f"auto takes {report['algorithm']}: {report['why']}"
-    assert f"A{said[1:]}." in told.sentences
-    assert "not measured here" in said
-    assert ("algorithm", said) in trust(of, told)
-    asked = compared_of(chosen | {"collective": collective | {"algorithm": "ring"}})
-    assert not any("auto" in sentence for sentence in answer(asked).sentences)
 
 
 def test_a_page_that_is_put_elsewhere_links_to_no_file_beside_it(tmp_path: Path) -> None:

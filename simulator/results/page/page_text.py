@@ -11,7 +11,7 @@ from simulator.cluster.build import facts as topology_facts
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
-from simulator.findings.answer import Answer, chosen_by_auto
+from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison, Row
 from simulator.report.numbers.measures import Report
@@ -45,7 +45,7 @@ def trust(compared: Comparison, answer: Answer) -> list[tuple[str, str]]:
     """What is played, what stands for it, which constants were fitted, how far measured runs lie from such figures."""
     rows = [row.report for row in compared.rows if row.report is not None]
     engines = sorted({outcome.engine for outcome in compared.outcomes if outcome.engine})
-    facts = [("engine", ", ".join(engines)), ("algorithm", "; ".join(chosen_by_auto(compared)))]
+    facts = [("engine", ", ".join(engines))]
     if compared.kind == "collective":
         wrong = [report["wrong"] for report in rows if report["wrong"] is not None]
         facts.append(("transfers", "every one is played as an event; times come out of routes, latencies and shares"))
