@@ -15,6 +15,10 @@ from simulator.findings.words import listed
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.measures import arrays_text
 from simulator.report.tables.setting_text import labelled
+from simulator.scenario.build_training import framework, optimizer
+from simulator.step.optimizer_update import implementation_of
+from simulator.step.strategies import catalog as strategies
+from simulator.step.strategies.strategy import Updater
 
 # A part of a difference below this share of it is not told.
 _TOLD: Final = 0.1
@@ -95,11 +99,27 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Why | None:
         return None
     told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
     texts = [f"{format_time(abs(parts[n]))} {'less' if parts[n] < 0 else 'more'} {_IN.get(n, n)}" for n in told]
+    if told[:1] == ["optimizer"]:
+        texts[0] += _implementations(rows[:2])
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
     if abs(scale - 1) > _ALIKE:
         change += " for as many tokens"
     sentence = f"{_contrast(compared, rows, change)}: {', '.join(texts)}"
     return Why(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+
+
+def _implementations(rows: list[Row]) -> str:
+    """How the updates of these points run, and the key that chooses it: their traffic may differ threefold."""
+    trainings = [row.point.training for row in rows if row.point.training is not None]
+    names = dict.fromkeys(
+        implementation_of(optimizer(training.optimizer), framework(training.framework))
+        for training in trainings
+        if training.offload.what == "none"
+        and strategies.find(training.sharding.strategy).updater is not Updater.SERVERS
+    )
+    if not names:
+        return ""
+    return f" (its update runs {listed(list(names))}; training.optimizer.implementation chooses how)"
 
 
 def _of_memory(compared: Comparison, rows: list[Row]) -> Why | None:

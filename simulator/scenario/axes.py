@@ -60,7 +60,7 @@ def _of_schedules() -> dict[str, Sequence[str]]:
 _CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = MappingProxyType(
     {
         "collective.algorithm": _of_algorithms,
-        "training.optimizer": _of_optimizers,
+        "training.optimizer.name": _of_optimizers,
         "training.sharding.strategy": _of_shardings,
         "training.parallelism.schedule": _of_schedules,
     }

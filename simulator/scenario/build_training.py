@@ -7,6 +7,7 @@ only in the step, so that an axis may change that key.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,18 +20,19 @@ from simulator.scenario.training_records import (
     LearningSpec,
     LossScalingSpec,
     OffloadSpec,
+    OptimizerSpec,
     ParallelismSpec,
     PrecisionSpec,
     TrainingSpec,
 )
 from simulator.scenario.training_shape import ParallelismShape, PrecisionShape, TrainingShape
-from simulator.step.framework import BARE, load_framework
+from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, Lesson, LossScaling, Sharding
 
 if TYPE_CHECKING:
     from simulator.model.shape import Transformer
-    from simulator.step.spec import Precision, TrainingStep
+    from simulator.step.spec import Optimizer, Precision, TrainingStep
 
 
 def training(shape: TrainingShape, world_size: int) -> TrainingSpec:
@@ -55,7 +57,7 @@ def training(shape: TrainingShape, world_size: int) -> TrainingSpec:
         activation_checkpointing=shape.activation_checkpointing,
         attention=cast(Any, shape.attention),
         attention_generation=shape.attention_generation,
-        optimizer=shape.optimizer,
+        optimizer=OptimizerSpec(**shape.optimizer.model_dump()),
         collectives=cast(Any, shape.collectives),
         compile=shape.compile,
         dropout=shape.dropout,
@@ -97,7 +99,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     'float32'
     """
     from simulator.model.load import load_model
-    from simulator.step.spec import OPTIMIZERS, Offload, TrainingStep
+    from simulator.step.spec import Offload, TrainingStep
 
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
@@ -113,12 +115,12 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
-        optimizer=OPTIMIZERS[spec.optimizer],
+        optimizer=optimizer(spec.optimizer),
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
         dropout=spec.dropout is not False and spec.dropout > 0,
         allocator=spec.allocator,
-        framework=BARE if spec.framework == "bare" else load_framework(spec.framework),
+        framework=framework(spec.framework),
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
@@ -126,6 +128,19 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
     )
+
+
+def framework(name: str) -> Framework:
+    """The framework of a name; "bare" has no constants."""
+    return BARE if name == "bare" else load_framework(name)
+
+
+def optimizer(spec: OptimizerSpec) -> Optimizer:
+    """The optimizer, with the implementation that is asked for."""
+    from simulator.step.spec import OPTIMIZERS
+
+    asked = None if spec.implementation == "auto" else spec.implementation
+    return replace(OPTIMIZERS[spec.name], implementation=asked)
 
 
 def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> Lesson:

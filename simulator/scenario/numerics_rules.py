@@ -199,8 +199,8 @@ def _precision(shape: TrainingShape) -> Iterator[Conflict]:
 
 
 def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
-    if shape.optimizer not in _OPTIMIZERS:
-        yield _conflict("optimizer", f"got {shape.optimizer!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
+    if shape.optimizer.name not in _OPTIMIZERS:
+        yield _conflict("optimizer", f"got {shape.optimizer.name!r}; numbers are updated by {', '.join(_OPTIMIZERS)}")
 
 
 def _loss_scaling(shape: TrainingShape) -> Iterator[Conflict]:
@@ -214,9 +214,9 @@ def _learning_schedule(shape: TrainingShape) -> Iterator[Conflict]:
     """`learning.betas`, `.eps`, `.momentum` of another optimizer, and a `.warmup` longer than the training."""
     learning = shape.learning
     for key, able in OPTIONS.items():
-        if shape.optimizer not in able and getattr(learning, key) != type(learning).model_fields[key].default:
-            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer}; remove it"
-            yield _conflict(f"learning.{key}", message, "training.optimizer", of_key=True)
+        if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
+            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer.name}; remove it"
+            yield _conflict(f"learning.{key}", message, "training.optimizer.name", of_key=True)
     if learning.warmup > shape.steps:
         message = f"got {learning.warmup}; must be at most steps, {shape.steps}"
         yield _conflict("learning.warmup", message, "training.steps")

@@ -129,21 +129,26 @@ def number(*, positive: bool, most: float) -> ValueReader:
     return ValueReader(reader, lambda: {"type": "number", "maximum": most, **lower})
 
 
-def choice(allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None) -> ValueReader:
-    """Read one of a few words, in any spelling; `refused` words exist and get a message of their own."""
+def choice(
+    allowed: tuple[str | bool, ...], refused: dict[str, str] | None = None, aliases: dict[str, str] | None = None
+) -> ValueReader:
+    """Read one of a few words, in any spelling; `refused` words exist and get a message of their own.
+
+    An alias is read as the word that it stands for.
+    """
 
     def reader(value: Any) -> str | bool:
         if any(value is a or (isinstance(value, str) and value == a) for a in allowed):
             return value  # type: ignore[no-any-return]
         if refused and isinstance(value, str) and value in refused:
             raise ValueError(f"got {value!r}; {refused[value]}")
-        spelled = meant(value, [a for a in allowed if isinstance(a, str)]) if isinstance(value, str) else None
+        spelled = meant(value, [a for a in allowed if isinstance(a, str)], aliases) if isinstance(value, str) else None
         if spelled is not None:
             return spelled
         words = (str(a).lower() for a in allowed)
         raise ValueError(f"got {shown(value)}; {one_of(words, value)}")
 
-    return ValueReader(reader, lambda: {"enum": list(allowed)})
+    return ValueReader(reader, lambda: {"enum": [*allowed, *(aliases or ())]})
 
 
 def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> ValueReader:

@@ -26,6 +26,7 @@ from simulator.scenario.plan_shape import PlanShape
 from simulator.scenario.training_shape import (
     ExpertsShape,
     OffloadShape,
+    OptimizerShape,
     ParallelismShape,
     PrecisionShape,
     ShardingShape,
@@ -266,6 +267,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Shape]]] = {
     ("training", "parallelism", "experts"): ExpertsShape,
     ("training", "sharding"): ShardingShape,
     ("training", "precision"): PrecisionShape,
+    ("training", "optimizer"): OptimizerShape,
     ("training", "offload"): OffloadShape,
     ("training", "loss_scaling"): LossScalingShape,
     ("training", "learning"): LearningShape,

@@ -60,7 +60,7 @@ training:
   activation_checkpointing: none  # none full sqrt attention selective_op {every: 2} [0, 3] {full: [0], attention: [1]}
   attention: flash              # flash standard
   attention_generation: 2       # of flash attention's kernels: 1 2 3
-  optimizer: adam               # sgd momentum adam adafactor
+  optimizer: adam               # sgd momentum adam adafactor; or {name: adam, implementation: foreach}
   collectives: auto             # auto played closed_form
   algorithm: auto               # of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels

@@ -94,6 +94,21 @@ class PrecisionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """Which optimizer, and how its update runs; see `simulator.step.spec.Optimizer`.
+
+    Attributes
+    ----------
+    name : str
+    implementation : {"auto", "fused", "foreach", "for_loop"}
+        auto: what the framework takes by default.
+    """
+
+    name: str = "adam"
+    implementation: Literal["auto", "fused", "foreach", "for_loop"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
 class OffloadSpec:
     """What the host keeps; see `simulator.step.spec.Offload`.
 
@@ -179,7 +194,7 @@ class TrainingSpec:
         A policy's name, k for every k-th layer, the layers, or pairs of a policy and its layers.
     attention : {"flash", "standard"}
     attention_generation : int
-    optimizer : str
+    optimizer : OptimizerSpec
     collectives : {"auto", "played", "closed_form"}
     framework : str
         Whose fitted constants slow kernels down; "bare" for none.
@@ -211,7 +226,7 @@ class TrainingSpec:
     activation_checkpointing: Checkpointing = "none"
     attention: Literal["flash", "standard"] = "flash"
     attention_generation: int = 2
-    optimizer: str = "adam"
+    optimizer: OptimizerSpec = OptimizerSpec()
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compile: bool = False
     dropout: bool | float = False

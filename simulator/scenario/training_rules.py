@@ -22,6 +22,7 @@ from simulator.scenario.conflict import Conflict, any_listening, any_of, repeate
 from simulator.scenario.memoized import memoized
 from simulator.scenario.shape import ClusterShape
 from simulator.scenario.training_shape import TrainingShape
+from simulator.step.spec import OPTIMIZERS
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
@@ -72,6 +73,7 @@ def conflicts(
     yield from _algorithm(shape)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
+    yield from _optimizer(shape)
     yield from _precision_master(shape)
     yield from _precision_matmul(shape)
     yield from _precision_of_gpu(shape, cluster, facts, base)
@@ -177,6 +179,14 @@ def _servers(shape: TrainingShape, world_size: int, facts: TopologyFacts | None)
     if sharding.servers_on == "own" and facts is not None and not facts.own_servers:
         message = f"got 'own', but {facts.name} has no ports for servers; write workers, or use star or leaf-spine"
         yield _conflict("sharding.servers_on", message, "cluster.topology", "training.sharding.strategy")
+
+
+def _optimizer(shape: TrainingShape) -> Iterator[Conflict]:
+    asked = shape.optimizer
+    if asked.implementation == "fused" and not OPTIMIZERS[asked.name].has_fused:
+        able = ", ".join(name for name, optimizer in OPTIMIZERS.items() if optimizer.has_fused)
+        message = f"got 'fused', but {asked.name} has no fused kernel ({able} have); write foreach or for_loop"
+        yield _conflict("optimizer.implementation", message, "training.optimizer.name")
 
 
 def _offload(shape: TrainingShape) -> Iterator[Conflict]:

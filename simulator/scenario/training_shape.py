@@ -28,6 +28,7 @@ from simulator.scenario.learning_shape import (
 )
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.short_form import Short
+from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.pipelines import catalog as pipelines
 from simulator.step.rank_grid import ORDER
 from simulator.step.spec import OPTIMIZERS, Offload
@@ -75,8 +76,9 @@ _OTHER_PRECISIONS: Final = {
     **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
     **dict.fromkeys(("int8", "int4", "fp4", "mxfp8", "nvfp4"), "is not built yet; fp8 is the narrowest"),
 }
+# Weight decay, which AdamW decouples, changes neither states nor kernels.
+_SAME_OPTIMIZERS: Final = {"adamw": "adam"}
 _OTHER_OPTIMIZERS: Final = {
-    **dict.fromkeys(("adamw", "Adam", "AdamW"), "keeps the states of adam; write adam"),
     **dict.fromkeys(("nesterov", "sgdm"), "keeps the states of momentum; write momentum"),
 }
 _OTHER_SCHEDULES: Final = {
@@ -96,6 +98,10 @@ _OTHER_OFFLOADS: Final = {
     **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
     **dict.fromkeys(("parameters", "params", "activations"), "is not built yet; optimizer is what can be offloaded"),
 }
+SHORT_OPTIMIZERS: Final = Short(
+    {**{name: {"name": name} for name in OPTIMIZERS}, **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()}},
+    _OTHER_OPTIMIZERS,
+)
 SHARDINGS: Final = Short({name: {"strategy": name} for name in strategies.names()}, _OTHER_STRATEGIES)
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
@@ -104,6 +110,7 @@ SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
     {
         ("training", "sharding"): SHARDINGS,
         ("training", "precision"): SHORT_PRECISIONS,
+        ("training", "optimizer"): SHORT_OPTIMIZERS,
         ("training", "offload"): SHORT_OFFLOADS,
         ("training", "loss_scaling"): SHORT_SCALINGS,
     }
@@ -281,6 +288,19 @@ class ShardingShape(Shape):
     )
 
 
+class OptimizerShape(Shape):
+    """Which optimizer, and how its update runs."""
+
+    name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
+        default="adam", description="Its states and kernels; adamw is adam."
+    )
+    implementation: Annotated[str, reading.choice(("auto", *IMPLEMENTATIONS))] = Field(
+        default="auto",
+        description="fused: one kernel; foreach, for_loop: one for each arithmetic operation, over all tensors or for "
+        "each; auto: the framework's default.",
+    )
+
+
 class OffloadShape(Shape):
     """What lies with the host instead of the GPU."""
 
@@ -346,8 +366,8 @@ class TrainingShape(Shape):
     attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
         default=2, description="Of flash attention's kernels."
     )
-    optimizer: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS)] = Field(
-        default="adam", description="By the states that it keeps."
+    optimizer: Annotated[OptimizerShape, SHORT_OPTIMIZERS] = Field(
+        default=OptimizerShape(), description="Which optimizer, and how its update runs; a name is short for it."
     )
     collectives: Annotated[str, reading.choice(("auto", "played", "closed_form"))] = Field(
         default="auto", description="Whether collectives are played, or taken by their closed form where it is exact."

@@ -191,6 +191,13 @@ class PrecisionKeys(TypedDict, total=False):
     matmul: WorkingDtype | Literal["tf32", "float8_e4m3fn", "float8_e5m2", "auto"]
 
 
+class OptimizerKeys(TypedDict, total=False):
+    """Of `optimizer`."""
+
+    name: Literal["sgd", "momentum", "adam", "adamw", "adafactor"]
+    implementation: Literal["auto", "fused", "foreach", "for_loop"]
+
+
 class OffloadKeys(TypedDict, total=False):
     """Of `offload`."""
 
@@ -248,7 +255,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
     attention: Literal["flash", "standard"]
     attention_generation: int
-    optimizer: Literal["sgd", "momentum", "adam", "adafactor"]
+    optimizer: Literal["sgd", "momentum", "adam", "adamw", "adafactor"] | OptimizerKeys
     collectives: Literal["auto", "played", "closed_form"]
     algorithm: str
     compile: bool

@@ -52,6 +52,10 @@ def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
     yield from _parallelism(shape, world_size)
     if shape.offload.what == "none":
         yield ("training", "offload", "host_rate"), "nothing lies with the host; write offload: {what: optimizer}"
+    else:
+        yield ("training", "optimizer", "implementation"), "the host updates, by a fused loop over all states"
+    if strategies.find(shape.sharding.strategy).updater is Updater.SERVERS:
+        yield ("training", "optimizer", "implementation"), "servers update, and no GPU does"
     if world_size == 1:
         yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
         if shape.offload.what == "none":
@@ -60,8 +64,8 @@ def unused(shape: TrainingShape, world_size: int) -> Iterator[tuple[Key, str]]:
 
 def _without_numbers(shape: TrainingShape) -> Iterator[tuple[Key, str]]:
     if shape.numerics:
-        if shape.optimizer != "momentum":
-            yield ("training", "learning", "momentum"), f"optimizer {shape.optimizer} has none; write momentum"
+        if shape.optimizer.name != "momentum":
+            yield ("training", "learning", "momentum"), f"optimizer {shape.optimizer.name} has none; write momentum"
         return
     why = "counts only where a real model trains; write numerics: true"
     for name in LearningShape.model_fields:

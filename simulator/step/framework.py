@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -18,6 +18,11 @@ from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import Figure, Strict, figures
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
+
+# How an optimizer's update runs: one kernel for all of it, or one for each arithmetic operation, over all tensors at
+# once or for each tensor.
+Implementation = Literal["fused", "foreach", "for_loop"]
+IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ class Framework:
         Whether whole gradients lie in buffers that are never freed.
     keeps_gradients : bool
         Whether gradients of the parameters' dtype are never freed either.
+    optimizer_implementation : {"fused", "foreach", "for_loop"}
+        How the optimizer's update runs where a scenario does not say it.
     reserved : float
         Held beside tensors: contexts, communication buffers, fragments [B].
     sustained : mapping of str to Sustained
@@ -121,6 +128,7 @@ class Framework:
     keeps_logits: bool = False
     gradient_buffers: bool = False
     keeps_gradients: bool = False
+    optimizer_implementation: Implementation = "fused"
     reserved: float = 0.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -217,6 +225,10 @@ class _Fact(Figure):
     value: bool
 
 
+class _Choice(Figure):
+    value: Implementation
+
+
 class _Chip(_Constant):
     time: Annotated[float, AfterValidator(_factor)]
     power: Annotated[float, AfterValidator(_factor)]
@@ -247,6 +259,7 @@ class _FrameworkFile(Strict):
     keeps_logits: _Fact = _Fact(value=False)
     gradient_buffers: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
+    optimizer_implementation: _Choice = _Choice(value="fused")
     reserved: _Amount = _Amount(value=0.0)
     sustained: dict[str, _Chip] = Field(default_factory=dict)
 
@@ -303,6 +316,7 @@ def _framework(name: str, document: Document) -> Framework:
         keeps_logits=file.keeps_logits.value,
         gradient_buffers=file.gradient_buffers.value,
         keeps_gradients=file.keeps_gradients.value,
+        optimizer_implementation=file.optimizer_implementation.value,
         reserved=file.reserved.value,
         sustained={chip: Sustained(load.time, load.power, load.peak_flops) for chip, load in file.sustained.items()},
         facts={

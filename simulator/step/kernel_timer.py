@@ -108,6 +108,16 @@ class KernelTimer:
         """One elementwise kernel that reads and writes so many bytes of HBM [B]."""
         return self.cost([Elementwise(name, read, written)])
 
+    def streamed(self, name: str, nbytes: float, launches: int) -> KernelCost:
+        """Kernels that move so many bytes of HBM together, all of which are counted: no framework adds to them [B]."""
+        share = elementwise_share(self.gpu)
+        kernel, nothing = (Elementwise(name, count, 0.0) for count in (nbytes, 0.0))
+        alone, contended = (
+            (self._bare(kernel, beside) + (launches - 1) * self._bare(nothing, beside)) / share
+            for beside in (_NO_CONTENTION, self._contention)
+        )
+        return KernelCost(alone, contended, 0.0, nbytes, launches)
+
     @property
     def _contention(self) -> _Contention:
         return _Contention(communication_sms(self.gpu), self.hbm_left)

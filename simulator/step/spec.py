@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from simulator.model.shape import Transformer
-from simulator.step.framework import BARE, Framework
+from simulator.step.framework import BARE, Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
 
 if TYPE_CHECKING:
@@ -104,24 +104,71 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
+class SeparateKernels:
+    """Kernels of an update that runs one kernel for each arithmetic operation, and their HBM traffic.
+
+    Attributes
+    ----------
+    kernels : int
+        Kernels for each tensor.
+    parameters, gradients : int
+        How often the number that is updated, and its gradient, are read or written.
+    numbers : int
+        How often a float32 number, which is a state or a temporary, is read or written for each parameter.
+    temporaries : int
+        Most float32 temporaries that are held at once for each parameter.
+    """
+
+    kernels: int
+    parameters: int
+    gradients: int
+    numbers: int
+    temporaries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Optimizer:
-    """States that an optimizer keeps for each parameter.
+    """What an optimizer keeps and moves for each parameter.
 
     Attributes
     ----------
     name : str
     states : int
         float32 numbers kept for each parameter beside the master copy.
+    separate : SeparateKernels
+        Kernels of the implementations "foreach" and "for_loop".
+    has_fused : bool
+        Whether PyTorch or Apex has one kernel for the whole update.
+    implementation : {"fused", "foreach", "for_loop"} or None
+        One kernel that reads and writes everything once; a kernel for each arithmetic operation, over all tensors; such
+        a kernel for each tensor. None: what the framework takes by default.
     """
 
     name: str
     states: int
+    separate: SeparateKernels
+    has_fused: bool = True
+    implementation: Implementation | None = None
 
 
 # Adam keeps momentum and variance; momentum SGD one of them. Adafactor keeps rows and columns, next to nothing
 # (Shazeer & Stern, arXiv:1804.04235).
+# Kernels as in PyTorch 2.5, torch/optim, without amsgrad, dampening and Nesterov's momentum; p parameter, g gradient,
+# m and v Adam's moments, b the momentum buffer, d a temporary. Each access of a number by a kernel counts one.
+# Adam (with decoupled decay): p *= c (p 2); m.lerp_(g) (m 2, g 1); v *= c (v 2); v.addcmul_(g, g) (v 2, g 1);
+# d = sqrt(v) (v 1, d 1); d /= c (d 2); d += eps (d 2); p.addcdiv_(m, d) (p 2, m 1, d 1): 4 p, 2 g, 14 others.
+# Momentum: b *= c (b 2); b += g (b 2, g 1); p -= rate b (p 2, b 1). SGD: p -= rate g (p 2, g 1).
+# Adafactor: p *= c (p 2); norms of g by rows and by columns (g 2); d = rows x columns (d 1); d /= mean (d 2);
+# d.clamp_() (d 2); d.rsqrt_() (d 2); d *= g (d 2, g 1); |d| (d 1); |p| (p 1); p -= rate d (p 2, d 1), and 9 kernels
+# over rows or columns alone.
 OPTIMIZERS = {
-    o.name: o for o in (Optimizer("sgd", 0), Optimizer("momentum", 1), Optimizer("adam", 2), Optimizer("adafactor", 0))
+    one.name: one
+    for one in (
+        Optimizer("sgd", 0, SeparateKernels(1, 2, 1, 0)),
+        Optimizer("momentum", 1, SeparateKernels(3, 2, 1, 5)),
+        Optimizer("adam", 2, SeparateKernels(8, 4, 2, 14, temporaries=1)),
+        Optimizer("adafactor", 0, SeparateKernels(20, 5, 3, 11, temporaries=1), has_fused=False),
+    )
 }
 
 

@@ -17,7 +17,7 @@ from simulator.basics.dtypes import find
 from simulator.step.spec import TrainingStep
 from simulator.step.strategies.strategy import State, Strategy, Updater
 
-_STATE = 4  # optimizer states are float32 [B]
+STATE_BYTES = 4  # optimizer states are float32 [B]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class States:
         Memory traffic of the optimizer's step, on whichever side it runs [B].
     updated : int
         Parameters that this rank updates.
+    copied : int
+        Of `update_written`, the working copies beside master copies [B].
     on_host : int
         Held all the time in the host's memory [B].
     """
@@ -41,6 +43,7 @@ class States:
     update_read: float
     update_written: float
     updated: int
+    copied: int = 0
     on_host: int = 0
 
 
@@ -67,7 +70,7 @@ def states(step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, in
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[strategy.updater]
     p, g = find(precision.params).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
-    numbers = step.optimizer.states * _STATE
+    numbers = step.optimizer.states * STATE_BYTES
     away = step.offload is not None
     # Where parameters are sharded the shard is the master copy, and is cast when it is gathered; not where that lies
     # elsewhere.
@@ -76,7 +79,8 @@ def states(step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, in
     kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))
     written = updated * (numbers + master + (0 if alone else p))
+    copied = updated * p if master and not alone else 0
     if not away:
-        return States(parameters, kept, read, written, updated)
+        return States(parameters, kept, read, written, updated, copied)
     copy = updated * (0 if master else p)
-    return States(parameters, 0, read, written + copy, updated, kept + copy + updated * g)
+    return States(parameters, 0, read, written + copy, updated, copied, kept + copy + updated * g)

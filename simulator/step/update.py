@@ -9,6 +9,7 @@ from __future__ import annotations
 from simulator.basics.dtypes import find
 from simulator.records.operation import Act, Computation, Exchange
 from simulator.step.kernel_timer import KernelTimer
+from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
@@ -65,8 +66,15 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
         "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, Act(Computation.NORM)
     )
     total = _summed(builder, passes, norm, strategy)
-    done = timer.one_pass("update", states.update_read, states.update_written)
-    return builder.compute("optimizer step", done, "optimizer", [total], Act(Computation.UPDATE))
+    tensors = sum(unit.tensors for unit in passes.units)
+    temporaries = temporary_bytes(passes.step, states)
+    if temporaries:
+        builder.allocate("update temporaries", temporaries, "optimizer")
+    cost = update_cost(timer, states, tensors)
+    done = builder.compute("optimizer step", cost, "optimizer", [total], Act(Computation.UPDATE))
+    if temporaries:
+        builder.free("update temporaries")
+    return done
 
 
 def _on_host(

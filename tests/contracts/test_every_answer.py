@@ -60,6 +60,8 @@ def texts(value: float) -> set[str]:
         format_bandwidth(size), f"{size:,}", f"{int(float(f'{size:.3g}')):,}", f"{size / 1000:,.3g}",
         f"{100 * size:.0f}%",
     }  # fmt: skip
+    if size > 1e12:
+        told.add(f"{size / 1e12:,.0f}")  # FLOP/s are said in TFLOP/s
     if size:
         told |= {f"{1 / size:,.0f}", percent_text(abs(1 / size - 1)), percent_text(abs(value - 1))}
     for factor in (1, 2**10, 2**20, 2**30):

@@ -1,5 +1,8 @@
 """Contract of every optimizer: it holds the states that it declares, and its update moves them and takes that long.
 
+The update runs as one fused kernel, or as a kernel for each arithmetic operation (over all tensors, or for each): its
+traffic is counted here from the operations of PyTorch's implementation, array by array.
+
 An optimizer needs an entry in `UPDATES`: what its update rule reads and writes for each parameter, counted from its
 paper, and whether that is all that it computes. Without an entry a test fails. An optimizer that multiplies matrices
 (Muon's Newton-Schulz steps) must have these counted in `flops`, so that it cannot pass for one that only streams.
@@ -7,15 +10,20 @@ paper, and whether that is all that it computes. Without an entry a test fails. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pytest
 
+from simulator.basics.registry import names
 from simulator.cluster.build import build
-from simulator.model.parameters import total
+from simulator.model.parameters import modules, total
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
+from simulator.step.framework import IMPLEMENTATIONS, load_framework
+from simulator.step.kernel_timer import KernelTimer
+from simulator.step.optimizer_update import implementation_of, temporary_bytes, update_traffic
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
 from simulator.step.states import states
@@ -50,6 +58,42 @@ UPDATES: Final = {
 # Working parameters and gradients in bfloat16, a master copy in float32 [B].
 PRECISION, PARAMETER, GRADIENT, MASTER, STATE = Precision(), 2, 2, 4, 4
 RANKS = 4
+# Kernels of PyTorch's updates, in which operation the arrays that it reads, and those that it writes: p parameter,
+# g gradient, m and v moments, b momentum buffer, d a temporary as large as p. Kernels over rows or columns alone are
+# left out.
+KERNELS: Final = {
+    "sgd": (("pg", "p"),),
+    "momentum": (("b", "b"), ("bg", "b"), ("pb", "p")),
+    "adam": (
+        ("p", "p"),  # weight decay
+        ("mg", "m"),
+        ("v", "v"),
+        ("vg", "v"),  # the square of g, which is read once
+        ("v", "d"),
+        ("d", "d"),
+        ("d", "d"),
+        ("pmd", "p"),
+    ),
+    "adafactor": (
+        ("p", "p"),
+        ("g", ""),  # norms of rows
+        ("g", ""),  # norms of columns
+        ("", "d"),
+        ("d", "d"),
+        ("d", "d"),
+        ("d", "d"),
+        ("dg", "d"),
+        ("d", ""),
+        ("p", ""),
+        ("pd", "p"),
+    ),
+}
+
+
+def moved(name: str, sizes: Mapping[str, int]) -> int:
+    """Bytes that the kernels of an update move for each parameter; `sizes` are those of p and g, all others float32."""
+    arrays = "".join(read + written for read, written in KERNELS[name])
+    return sum(sizes.get(array, STATE) for array in arrays)
 
 
 def test_every_optimizer_is_counted() -> None:
@@ -98,3 +142,61 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
     )  # fmt: skip
     (update,) = Bounds(build("star_100g", RANKS)).of(setting, made).updates
     assert 0.5 * (span.end - span.start) <= update <= (span.end - span.start) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+@pytest.mark.parametrize("precision", [PRECISION, Precision("float32", "float32", "float32", None, "float32")])
+def test_separate_kernels_move_what_their_operations_read_and_write(
+    name: str, strategy: str, precision: Precision
+) -> None:
+    optimizer = replace(OPTIMIZERS[name], implementation="foreach")
+    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=precision)
+    found = states(made, catalog.find(strategy), [(1000 * RANKS, RANKS)])
+    gradient = GRADIENT if precision.master else MASTER
+    # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
+    cast = MASTER + PARAMETER if precision.master and strategy == "ddp" else 0
+    assert update_traffic(made, found) == found.updated * (moved(name, {"p": MASTER, "g": gradient}) + cast)
+    temporaries = "d" in "".join(written for _, written in KERNELS[name])
+    assert temporary_bytes(made, found) == found.updated * STATE * temporaries
+
+
+def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
+    """float32 without a copy: reads p, g, m, v and writes p, m, v; against 18 numbers and twice the gradient."""
+    whole = Precision("float32", "float32", "float32", None, "float32")
+    for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
+        optimizer = replace(OPTIMIZERS["adam"], implementation=implementation)
+        made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding("ddp"), precision=whole)
+        assert update_traffic(made, states(made, catalog.find("ddp"), [(1000, 1)])) == 1000 * each
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_implementations_differ_by_traffic_and_by_launches_for_each_tensor(name: str) -> None:
+    """A fused update is the fastest, one for each tensor the slowest: by its launches alone."""
+    took, held = {}, {}
+    able = [one for one in IMPLEMENTATIONS if one != "fused" or OPTIMIZERS[name].has_fused]
+    for implementation in able:
+        made = replace(step("zero1", TINY), optimizer=replace(OPTIMIZERS[name], implementation=implementation))
+        played = play(made, RANKS)
+        (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
+        took[implementation] = span.end - span.start
+        samples = [dict(one.by_category).get("optimizer", 0) for one in played.timeline.memory if one.rank == 0]
+        held[implementation] = max(samples) - samples[-1]
+    launch = KernelTimer(played.cluster.gpus[0], made).launch
+    kernels = OPTIMIZERS[name].separate.kernels + 1  # and the cast of the working copy
+    tensors = sum(len(module.parameters) for module in modules(TINY))
+    assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
+    assert took.get("fused", 0.0) < took["foreach"]
+    own = total(TINY) // RANKS
+    temporaries = own * STATE * OPTIMIZERS[name].separate.temporaries
+    assert held["foreach"] == pytest.approx(temporaries, rel=1e-2)  # and is given back; shards are padded
+    assert not any(held[one] for one in able if one != "foreach")
+
+
+def test_every_framework_has_an_implementation_of_every_optimizer() -> None:
+    """A default of `fused` becomes `foreach` where an optimizer has no fused kernel."""
+    assert {load_framework(name).optimizer_implementation for name in names("framework")} == {"fused", "for_loop"}
+    torchtitan, foundry = load_framework("torchtitan"), load_framework("llm_foundry")
+    assert implementation_of(OPTIMIZERS["adafactor"], torchtitan) == "foreach"
+    assert implementation_of(OPTIMIZERS["adafactor"], foundry) == "for_loop"
+    assert implementation_of(replace(OPTIMIZERS["adam"], implementation="foreach"), foundry) == "foreach"

@@ -350,7 +350,7 @@ NAMES = [
     (("training", "precision", "matmul"), ["fp8", "tf16"]),
     (("training", "activation_checkpointing"), ["ful", "selective", "nothing"]),
     (("training", "attention"), ["flsh", "paged"]),
-    (("training", "optimizer"), ["adamw", "lion", "Sgdd"]),
+    (("training", "optimizer"), ["rmsprop", "lion", "Sgdd"]),
     (("training", "collectives"), ["play", "closed"]),
     (("compare", "training.sharding.strategy", 1), [["ddp", "zeor3"]]),
     (("sweep", "training.model", 0), [["gpt9"], ["gpt_22"]]),

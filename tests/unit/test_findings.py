@@ -189,6 +189,28 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
 
 
+def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
+    """DDP updates on each of 8 ranks what ZeRO-1 updates on one; a fused kernel moves a third of the bytes."""
+    base = {
+        "name": "update", "cluster": {"topology": "dgx_h100", "world_size": 8},
+        "compare": {"training.sharding": ["zero1", "ddp"]},
+    }  # fmt: skip
+    plain = {"model": "gpt2", "seq_len": 128, "framework": "llm_foundry"}
+    saved = {}
+    for optimizer, runs in (
+        ("adam", "for_loop"),
+        ({"implementation": "foreach"}, "foreach"),
+        ({"implementation": "fused"}, "fused"),
+    ):
+        of = compared(base | {"training": plain | {"optimizer": optimizer}})
+        reason = why(of, (0, 1))
+        assert reason is not None
+        told = f"in the optimizer (its update runs {runs}; training.optimizer.implementation chooses how)"
+        assert told in reason.sentence
+        saved[runs] = -reason.numbers["parts"]["optimizer"]
+    assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
+
+
 def test_the_front_is_what_brute_force_finds() -> None:
     of = compared(
         SHARDED

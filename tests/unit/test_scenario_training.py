@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,12 @@ def test_every_key_reaches_the_step() -> None:
     assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (OPTIMIZERS["sgd"], "played", True, True)
 
 
+def test_adamw_is_adam_and_an_optimizer_may_say_how_it_updates() -> None:
+    assert step_of({"optimizer": "AdamW"}).optimizer == OPTIMIZERS["adam"]
+    asked = step_of({"optimizer": {"name": "adamw", "implementation": "for_loop"}}).optimizer
+    assert asked == replace(OPTIMIZERS["adam"], implementation="for_loop")
+
+
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
     assert loaded({"sharding": strategy}).sharding == Sharding(strategy=strategy)
@@ -191,7 +198,7 @@ def test_everything_is_written_out() -> None:
         "activation_checkpointing": "none",
         "attention": "flash",
         "attention_generation": 2,
-        "optimizer": "adam",
+        "optimizer": {"name": "adam", "implementation": "auto"},
         "collectives": "auto",
         "compile": False,
         "dropout": False,
@@ -392,7 +399,16 @@ DTYPES = "one of bfloat16, float16, float32, float64"
          "attention, selective_op, or {every: 2}, or a list of layers"),
         ({"attention": "flsh"}, "attention: got 'flsh'; one of flash, standard; did you mean 'flash'?"),
         ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
-        ({"optimizer": "adamw"}, "optimizer: got 'adamw'; keeps the states of adam; write adam"),
+        ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; keeps the states of momentum; write momentum"),
+        (
+            {"optimizer": {"implementation": "apex"}},
+            "optimizer.implementation: got 'apex'; one of auto, for_loop, foreach, fused",
+        ),
+        (
+            {"optimizer": {"name": "adafactor", "implementation": "fused"}},
+            "optimizer.implementation: got 'fused', but adafactor has no fused kernel (sgd, momentum, adam have); "
+            "write foreach or for_loop",
+        ),
         ({"collectives": "closed"}, None),
         ({"compile": "yes"}, "compile: got 'yes'; one of false, true"),
         ({"seq_len": 4096}, "seq_len: got 4096; gpt2 has learned 1024 positions; take at most that, or give a "

@@ -17,6 +17,7 @@ from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import Changes, MeasuredRow, cluster_of, step_of
 from simulator.step.framework import Framework
 from simulator.step.kernel_timer import KernelTimer
+from simulator.step.optimizer_update import update_cost
 from simulator.step.states import states
 from simulator.step.strategies import catalog as strategies
 from simulator.step.units import units
@@ -69,7 +70,7 @@ def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -
     held = states(step, strategies.find(step.sharding.strategy), [(elements, row.gpus)])
     timer = KernelTimer(gpu, step)
     norm = timer.one_pass("norm", held.updated * find(step.precision.grads).itemsize, 0)
-    update = timer.one_pass("update", held.update_read, held.update_written)
+    update = update_cost(timer, held, sum(unit.tensors for unit in parts))
     micro = sum(span.alone for span in spans)
     return micro * row.accumulation + norm.alone + update.alone
 
