@@ -25,7 +25,7 @@ from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import plan_step
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
-from tests.engines import farthest, growth
+from tests.engines import growth, left_behind
 
 # Distance of two engines' times, over the end.
 CLOSE: Final = 1e-9
@@ -88,11 +88,13 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         Keys of `training` that are not drawn.
     """
     draw = Draw([family, seed])
+    # Defects show on few ranks as on many, and few are simulated in a tenth of the time.
+    most = draw.pick(8, 16, 16, MOST_RANKS)
     tp, cp = draw.pick(1, 1, 2, 4), draw.pick(1, 1, 2, 3)
     pp = draw.pick(1, 2, 2, 3, 4)
     dp = draw.pick(1, 2, 2, 3, 4)
-    while tp * cp * pp * dp > MOST_RANKS:
-        tp, dp = max(1, tp // 2), max(1, dp // 2)
+    while tp * cp * pp * dp > most:
+        tp, cp, pp, dp = (max(1, size - 1) if size == max(tp, cp, pp, dp) else size for size in (tp, cp, pp, dp))
     ranks = tp * cp * pp * dp
     schedule = fixed.pop("schedule", None) or draw.pick(*pipelines.names())
     chunks = pipelines.find(schedule).chunks or draw.pick(1, 2)
@@ -135,7 +137,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         0.25,
         activation_checkpointing=("none", "full", "selective_op", "attention", {"every": 2} if pp > 1 else "sqrt"),
         attention=("flash", "standard") if cp == 1 else ("flash",),
-        optimizer=("adam", "momentum", "sgd"),
+        optimizer=("adam", "momentum", "sgd", {"implementation": "foreach"}, {"implementation": "for_loop"}),
         precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
         compile=(True, False),
         dropout=(True, False),
@@ -259,10 +261,10 @@ def simulated(drawn: Drawn) -> tuple[Timeline, bool]:
     allocator = drawn.scenario.training.allocator if drawn.scenario.training is not None else None
     facts: dict[str, Any] = {"jitter": drawn.jitter, "limit_memory": False, "allocator": allocator}
     expected = events(drawn.program, drawn.cluster, **facts)
-    grew = False
+    left, grew = left_behind(expected), False
     for reduced_from in (0, NEVER):
         found = compiled(drawn.program, drawn.cluster, reduced_from=reduced_from, **facts)
-        apart = farthest(expected, found)
+        apart = left.distance(left_behind(found))
         if apart > CLOSE:
             assert apart < 1.0, "engines differ by more than a time"
             assert growth(expected, found) <= GROWS, "engines differ by more than a rounding that grew"

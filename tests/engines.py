@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from simulator.basics.arrays import Floats
-from simulator.records.timeline import Timeline
+from simulator.records.timeline import LinkUse, Timeline
 from simulator.report.numbers.link_use import link_uses
 
 # Of a moment, by some ten additions.
@@ -21,14 +22,41 @@ def farthest(one: Timeline, other: Timeline) -> float:
     Everything that a run leaves behind is compared: spans, transfer logs, links' use, memory samples and allocators'
     events. A time that is no number counts as a difference.
     """
-    if _facts(one) != _facts(other):
-        return float("inf")
-    apart = [float(np.abs(a - b).max(initial=0.0)) for a, b in zip(_times(one), _times(other), strict=True)]
-    distance = float(np.max(apart)) / max(one.end, other.end, 1e-300)
-    return distance if np.isfinite(distance) else float("inf")
+    return left_behind(one).distance(left_behind(other))
 
 
-def _facts(timeline: Timeline) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """All that a run leaves behind, in a form that can be compared.
+
+    Attributes
+    ----------
+    facts : list
+        What does not depend on the last digit of a time.
+    times : list of float array
+        Every time [s].
+    """
+
+    facts: list[Any]
+    times: list[Floats]
+
+    def distance(self, other: LeftBehind) -> float:
+        """Return the largest distance of two runs' times, over the later end; infinity where facts differ."""
+        if self.facts != other.facts:
+            return float("inf")
+        apart = [float(np.abs(a - b).max(initial=0.0)) for a, b in zip(self.times, other.times, strict=True)]
+        end = max(float(self.times[0][0]), float(other.times[0][0]), 1e-300)
+        distance = float(np.max(apart)) / end
+        return distance if np.isfinite(distance) else float("inf")
+
+
+def left_behind(timeline: Timeline) -> LeftBehind:
+    """Return all that a run leaves behind; links' use, which takes longest, is added up once."""
+    uses = link_uses(timeline)
+    return LeftBehind(_facts(timeline, uses), _times(timeline, uses))
+
+
+def _facts(timeline: Timeline, uses: Sequence[LinkUse]) -> list[Any]:
     """Return what does not depend on the last digit of a time: who did what with how many bytes, in which order."""
     return [
         [(s.rank, s.stream, s.name, s.kind, s.nbytes, s.flops) for s in timeline.spans],
@@ -36,7 +64,7 @@ def _facts(timeline: Timeline) -> list[Any]:
             (log.collective, log.vertices, log.nbytes.tolist(), log.route_of.tolist(), tuple(log.routes))
             for log in timeline.logs
         ],
-        [(use.name, use.bandwidth) for use in link_uses(timeline)],
+        [(use.name, use.bandwidth) for use in uses],
         [(sample.rank, sample.nbytes, sample.by_category) for sample in timeline.memory],
         timeline.peak and (timeline.peak.nbytes, timeline.peak.by_category),
         [(rank, [replace(event, time=0.0) for event in own]) for rank, own in sorted(timeline.allocations.items())],
@@ -48,9 +76,8 @@ def _facts(timeline: Timeline) -> list[Any]:
     ]
 
 
-def _times(timeline: Timeline) -> list[Floats]:
+def _times(timeline: Timeline, uses: Sequence[LinkUse]) -> list[Floats]:
     """Return every time of a timeline [s] as columns, and links' bytes as times at their bandwidth [s]."""
-    uses = link_uses(timeline)
     return [
         np.array([timeline.end]),
         np.array([(span.start, span.end) for span in timeline.spans]),

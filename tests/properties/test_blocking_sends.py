@@ -54,7 +54,8 @@ def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework)
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: str, framework: str) -> None:
     own = catalog.find(name)
-    shapes = shapes_of(own)
+    # Frameworks differ in constants, not in what a host waits for: all shapes under one, every fourth under the others.
+    shapes = shapes_of(own)[:: 1 if framework == BLOCKING[0] else 4]
     assert shapes
     for shape in shapes:
         assert simulated(own, shape, load_framework(framework)).end > 0.0, shape

@@ -14,7 +14,7 @@ from simulator.scenario.load import load_scenario
 from tests.combinations import accepted, simulated, training_scenario
 
 # Scenarios of each block, and blocks of a long run: at least 5,000 scenarios are accepted and simulated.
-SIZE, MANY = 12, 160
+SIZE, MANY = 6, 160
 LONG_SIZE = 50
 TINY = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 48, "vocab_size": 64}
 LLAMA = {
