@@ -10,8 +10,6 @@ import numpy as np
 
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog as algorithms
-from simulator.engine.compiled.engine import execute as compiled
-from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.errors import ScenarioError
 from simulator.playing.scenario_cluster import Clusters
@@ -25,14 +23,8 @@ from simulator.step.pipelines import catalog as pipelines
 from simulator.step.plan import plan_step
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
-from tests.engines import growth, left_behind
+from tests.engines import simulated_alike
 
-# Distance of two engines' times, over the end.
-CLOSE: Final = 1e-9
-# Factor by which a rounding's difference may grow in one transfer, where flows contend (`tests.engines.growth`).
-GROWS: Final = 10
-# Every rank is simulated from so many transfers on: never.
-NEVER: Final = 2**62
 MOST_RANKS: Final = 48
 DENSE: Final = ("gpt2", "llama", "qwen2", "mistral")
 EXPERTS: Final = ("mixtral", "qwen3_moe")
@@ -249,24 +241,7 @@ def accepted(data: Mapping[str, Any]) -> Drawn | None:
 
 
 def simulated(drawn: Drawn) -> tuple[Timeline, bool]:
-    """Simulate a program with both engines and compare all that they leave behind.
-
-    The compiled engine simulates it twice, every rank and one rank of each class.
-
-    Returns
-    -------
-    tuple of (Timeline, bool)
-        The events engine's timeline, and whether a rounding's difference grew beyond `CLOSE` because flows contend.
-    """
+    """Simulate a drawn program with both engines; return the timeline, and whether a rounding's difference grew."""
     allocator = drawn.scenario.training.allocator if drawn.scenario.training is not None else None
-    facts: dict[str, Any] = {"jitter": drawn.jitter, "limit_memory": False, "allocator": allocator}
-    expected = events(drawn.program, drawn.cluster, **facts)
-    left, grew = left_behind(expected), False
-    for reduced_from in (0, NEVER):
-        found = compiled(drawn.program, drawn.cluster, reduced_from=reduced_from, **facts)
-        apart = left.distance(left_behind(found))
-        if apart > CLOSE:
-            assert apart < 1.0, "engines differ by more than a time"
-            assert growth(expected, found) <= GROWS, "engines differ by more than a rounding that grew"
-            grew = True
-    return expected, grew
+    expected, grew = simulated_alike(drawn.program, drawn.cluster, jitter=drawn.jitter, allocator=allocator)
+    return expected, bool(grew)

@@ -5,7 +5,7 @@ Rule: arithmetic on whole columns, never a loop over transfers, of which there m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -184,36 +184,99 @@ def _name(timeline: Timeline, number: int) -> str:
     return timeline.link_names.get(number, f"link {number}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Transfers of several logs in one table, and the routes of them all.
+
+    Attributes
+    ----------
+    links : int array
+        Link numbers of every route, route after route.
+    starts, hops : int array, shape (routes,)
+        Where each route begins in `links`, and how many links it has.
+    route : int array, shape (transfers,)
+        The route of each transfer that carries anything.
+    nbytes, enter, end : float array, shape (transfers,)
+        [B], [s], [s]
+    """
+
+    links: Ints
+    starts: Ints
+    hops: Ints
+    route: Ints
+    nbytes: Floats
+    enter: Floats
+    end: Floats
+
+
+def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:
+    """Join logs until there are `_AT_ONCE` transfers: numpy takes as long for a few numbers as for thousands."""
+    few: list[TransferLog] = []
+    count = 0
+    for log in logs:
+        few.append(log)
+        count += len(log)
+        if count >= _AT_ONCE:
+            yield _one_table(few)
+            few, count = [], 0
+    if few:
+        yield _one_table(few)
+
+
+def _one_table(logs: Sequence[TransferLog]) -> _Joined:
+    # Logs of one collective, played again and again, share their routes.
+    tables = list({id(log.routes): log.routes for log in logs}.values())
+    first_link = np.cumsum([0, *(len(table.link) for table in tables)])
+    first_route = dict(zip(map(id, tables), np.cumsum([0, *map(len, tables)]).tolist(), strict=False))
+    starts = [table.begin[:-1] + offset for table, offset in zip(tables, first_link, strict=False)]
+    nbytes = np.concatenate([log.nbytes for log in logs])
+    carries = nbytes > 0
+    route, enter, end = (
+        np.concatenate(columns)[carries]
+        for columns in (
+            [log.route_of + first_route[id(log.routes)] for log in logs],
+            [log.enter for log in logs],
+            [log.end for log in logs],
+        )
+    )
+    return _Joined(
+        links=np.concatenate([table.link for table in tables]),
+        starts=np.concatenate(starts),
+        hops=np.concatenate([np.diff(table.begin) for table in tables]),
+        route=route,
+        nbytes=nbytes[carries],
+        enter=enter,
+        end=end,
+    )
+
+
 def _links(logs: Sequence[TransferLog]) -> list[int]:
     """Numbers of the links on the routes of transfers that carry anything, rising."""
     used: list[Ints] = [np.zeros(0, np.int64)]
-    for log in logs:
-        carries = np.zeros(len(log.routes), np.bool_)
-        carries[log.route_of[log.nbytes > 0]] = True
-        used.append(np.unique(log.routes.link[np.repeat(carries, np.diff(log.routes.begin))]))
+    for all_of in _joined(logs):
+        carries = np.zeros(len(all_of.starts), np.bool_)
+        carries[all_of.route] = True
+        used.append(np.unique(all_of.links[np.repeat(carries, all_of.hops)]))
     return [int(number) for number in np.unique(np.concatenate(used))]
 
 
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
     """Every transfer on every link of its route, in batches: the link's row, bytes, when it enters and when it ends."""
-    for log in logs:
-        starts, links_of_routes = log.routes.begin, log.routes.link
-        lengths = np.diff(starts)
-        wanted = np.isin(links_of_routes, numbers)
+    for all_of in _joined(logs):
+        wanted = np.isin(all_of.links, numbers)
         if not wanted.any():
             continue
-        rows = np.where(wanted, np.searchsorted(numbers, links_of_routes), -1)
-        carrying = np.flatnonzero(log.nbytes > 0)
-        for begin in range(0, len(carrying), _AT_ONCE):
-            chosen = carrying[begin : begin + _AT_ONCE]
-            route = log.route_of[chosen]
-            hops = lengths[route]
+        rows = np.where(wanted, np.searchsorted(numbers, all_of.links), -1)
+        for begin in range(0, len(all_of.route), _AT_ONCE):
+            chosen = np.arange(begin, min(begin + _AT_ONCE, len(all_of.route)))
+            route = all_of.route[chosen]
+            hops = all_of.hops[route]
             transfer = np.repeat(chosen, hops)
             within = np.arange(len(transfer)) - np.repeat(np.cumsum(hops) - hops, hops)
-            link = rows[np.repeat(starts[route], hops) + within]
+            link = rows[np.repeat(all_of.starts[route], hops) + within]
             kept = link >= 0
             link, transfer = link[kept], transfer[kept]
-            yield link, log.nbytes[transfer], log.enter[transfer], log.end[transfer]
+            yield link, all_of.nbytes[transfer], all_of.enter[transfer], all_of.end[transfer]
 
 
 def _spread(
