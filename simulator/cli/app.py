@@ -254,7 +254,7 @@ def diff(
         Path | None, typer.Option("--html", metavar="FILE", help="Leave a page instead: both timelines, one cursor.")
     ] = None,
 ) -> None:
-    """Compare the reports of two runs."""
+    """Compare scenario keys, points and figures of two runs."""
     from simulator.cli.diff import show
 
     show(first, second, as_json=as_json, page=page)

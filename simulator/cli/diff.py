@@ -1,109 +1,82 @@
-"""`simulator diff`: what changed between two runs."""
+"""`simulator diff`: which scenario keys, points and figures differ between two runs?"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
 from simulator.basics.atomic_files import write_atomically
-from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.cli.console import print_text
 from simulator.errors import ScenarioError
-from simulator.sweeps.outcome import PointOutcome, read_outcome
-from simulator.sweeps.table import row
+from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run
 
-_NOTHING: Final = {"engine": None, "report": None}
+# Points of one run alone that are named before the rest is counted.
+_MOST_NAMED: Final = 5
 
 
 def show(first: Path, second: Path, *, as_json: bool, page: Path | None = None) -> None:
-    """Print every report figure that differs, with its change; or leave a page that shows both runs."""
-    points = _points(first), _points(second)
-    changes = differences(*points)
+    """Print what differs between two runs, or leave a page that shows both runs."""
+    runs, names = (read_run(first), read_run(second)), (str(first), str(second))
+    found = differences(*runs)
     if page is not None:
-        _write_page(page, (first, second), points, changes)
-        return
-    if as_json:
-        typer.echo(json.dumps({"differences": changes}, indent=2))
-        return
-    if not changes:
+        from simulator.results.page.diff_page import diff_page
+
+        if not found.common:
+            raise ScenarioError(
+                f"--html: {first} and {second} have no point in common, so that nothing can be compared"
+            )
+        write_atomically(page, diff_page((runs[0].folder, runs[1].folder), found))
+        print_text(f"{' '.join(found.sentences(names))} Page: {page}", indent="  ")
+    elif as_json:
+        typer.echo(json.dumps(_data(found), indent=2))
+    else:
+        _print(found, names)
+
+
+def _data(found: RunDifferences) -> dict[str, Any]:
+    return {
+        "scenario": None if found.keys is None else [asdict(change) for change in found.keys],
+        "points": {"both": len(found.common), "only_first": found.only[0], "only_second": found.only[1]},
+        "differences": [
+            {"settings": point.settings, **asdict(change)} for point in found.common for change in point.changes
+        ],
+    }
+
+
+def _print(found: RunDifferences, names: tuple[str, str]) -> None:
+    if found.nothing:
         typer.echo("no difference: every figure of every point is the same")
         return
-    for change in changes:
-        settings = ", ".join(f"{k}={v}" for k, v in change["settings"].items()) or "the point"
-        line = f"{settings}: {change['key']}: {change['first']} -> {change['second']}{_relative(change)}"
-        print_text(line, indent="  ")
+    if found.keys is None:
+        typer.echo("Scenario keys were not compared: a report that is named by itself has no scenario.")
+    else:
+        typer.echo("Scenario keys that differ:" if found.keys else "No scenario key differs.")
+        for change in found.keys:
+            print_text(f"  {change.key}: {key_text(change.first)} -> {key_text(change.second)}", indent="    ")
+    for line in found.sentences(names):
+        typer.echo(line)
+    for name, own in zip(names, found.only, strict=True):
+        for settings in own[:_MOST_NAMED]:
+            print_text(f"  only in {name}: {_settings(settings)}", indent="    ")
+        if len(own) > _MOST_NAMED:
+            typer.echo(f"  only in {name}: {len(own) - _MOST_NAMED:,} more")
+    for point in found.common:
+        for change in point.changes:
+            line = f"{_settings(point.settings)}: {change.key}: {change.first} -> {change.second}{_relative(change)}"
+            print_text(line, indent="  ")
 
 
-def _write_page(
-    page: Path,
-    runs: tuple[Path, Path],
-    points: tuple[Mapping[str, Any], Mapping[str, Any]],
-    changes: Sequence[Mapping[str, Any]],
-) -> None:
-    from simulator.results.page.diff_page import diff_page
-
-    if not set(points[0]) & set(points[1]):
-        raise ScenarioError(f"--html: {runs[0]} and {runs[1]} have no point in common, so that nothing can be compared")
-
-    places = [{key: number for number, key in enumerate(own)} for own in points]
-    pairs = [
-        {"settings": points[0][key]["settings"], "places": (places[0][key], places[1][key])}
-        for key in points[0]
-        if key in points[1]
-    ]
-    folders = (_folder(runs[0]), _folder(runs[1]))
-    write_atomically(page, diff_page(folders, pairs, changes))
-    typer.echo(f"{len(changes)} figures differ over {len(pairs)} points that both have: {page}")
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "the point"
 
 
-def _folder(run: Path) -> Path:
-    """A run's directory, also where its report.json was named."""
-    return run.parent if run.is_file() else run
-
-
-def _points(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder if folder.is_file() else folder / "report.json"
-    try:
-        points = read_json(path, most=MOST_DATA)["points"]
-        outcomes = [read_outcome(0, _NOTHING | point).to_dict() for point in points]
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
-            raise
-        raise ScenarioError(
-            f"{path}: is no report of a run; give the directory that `simulator run` printed"
-        ) from error
-    return {json.dumps(point["settings"], sort_keys=True): point for point in outcomes}
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Figures that differ between two sets of points, points matched by their settings."""
-    changes: list[dict[str, Any]] = []
-    for key in dict.fromkeys([*first, *second]):
-        settings = (first.get(key) or second[key])["settings"]
-        a, b = (_figures(points.get(key)) for points in (first, second))
-        if key not in first or key not in second:
-            # All figures of a missing point would differ; one line that it is missing suffices.
-            a, b = ({"point": figures["point"]} for figures in (a, b))
-        changes += [
-            {"settings": settings, "key": name, "first": a.get(name), "second": b.get(name)}
-            for name in dict.fromkeys([*a, *b])
-            if a.get(name) != b.get(name)
-        ]
-    return changes
-
-
-def _figures(point: Mapping[str, Any] | None) -> dict[str, Any]:
-    if point is None:
-        return {"point": "missing"}
-    return {"point": "there"} | row(PointOutcome(0, {}, point["engine"], point["report"], point.get("error")))
-
-
-def _relative(change: Mapping[str, Any]) -> str:
-    a, b = change["first"], change["second"]
+def _relative(change: Change) -> str:
+    a, b = change.first, change.second
     if isinstance(a, int | float) and isinstance(b, int | float) and a:
         return f" ({(b - a) / a:+.3%})"
     return ""

@@ -162,7 +162,7 @@ class PointData:
         point = {key: value for key, value in self.data.items() if key not in (*KINDS, "baseline", "answer")}
         put(point, settings)
         for choice, compared in self._compared.items():
-            own, together = _chosen(choice, point), _set_with(choice, settings)
+            own, together = value_of(choice, point), _set_with(choice, settings)
             for option, able in _CHOICES[choice]().items():
                 unread = own not in able and any(other in able for other in compared)
                 if unread and _is_set(point, option) and not any(overlap(option, key) for key in together):
@@ -180,20 +180,23 @@ class PointData:
                 for value in values:
                     changed = dict(self.data)
                     put(changed, {key: value})
-                    found[choice].add(_chosen(choice, changed))
+                    found[choice].add(value_of(choice, changed))
         return {choice: values for choice, values in found.items() if len(values) > 1}
 
 
-def _chosen(choice: str, data: Mapping[str, Any]) -> Any:
-    """The value of a choice in a scenario's data, as its key reads it; None where it cannot be read."""
+def value_of(key: str, data: Mapping[str, Any]) -> Any:
+    """Return the value that one of `axis_keys` has in a scenario's data, as the key reads it.
+
+    A key that the data leaves out has its default. A value that the key cannot read is None.
+    """
     value: Any = data
-    *at, last = choice.split(".")
+    *at, last = key.split(".")
     for depth, step in enumerate(at, 1):
         value = without_short_form(tuple(at[:depth]), value.get(step, {}))
         if not isinstance(value, Mapping):
             return None
     try:
-        return adapter(choice).validate_python(value.get(last, default_of(choice)))
+        return adapter(key).validate_python(value.get(last, default_of(key)))
     except ValidationError:
         return None
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from simulator import load_scenario
-from simulator.cli.diff import differences
 from simulator.engine.compiled.library import is_there
 from simulator.engine.play import BYTES_A_TRANSFER
 from simulator.playing.effort import effort
+from simulator.results.run_differences import Change, ReportedRun, differences
+from simulator.sweeps.outcome import read_outcome
 from tests.commands import Command, commands_in
 
 
@@ -21,8 +22,12 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return commands_in(tmp_path, monkeypatch, capsys)
 
 
-def point(time: float, **settings: Any) -> dict[str, Any]:
-    return {"settings": settings, "engine": "events", "report": {"time_s": time, "bottleneck": {"link": "a->b"}}}
+def point(time: float, link: str = "a->b", **settings: Any) -> dict[str, Any]:
+    return {"settings": settings, "engine": "events", "report": {"time_s": time, "bottleneck": {"link": link}}}
+
+
+def reported(*points: dict[str, Any], scenario: dict[str, Any] | None = None) -> ReportedRun:
+    return ReportedRun(Path(), tuple(read_outcome(number, own) for number, own in enumerate(points)), scenario)
 
 
 def test_check_counts_points_and_transfers_and_plays_nothing(cli: Command, tmp_path: Path) -> None:
@@ -81,7 +86,8 @@ def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     answer = cli("diff", "one", "one/report.json")
     assert (answer.code, answer.out) == (0, "no difference: every figure of every point is the same\n")
-    assert cli("diff", "one", "one", "--json").data == {"differences": []}
+    same = {"scenario": [], "points": {"both": 2, "only_first": [], "only_second": []}, "differences": []}
+    assert cli("diff", "one", "one", "--json").data == same
 
 
 def test_two_runs_differ_in_what_was_changed(cli: Command) -> None:
@@ -98,23 +104,117 @@ def test_two_runs_differ_in_what_was_changed(cli: Command) -> None:
 
 
 def test_points_are_matched_by_their_settings_not_by_their_place() -> None:
-    one = {"a": point(1.0, seed=0), "b": point(2.0, seed=1)}
-    assert differences(one, dict(reversed(one.items()))) == []
+    one = point(1.0, seed=0), point(2.0, seed=1)
+    found = differences(reported(*one), reported(*reversed(one)))
+    assert found.nothing
+    assert [common.places for common in found.common] == [(0, 1), (1, 0)]
 
 
-def test_a_point_that_only_one_run_has_is_one_difference() -> None:
-    found = differences({"a": point(1.0, seed=0)}, {"b": point(2.0, seed=1)})
-    assert found == [
-        {"settings": {"seed": 0}, "key": "point", "first": "there", "second": "missing"},
-        {"settings": {"seed": 1}, "key": "point", "first": "missing", "second": "there"},
-    ]
+def test_a_point_that_only_one_run_has_is_no_figure_that_differs() -> None:
+    found = differences(reported(point(1.0, seed=0)), reported(point(2.0, seed=1)))
+    assert (found.figures, found.common, found.only) == (0, (), (({"seed": 0},), ({"seed": 1},)))
 
 
 def test_figures_within_figures_are_told_by_their_path() -> None:
-    other = point(1.0)
-    other["report"] = {**other["report"], "bottleneck": {"link": "b->a"}}
-    (found,) = differences({"a": point(1.0)}, {"a": other})
-    assert (found["key"], found["first"], found["second"]) == ("bottleneck.link", "a->b", "b->a")
+    found = differences(reported(point(1.0)), reported(point(1.0, "b->a")))
+    assert [common.changes for common in found.common] == [(Change("bottleneck.link", "a->b", "b->a"),)]
+
+
+SIZES = ("64 KiB", "1 MiB", "4 MiB")
+
+
+def a_sweep(**changed: Any) -> ReportedRun:
+    """A report of one array size after another on 4 GPUs, and its scenario."""
+    cluster = {"world_size": 4} | changed
+    scenario = {"cluster": cluster, "collective": {"size": "1 GiB"}, "sweep": {"collective.size": list(SIZES)}}
+    points = [point(1.0 + number, **{"collective.size": size}) for number, size in enumerate(SIZES)]
+    return reported(*points, scenario=scenario)
+
+
+def test_a_single_point_is_compared_with_the_point_of_a_sweep_that_has_its_keys() -> None:
+    single = reported(point(2.5), scenario={"cluster": {"world_size": 4}, "collective": {"size": "1024 KiB"}})
+    found = differences(a_sweep(), single)
+    (common,) = found.common
+    assert (common.places, common.changes) == ((1, 0), (Change("time_s", 2.0, 2.5),))
+    assert found.only == (({"collective.size": "64 KiB"}, {"collective.size": "4 MiB"}), ())
+    assert found.keys == (Change("collective.size", list(SIZES), "1024 KiB"),)
+
+
+def test_runs_over_different_axes_have_the_points_in_common_where_both_axes_meet() -> None:
+    """Sizes on 4 GPUs against 2, 4 and 8 GPUs at 1 MiB: the point of 4 GPUs and 1 MiB alone is in both runs."""
+    counts = [2, 4, 8]
+    other = reported(
+        *(point(float(ranks), **{"cluster.world_size": ranks}) for ranks in counts),
+        scenario={"collective": {"size": "1 MiB"}, "compare": {"cluster.world_size": counts}},
+    )
+    found = differences(a_sweep(), other)
+    assert [(common.settings, common.places) for common in found.common] == [
+        ({"collective.size": "1 MiB", "cluster.world_size": 4}, (1, 1))
+    ]
+    assert tuple(map(len, found.only)) == (2, 2)
+    assert found.keys == (
+        Change("cluster.world_size", 4, counts),
+        Change("collective.size", list(SIZES), "1 MiB"),
+    )
+
+
+def test_keys_that_no_run_varies_differ_and_points_stay_common() -> None:
+    found = differences(a_sweep(), a_sweep(world_size=8, link_factors={"gpu0->switch0": 0.5}))
+    assert (len(found.common), found.figures, found.only) == (3, 0, ((), ()))
+    assert found.keys == (
+        Change("cluster.world_size", 4, 8),
+        Change("cluster.link_factors", None, {"gpu0->switch0": 0.5}),
+    )
+
+
+def test_settings_of_a_section_and_of_a_key_in_it_can_be_one_point() -> None:
+    written = reported(point(1.0, training={"sharding": "zero3", "steps": 2}), scenario={"training": {"steps": 1}})
+    other = reported(point(1.0), scenario={"training": {"sharding": {"strategy": "zero3"}, "steps": 2}})
+    assert len(differences(written, other).common) == 1
+
+
+def test_diff_says_keys_first_and_counts_the_points_of_one_run_alone(cli: Command, tmp_path: Path) -> None:
+    """Six of eight points are only in the first run: five are named, one is counted."""
+    cli("run", "both.yaml", "--out", "one", "--set", "cluster.world_size=2,3,4,5")
+    cli("run", "both.yaml", "--out", "two", "--set", "cluster.world_size=3")
+    answer = cli("diff", "one", "two")
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[:4] == [
+        "Scenario keys that differ:",
+        "  cluster.world_size: [2, 3, 4, 5] -> 3",
+        "No figure differs over 2 common points.",
+        "6 points are only in one.",
+    ]
+    assert lines[4] == "  only in one: collective.algorithm=ring, cluster.world_size=2"
+    assert (len(lines), lines[-1]) == (10, "  only in one: 1 more")
+    assert cli("diff", "two", "one", "--html", "page.html").out == (
+        "No figure differs over 2 common points. 6 points are only in one. Page: page.html\n"
+    )
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<p class="answer">No figure differs over 2 common points. 6 points are only in one.</p>' in page
+    assert '<td class="text">cluster.world_size</td>' in page
+    assert 'id="differences"' not in page
+
+
+def test_reports_without_scenarios_are_compared_by_what_was_written(cli: Command, tmp_path: Path) -> None:
+    for name, told in (("one", point(1.0, seed=0)), ("two", point(1.0))):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"points": [told]}), encoding="utf-8")
+    lines = cli("diff", "one.json", "two.json").out.splitlines()
+    assert lines[:2] == [
+        "Scenario keys were not compared: a report that is named by itself has no scenario.",
+        "No point is in both runs, so no figure can be compared.",
+    ]
+    assert cli("diff", "one.json", "one.json", "--json").data["scenario"] is None
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "a: [\n", ""])
+def test_a_scenario_that_cannot_be_read_is_one_line(cli: Command, tmp_path: Path, text: str) -> None:
+    cli("run", "small.yaml", "--out", "one")
+    (tmp_path / "one" / "scenario.yaml").write_text(text, encoding="utf-8")
+    answer = cli("diff", "one", "one")
+    assert (answer.code, answer.out, len(answer.faults)) == (2, "", 1)
+    assert answer.err.startswith(str(Path("one") / "scenario.yaml"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"points": [1]}', '{"points": 3}', '{"points": [{}]}', "\x00"])

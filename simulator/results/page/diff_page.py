@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from simulator.report.plots import style
 from simulator.report.tables.setting_text import labelled
 from simulator.report.views import view as views
 from simulator.results.page.document import document
+from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
 # Of one view of a pair, as bytes before they are written as text [B]; pairs of points that have views.
 _MOST_BYTES: Final = 60_000
@@ -23,42 +24,29 @@ _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls
 <span class="note">both share one window of time and one cursor; shift and drag sums up</span></div>"""
 
 
-def diff_page(
-    folders: tuple[Path, Path], pairs: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]
-) -> str:
-    """Write the page.
-
-    Parameters
-    ----------
-    folders : tuple of Path
-        Of the two runs.
-    pairs : sequence of mapping
-        Points that both have: `settings`, and `places`, their numbers in each run.
-    changes : sequence of mapping
-        As `simulator diff` finds them: settings, key, first, second.
-    """
+def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
+    """Write the page of two runs, given their directories."""
     first, second = (escape(str(folder)) for folder in folders)
-    count = f"{len(changes)} figures differ" if changes else "no figure differs"
+    # Only the first points have room on the page: points whose figures differ come first.
+    points = sorted(found.common, key=lambda point: not point.changes)
     timelines = "".join(
         f'<h3 class="run">{name}</h3><div id="run{side}"></div><div id="memory{side}"></div>'
         for side, name in enumerate((first, second))
     )
-    data = {"pairs": [_pair(folders, pair) for pair in pairs[:_MOST_PAIRS]], "colours": style.OPERATIONS | style.MEMORY}
-    title = f"{folders[0]} and {folders[1]}: {count}"
-    said = f"{count} over {len(pairs)} point{_s(len(pairs))} that both have."
-    head = f'<h1>{first} and {second}</h1><p class="answer">{said}</p>'
-    parts = [head, f"{_CONTROLS}{timelines}</section>", _table(pairs, changes)]
-    return document(title, parts, data)
+    pairs = [_pair(folders, point) for point in points[:_MOST_PAIRS]]
+    data = {"pairs": pairs, "colours": style.OPERATIONS | style.MEMORY}
+    said = found.sentences((str(folders[0]), str(folders[1])))
+    left = len(points) - _MOST_PAIRS
+    note = f'<p class="note">The first {_MOST_PAIRS} points are shown, {left:,} more are not.</p>' if left > 0 else ""
+    head = f'<h1>{first} and {second}</h1><p class="answer">{escape(" ".join(said))}</p>{note}'
+    parts = [head, _key_table(found), f"{_CONTROLS}{timelines}</section>", _figure_table(points[:_MOST_PAIRS])]
+    return document(f"{folders[0]} and {folders[1]}: {said[0]}", parts, data)
 
 
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
-
-
-def _pair(folders: tuple[Path, Path], pair: Mapping[str, Any]) -> dict[str, Any]:
+def _pair(folders: tuple[Path, Path], point: CommonPoint) -> dict[str, Any]:
     return {
-        "label": labelled(pair["settings"]) or "the point",
-        "views": [_view(folder, place) for folder, place in zip(folders, pair["places"], strict=True)],
+        "label": labelled(point.settings) or "the point",
+        "views": [_view(folder, place) for folder, place in zip(folders, point.places, strict=True)],
     }
 
 
@@ -72,24 +60,39 @@ def _view(folder: Path, place: int) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
-def _table(pairs: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]) -> str:
-    places = {repr(pair["settings"]): number for number, pair in enumerate(pairs)}
-    rows = "".join(_row(places.get(repr(change["settings"])), change) for change in changes)
-    heads = "".join(f"<th>{name}</th>" for name in ("figure", "first", "second", "change"))
+def _key_table(found: RunDifferences) -> str:
+    """Scenario keys that differ, as HTML; empty if no key differs or no scenario is known."""
+    if not found.keys:
+        return ""
+    rows = "".join(
+        "<tr>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>"
+        for cells in ((change.key, key_text(change.first), key_text(change.second)) for change in found.keys)
+    )
+    return _table("Scenario keys that differ", "keys", ("key", "first", "second"), rows)
+
+
+def _figure_table(points: Sequence[CommonPoint]) -> str:
+    """Figures that differ, as HTML; empty if no figure differs."""
+    rows = "".join(_row(number, change) for number, point in enumerate(points) for change in point.changes)
+    return _table("Figures that differ", "differences", ("figure", "first", "second", "change"), rows) if rows else ""
+
+
+def _table(heading: str, name: str, columns: Sequence[str], rows: str) -> str:
+    heads = "".join(f"<th>{column}</th>" for column in columns)
     return (
-        '<section class="panel"><h2>What differs</h2><div class="scroll tall"><table id="differences" class="sortable">'
+        f'<section class="panel"><h2>{heading}</h2><div class="scroll tall"><table id="{name}" class="sortable">'
         f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 
 
-def _row(pair: int | None, change: Mapping[str, Any]) -> str:
-    first, second = change["first"], change["second"]
+def _row(pair: int, change: Change) -> str:
+    first, second = change.first, change.second
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (first, second))
     moved = f"{(second - first) / abs(first):+.3%}" if numbers and first else ""
-    cells = [_text(change["key"]), _text(first), _text(second), moved]
+    cells = [change.key, _text(first), _text(second), moved]
     kind = "" if numbers else ' class="text"'
     body = "".join(f"<td{kind}>{escape(cell)}</td>" for cell in cells)
-    return f'<tr data-pair="{"" if pair is None else pair}">{body}</tr>'
+    return f'<tr data-pair="{pair}">{body}</tr>'
 
 
 def _text(value: Any) -> str:

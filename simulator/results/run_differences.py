@@ -1,0 +1,229 @@
+"""What differs between two runs: keys of their scenarios, points that one run alone has, figures of common points?
+
+Rule: two points are the same point if they agree in every key that either run varies. A run that does not vary such a
+key has the value of its scenario: a single point with 8 GPUs is the point with 8 GPUs of a sweep over 4, 8 and 16.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.basics import document, yaml_dialect
+from simulator.basics.input_files import MOST_DATA, read_json
+from simulator.basics.sections import SECTIONS, flat
+from simulator.errors import ScenarioError
+from simulator.scenario.axes import KINDS, put, value_of
+from simulator.scenario.shape import adapter, axis_keys, fields
+from simulator.sweeps.outcome import PointOutcome, read_outcome
+from simulator.sweeps.table import row
+
+_NOTHING: Final = {"engine": None, "report": None}
+_REPORT: Final = "report.json"
+# Characters of a key's value, and values of a list, that a line has room for.
+_LONGEST: Final = 200
+_MOST_VALUES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """Points of a run's report, and the data of the run's scenario.
+
+    Attributes
+    ----------
+    folder : Path
+    outcomes : tuple of PointOutcome
+    scenario : mapping or None
+        Keys of scenario.yaml; None for a report that was named by itself, without a scenario beside it.
+    """
+
+    folder: Path
+    outcomes: tuple[PointOutcome, ...]
+    scenario: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key or a figure with its value in each run; None for a value that a run does not have."""
+
+    key: str
+    first: Any
+    second: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CommonPoint:
+    """A point that both runs have.
+
+    Attributes
+    ----------
+    settings : mapping
+        Every key that either run varies.
+    places : tuple of int
+        Number of the point in each run.
+    changes : tuple of Change
+        Figures that differ.
+    """
+
+    settings: Mapping[str, Any]
+    places: tuple[int, int]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDifferences:
+    """What differs between two runs.
+
+    Attributes
+    ----------
+    keys : tuple of Change, or None
+        Scenario keys that differ; None if a run has no scenario.
+    common : tuple of CommonPoint
+        In the order of the first run.
+    only : tuple of two tuples of mapping
+        Settings of the points that the first run alone has, and that the second run alone has.
+    """
+
+    keys: tuple[Change, ...] | None
+    common: tuple[CommonPoint, ...]
+    only: tuple[tuple[Mapping[str, Any], ...], tuple[Mapping[str, Any], ...]]
+
+    @property
+    def figures(self) -> int:
+        """Number of figures that differ, over all common points."""
+        return sum(len(point.changes) for point in self.common)
+
+    @property
+    def nothing(self) -> bool:
+        """Return True if the runs have the same keys, points and figures."""
+        return not (self.keys or self.figures or any(self.only))
+
+    def sentences(self, names: tuple[str, str]) -> tuple[str, ...]:
+        """Say how many figures of the common points differ, and how many points one run alone has.
+
+        Examples
+        --------
+        >>> RunDifferences((), (CommonPoint({}, (0, 0), ()),), (({"seed": 1},), ())).sentences(("A", "B"))
+        ('No figure differs over 1 common point.', '1 point is only in A.')
+        """
+        common = f"{len(self.common):,} common point{'' if len(self.common) == 1 else 's'}"
+        figures = f"{self.figures:,} figures differ" if self.figures > 1 else "1 figure differs"
+        said = [f"{figures if self.figures else 'No figure differs'} over {common}."]
+        if not self.common:
+            said = ["No point is in both runs, so no figure can be compared."]
+        for name, own in zip(names, self.only, strict=True):
+            said += [f"{len(own):,} point{' is' if len(own) == 1 else 's are'} only in {name}."] if own else []
+        return tuple(said)
+
+
+def read_run(run: Path) -> ReportedRun:
+    """Read a run's directory, or a report that is named by itself.
+
+    Raises
+    ------
+    ScenarioError
+        No report of a run, or a scenario.yaml that cannot be read.
+    """
+    path = run if run.is_file() else run / _REPORT
+    try:
+        points = read_json(path, most=MOST_DATA)["points"]
+        outcomes = tuple(read_outcome(number, _NOTHING | point) for number, point in enumerate(points))
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, ScenarioError) and error.__cause__ is None:  # a file that is too large to be read
+            raise
+        raise ScenarioError(
+            f"{path}: is no report of a run; give the directory that `simulator run` printed"
+        ) from error
+    scenario = path.parent / "scenario.yaml"
+    # A report of another name may have been copied beside any scenario.
+    if path.name != _REPORT or not scenario.is_file():
+        return ReportedRun(path.parent, outcomes)
+    data = document.load(scenario).data
+    if not isinstance(data, Mapping):
+        raise ScenarioError(f"{scenario}: is no scenario of a run; give the directory that `simulator run` printed")
+    return ReportedRun(path.parent, outcomes, data)
+
+
+def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
+    """Compare two runs."""
+    runs = (first, second)
+    axes = tuple(dict.fromkeys(key for run in runs for outcome in run.outcomes for key in flat(outcome.settings)))
+    a, b = ({_identity(run, outcome, axes, runs): outcome for outcome in run.outcomes} for run in runs)
+    common = tuple(_common(a[key], b[key]) for key in a if key in b)
+    only = tuple(own.settings for key, own in a.items() if key not in b)
+    others = tuple(own.settings for key, own in b.items() if key not in a)
+    keys = None
+    if first.scenario is not None and second.scenario is not None:
+        keys = _changes(_keys(first.scenario), _keys(second.scenario))
+    return RunDifferences(keys, common, (only, others))
+
+
+def key_text(value: Any) -> str:
+    """Write the value of a scenario key as a scenario file has it, shortened.
+
+    Examples
+    --------
+    >>> key_text([2, 4, 8]), key_text({"strategy": "zero3"}), key_text(None)
+    ('[2, 4, 8]', '{strategy: zero3}', 'not set')
+    """
+    if value is None:
+        return "not set"
+    if isinstance(value, list) and len(value) > _MOST_VALUES:
+        shown = yaml_dialect.dump(value[:_MOST_VALUES], one_line=True)
+        return f"{shown[:-1]}, and {len(value) - _MOST_VALUES:,} more]"
+    text = yaml_dialect.dump(value, one_line=True)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs: Sequence[ReportedRun]) -> str:
+    """Text that is equal for equal points: the value of each axis of either run, however the value was written."""
+    settings = flat(outcome.settings)
+    data = dict(run.scenario or {})
+    put(data, settings)
+    # Without both scenarios, nobody knows the value of a key that a run does not vary.
+    known = axes if all(one.scenario is not None for one in runs) else tuple(settings)
+    values = {key: _plain(key, data) if key in axis_keys() else settings.get(key) for key in known}
+    return json.dumps(values, sort_keys=True)
+
+
+def _plain(key: str, data: Mapping[str, Any]) -> Any:
+    return adapter(key).dump_python(value_of(key, data), mode="json", warnings=False)
+
+
+def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:
+    a, b = (row(PointOutcome(0, {}, own.engine, own.report, own.error)) for own in (first, second))
+    return CommonPoint({**first.settings, **second.settings}, (first.index, second.index), _changes(a, b))
+
+
+def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Change, ...]:
+    return tuple(
+        Change(key, first.get(key), second.get(key))
+        for key in dict.fromkeys([*first, *second])
+        if first.get(key) != second.get(key)
+    )
+
+
+def _keys(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys of a scenario with their values; the values of an axis stand in place of the key's own value."""
+    axes = {key: values for kind in KINDS for key, values in _mapping(scenario.get(kind)).items()}
+    own = dict(_leaves((), {key: value for key, value in scenario.items() if key not in KINDS}))
+    # A setting of a section may leave keys of the section to the scenario, in some of the points.
+    inside = tuple(f"{axis}." for axis in axes if axis not in SECTIONS)
+    return {key: value for key, value in own.items() if not key.startswith(inside)} | axes
+
+
+def _leaves(at: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys of nested mappings, as far down as a scenario has keys of its own."""
+    for name, value in data.items():
+        key = (*at, str(name))
+        if isinstance(value, Mapping) and fields(key):
+            yield from _leaves(key, value)
+        else:
+            yield ".".join(key), value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
