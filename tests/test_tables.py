@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from importlib import util
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from simulator.basics.csv_text import csv_text
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import sweep
-from simulator.sweeps.table import csv_text, frame, write_parquet
+from simulator.sweeps.table import frame, table_text, write_parquet
 from tests.commands import Command, commands_in
 
 AXES = ("--set", "cluster.world_size=2,4", "--set", "seed=0,1")
@@ -70,14 +74,51 @@ def test_columns_of_no_plain_kind_are_text(tmp_path: Path) -> None:
     assert read["b"].tolist()[:2] == ["{3: 0.5}", "{}"]
     assert read["a"].isna().tolist() == [False, False, True]
     assert read["time_s"].tolist() == [0.0, 0.1, 0.2]
-    assert csv_text(outcomes).splitlines()[1] == "auto,{3: 0.5},0.0,[1.0],events,"
+    assert table_text(outcomes).splitlines()[1] == "auto,{3: 0.5},0.0,[1.0],events,"
 
 
 def test_numbers_read_back_exactly() -> None:
     value = math.pi / 1e7
-    text = csv_text([PointOutcome(0, {}, "events", {"time_s": value})])
+    text = table_text([PointOutcome(0, {}, "events", {"time_s": value})])
     assert float(text.splitlines()[1].split(",")[0]) == value
     assert frame([]).empty
+
+
+FORMULAS = ("=1+1", "@SUM(A1)", "+1+1", "-1+1", "\t=1+1", "\r=1+1", "\n=1+1", "\uff1d1+1")
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_text_that_a_spreadsheet_would_run_has_a_quote_in_front(text: str) -> None:
+    """OWASP, "CSV Injection"; also in a field that CSV quotes, and no matter how a line within the text ends."""
+    safe = "'" + text.replace("\r", "\n")
+    read = csv.reader(io.StringIO(csv_text([[text, f"{text},x", f"a{text}"]]), newline=""))
+    assert list(read) == [[safe, f"{safe},x", f"a{safe[1:]}"]]
+
+
+@pytest.mark.parametrize("number", [-0.5, 1e5, -3, True, None, "-0.5", "+1e+5", "-1e-05", "-.5", "-inf", "ring", "a=1"])
+def test_numbers_and_plain_words_stay_as_they_are(number: Any) -> None:
+    assert csv_text([["x", number]]) == f"x,{'' if number is None else number}\n"
+
+
+def test_names_of_a_users_graph_are_no_formulas_in_any_table(cli: Command, tmp_path: Path) -> None:
+    """Two GPUs and a switch with names that a spreadsheet would run; every table names them."""
+    names = ["=1+1", "@SUM(A1)", "-2+3"]
+    nodes = [{"id": names[0], "kind": "gpu"}, {"id": names[1], "kind": "gpu"}, {"id": names[2], "kind": "switch"}]
+    links = [
+        {"source": gpu, "target": names[2], "bandwidth": "12.5 GB/s", "latency": "5 us", "kind": "ethernet"}
+        for gpu in names[:2]
+    ]
+    graph = {"directed": False, "multigraph": False, "graph": {}, "nodes": nodes, "edges": links}
+    (tmp_path / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
+    (tmp_path / "=machine.yaml").write_text("graph: graph.json\ngpu: l4\n", encoding="utf-8")
+    topology = ("--set", "cluster.topology='=machine.yaml','./=machine.yaml'", "--set", "cluster.world_size=2")
+    assert cli("run", "small.yaml", *topology, "--out", "here").code == 0
+    tables = [*(tmp_path / "here").glob("**/*.csv")]
+    assert {path.name for path in tables} == {"table.csv", "spans.csv", "transfers.csv"}
+    texts = [path.read_text(encoding="utf-8") for path in tables]
+    cells = [cell for text in texts for row in csv.reader(text.splitlines()) for cell in row]
+    assert {"'=1+1", "'@SUM(A1)", "'=machine.yaml"} <= set(cells)
+    assert [cell for cell in cells if cell.startswith(("=", "@", "-", "+"))] == []
 
 
 @pytest.mark.parametrize(

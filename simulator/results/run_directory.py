@@ -45,7 +45,7 @@ from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps import journal
 from simulator.sweeps.outcome import PointOutcome
-from simulator.sweeps.table import csv_text, write_parquet
+from simulator.sweeps.table import table_text, write_parquet
 
 # Characters of a file's value that a message repeats.
 _LONGEST: Final = 60
@@ -192,7 +192,7 @@ def finish(
     if page:
         write_atomically(folder / FILE, report_page(compared, answer, kept_views(folder, compared), folder))
     if len(outcomes) > 1:
-        write_atomically(folder / "table.csv", csv_text(outcomes))
+        write_atomically(folder / "table.csv", table_text(outcomes))
     if parquet:
         write_parquet(outcomes, folder / "table.parquet")
     write_atomically(folder / "run.json", json.dumps(_circumstances(scenario, wall_time), indent=2) + "\n")

@@ -5,11 +5,10 @@ Rule: they are written where the point is played, under one folder; a Dask worke
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.csv_text import csv_text
 from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
@@ -92,19 +92,18 @@ def spans_text(run: Run) -> str:
 
     Where ranks are left out a first line says so.
     """
-    text = io.StringIO()
     shown, collective = sorted({span.rank for span in run.timeline.spans}), run.scenario.collective
     ranks = len(collective.group) if collective and collective.group else run.scenario.cluster.world_size
+    note = ""
     if len(shown) < ranks:
         kept = ", ".join(map(str, shown))
-        text.write(f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` keeps others\n")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"])
-    for s in run.timeline.spans:
-        table.writerow(
-            [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
-        )
-    return text.getvalue()
+        note = f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` keeps others\n"
+    columns = ["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"]
+    rows = (
+        [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
+        for s in run.timeline.spans
+    )
+    return note + csv_text(chain([columns], rows))
 
 
 def transfers_text(run: Run, most: int | None) -> str:
@@ -143,6 +142,4 @@ def _column(values: npt.NDArray[Any], written: Callable[[Any], str]) -> Iterator
 
 def _field(word: str) -> str:
     """A word as a field of CSV, in quotes where it needs them."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([word])
-    return text.getvalue()
+    return csv_text([[word]]).removesuffix("\n")

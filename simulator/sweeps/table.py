@@ -5,13 +5,12 @@ Rule: the same columns everywhere: axes, then the report's figures, then `engine
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.basics.csv_text import csv_text
 from simulator.basics.sections import SECTIONS
 from simulator.report.tables.setting_text import label
 from simulator.scenario.shape import axis_keys
@@ -50,15 +49,11 @@ def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
     return pd.DataFrame([row(outcome) for outcome in outcomes])
 
 
-def csv_text(outcomes: Iterable[PointOutcome]) -> str:
+def table_text(outcomes: Iterable[PointOutcome]) -> str:
     """The same table as CSV; a figure that a point does not have is empty, numbers read back exactly."""
     rows = [row(outcome) for outcome in outcomes]
-    text = io.StringIO()
     columns = list(dict.fromkeys(column for fields in rows for column in fields))
-    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
+    return csv_text([columns, *([fields.get(column) for column in columns] for fields in rows)])
 
 
 def write_parquet(outcomes: Iterable[PointOutcome], path: Path) -> None:

@@ -6,13 +6,12 @@ Rule: topologies are the shipped ones without their `collectives`, the algorithm
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from math import exp, log
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.csv_text import csv_text
 from simulator.calibration.machines.check import shipped_rows
 from simulator.calibration.machines.measured import measured_sweeps
 from simulator.calibration.machines.over_nodes import over_nodes
@@ -54,11 +53,8 @@ def network_errors() -> Iterator[NetworkError]:
 
 def write_network_errors(path: Path, found: Sequence[NetworkError]) -> None:
     """Write the table."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(_COLUMNS)
-    table.writerows((one.source, one.sweep, f"{one.seconds:.4g}", f"{one.error:.4f}") for one in found)
-    path.write_text(_HEAD + text.getvalue(), encoding="utf-8")
+    rows = [(one.source, one.sweep, f"{one.seconds:.4g}", f"{one.error:.4f}") for one in found]
+    path.write_text(_HEAD + csv_text([_COLUMNS, *rows]), encoding="utf-8")
 
 
 def best_case_table(found: Sequence[NetworkError]) -> Table:

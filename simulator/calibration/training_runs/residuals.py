@@ -11,6 +11,7 @@ from math import log
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.csv_text import csv_text
 from simulator.calibration.training_runs.left_out import source_of
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.report.numbers.prediction_intervals import Residual, Traits
@@ -43,13 +44,13 @@ def _errors(outcome: PlayedRow) -> dict[str, float]:
 
 def write_residuals(path: Path, found: Sequence[Residual]) -> None:
     """Write the table."""
-    lines = []
+    rows = []
     for one in found:
         traits = one.traits
         flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes))
         numbers = (f"{part[name]:.4f}" if name in part else "" for name in ("time", "memory") for part in _both(one))
-        lines.append(",".join([one.source, traits.framework, traits.chip, *flags, *numbers]))
-    path.write_text(_HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+        rows.append([one.source, traits.framework, traits.chip, *flags, *numbers])
+    path.write_text(_HEAD + csv_text(rows), encoding="utf-8")
 
 
 def _both(one: Residual) -> tuple[dict[str, float], dict[str, float]]:

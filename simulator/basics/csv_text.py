@@ -1,0 +1,40 @@
+"""How is a table written as CSV, so that no spreadsheet runs a name as a formula?
+
+Rule: every CSV file of the package is written here. A spreadsheet takes a cell for a formula if the cell begins with
+one of a few characters. Names of nodes and values of settings come from users' files, which may come from strangers, so
+a text that begins like a formula gets a single quote in front (OWASP, "CSV Injection"). Numbers stay as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+# "=1+1", "@SUM(A1)", "+1+1", "-1+1", also in full width; a tab or an end of a line may hide one of them.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_NUMBER: Final = re.compile(r"[-+]?(inf|nan|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?)")
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    r"""Write rows as CSV.
+
+    Examples
+    --------
+    >>> csv_text([["name", "value"], ["=1+1", -0.5], ["ring", "+1e+05"]])
+    "name,value\n'=1+1,-0.5\nring,+1e+05\n"
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return the value of a cell; a text that begins like a formula has a single quote in front."""
+    if value is None or isinstance(value, int | float):
+        return value
+    # Python 3.11 puts a text with a lone "\r" in no quotes, and readers begin a new row there.
+    text = str(value).replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
