@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from simulator.cli.app import app, guarded
+from tests.interrupting import PATIENCE_S
 
 SMALL = """\
 # How fast is a small ring?
@@ -56,6 +57,9 @@ def commands_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """A function that runs `simulator ARGUMENTS` in a folder that has small.yaml and both.yaml."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("COLUMNS", raising=False)
+    # Lines of progress depend on the machine's speed, and would stand among the lines that a test expects.
+    monkeypatch.setattr("simulator.cli.progress._EVERY", {True: PATIENCE_S, False: PATIENCE_S})
+    monkeypatch.setattr("simulator.cli.plan_output._EVERY", PATIENCE_S)
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
     (folder / "both.yaml").write_text(RING, encoding="utf-8")
 

@@ -10,15 +10,15 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 from simulator.basics import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
 
-# The machines are shared: how long a case takes says nothing of it.
-settings.register_profile("shared machines", deadline=None)
+# The machines are shared: how long a case takes, or its data, says nothing of it.
+settings.register_profile("shared machines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machines")
 
 

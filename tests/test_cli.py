@@ -17,6 +17,7 @@ from simulator.cli.app import guarded
 from simulator.errors import SimulationError
 from simulator.scenario.schema import schema
 from tests.commands import SMALL, Command, commands_in
+from tests.interrupting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("numpy", "pandas", "matplotlib", "networkx", "simpy", "pydantic", "yaml", "rich.table")
@@ -290,14 +291,14 @@ def test_a_shell_completes_commands_and_names(typed: str, proposed: list[str]) -
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "_SIMULATOR_COMPLETE": "complete_bash", **words}
     command = [sys.executable, "-m", "simulator"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout.split()) == (0, proposed)
 
 
 def test_the_script_of_a_shell_is_shown() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     command = [sys.executable, "-m", "simulator", "--show-completion", "zsh"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S)
     assert done.returncode == 0
     assert done.stdout.startswith("#compdef simulator")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 
 from simulator.errors import ScenarioError, SimulationError
 from simulator.run import Run
@@ -22,7 +21,7 @@ from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.sweep import Backend, play_points, sweep
 from tests.commands import Command, commands_in
-from tests.interrupting import ROOT, contents, started
+from tests.interrupting import PATIENCE_S, ROOT, contents, ended, held, started, wait_for_points
 
 SCENARIO: dict[str, Any] = {
     "name": "many",
@@ -38,6 +37,11 @@ def cluster() -> Iterator[LocalCluster]:
         warnings.simplefilter("ignore")
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as found:
             yield found
+
+
+@pytest.fixture(autouse=True)
+def _a_busy_machine_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_cluster, "TIMEOUT", PATIENCE_S)
 
 
 @pytest.fixture
@@ -134,7 +138,7 @@ def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> 
             os.kill(cluster.workers[0].pid, signal.SIGKILL)
     assert sorted(found, key=lambda outcome: outcome.index) == list(play_points(at))
     assert len(list((tmp_path / "points").iterdir())) == 150
-    cluster.wait_for_workers(2, timeout=60)
+    cluster.wait_for_workers(2, timeout=PATIENCE_S)
 
 
 class EndsItsProcess(ArtifactWriter):
@@ -147,13 +151,20 @@ class EndsItsProcess(ArtifactWriter):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_point_that_ends_every_worker_fails_and_the_others_go_on(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_point_that_ends_every_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    """Four workers are lost before the point fails. Dask may not replace a worker that ends while it starts.
+
+    Five workers are enough even if none is replaced.
+    """
     keep = EndsItsProcess(tmp_path, single=False)
-    found = {o.index: o.error for o in play_points(numbered(6), Backend(scheduler=cluster.scheduler_address), keep)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with LocalCluster(n_workers=5, threads_per_worker=1, dashboard_address=None) as five:
+            outcomes = play_points(numbered(6), Backend(scheduler=five.scheduler_address), keep)
+            found = {outcome.index: outcome.error for outcome in outcomes}
     assert sorted(found) == list(range(6))
     assert str(found[1]).startswith("its worker was ended from outside")
     assert [index for index, error in found.items() if error] == [1]
-    cluster.wait_for_workers(2, timeout=60)
 
 
 def test_sweep_plays_on_a_cluster(cluster: LocalCluster) -> None:
@@ -186,7 +197,9 @@ def test_a_worker_that_joins_later_with_another_edition_is_refused() -> None:
 
 
 def test_a_cluster_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "TIMEOUT", 0.5)
+    waits = Client.wait_for_workers
+    # No worker ever comes, so this wait may be short; all others are as long as they must be.
+    monkeypatch.setattr(Client, "wait_for_workers", lambda self, count, timeout: waits(self, count, timeout=0.5))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with LocalCluster(n_workers=0, dashboard_address=None) as empty:
@@ -207,17 +220,16 @@ def test_ctrl_c_and_sigterm_keep_what_had_ended(
         long.replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}\nplots: []"), encoding="utf-8"
     )
     there = ("--scheduler", cluster.scheduler_address)
-    with started(tmp_path, "sweep", "long.yaml", "--out", "torn", *there, "--json") as process:
-        notes = tmp_path / "torn" / "points.jsonl"
-        while process.poll() is None and not (notes.is_file() and notes.read_bytes().count(b"\n") >= 2):
-            time.sleep(0.01)
+    with started(tmp_path, "sweep", "long.yaml", "--out", "torn", *there, "--json", program=held(2)) as process:
+        wait_for_points(process, tmp_path / "torn", 2)
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = ended(process)
+    (tmp_path / "go").touch()  # a thread of a worker cannot be ended, so it ends by itself
     assert (process.returncode, out) == (code, ""), err
     assert "Traceback" not in err
     told = [text for text in err.splitlines() if word in text]
     assert len(told) == 1
-    assert told[0].endswith("of 8 points are in torn; go on with `simulator sweep ... --resume --out torn` and the "
+    assert told[0].endswith("2 of 8 points are in torn; go on with `simulator sweep ... --resume --out torn` and the "
                             "same options")  # fmt: skip
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", *there).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0

@@ -22,7 +22,7 @@ from simulator.sweeps.journal import NAME, line, open_journal, read_journal
 from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler
 from simulator.sweeps.sweep import play_points
 from tests.commands import SMALL, Command, commands_in
-from tests.interrupting import contents, running, started
+from tests.interrupting import contents, ended, running, started, until, wait_for_points
 
 
 def many(count: int) -> str:
@@ -58,10 +58,9 @@ def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed:
                 time.sleep(luck.uniform(0, 1))
             else:
                 wanted = min(count, before + luck.randint(1, 3 * count // (4 * kills)))
-                while process.poll() is None and len(read_journal(torn)) < wanted:
-                    time.sleep(0.002)
+                wait_for_points(process, torn, wanted)
             process.send_signal(signal.SIGKILL)  # its workers are not told
-            process.communicate(timeout=60)
+            ended(process)
         now = len(lines_of(torn))
         if (torn / "run.json").is_file():
             break
@@ -69,7 +68,7 @@ def killed_and_resumed(folder: Path, count: int, kills: int, jobs: str, *, seed:
         before, made = now, made + 1
     else:
         with started(folder, *command, *(("--resume",) if torn.is_dir() else ())) as process:
-            _, err = process.communicate(timeout=300)
+            _, err = ended(process)
         assert process.returncode == 0, err
     return made
 
@@ -103,15 +102,10 @@ def test_a_thousand_points_outlive_twenty_kills(cli: Command, tmp_path: Path) ->
 def test_processes_of_a_parent_that_was_killed_end_by_themselves(tmp_path: Path) -> None:
     (tmp_path / "many.yaml").write_text(many(500), encoding="utf-8")
     with started(tmp_path, "sweep", "many.yaml", "--out", "torn", "--jobs", "2", "--json") as process:
-        while process.poll() is None and not read_journal(tmp_path / "torn"):
-            time.sleep(0.01)
+        wait_for_points(process, tmp_path / "torn", 1)
         process.kill()
-        process.communicate(timeout=60)
-    for _ in range(500):
-        if not running(process.pid):
-            break
-        time.sleep(0.01)
-    assert not running(process.pid)
+        ended(process)
+    until(lambda: not running(process.pid))
 
 
 def test_between_report_and_run_a_run_has_not_ended_but_nothing_is_played_again(

@@ -11,7 +11,7 @@ import pytest
 from simulator import load_scenario, simulate
 from simulator.engine.compiled import library
 from simulator.engine.progress import Progress, stage, tell, watched
-from tests.interrupting import started
+from tests.interrupting import ended, started
 
 # Everybody sends to everybody over shared links: half a minute in the core.
 LONG = """\
@@ -20,6 +20,8 @@ cluster: {topology: torus_2d, world_size: 144}
 collective: {operation: all_to_all, algorithm: direct, size: 16 MiB, payload: false}
 plots: []
 """
+# The command, which tells its progress every 50 ms.
+TELLING = "-c", "from simulator.cli import main, progress; progress._EVERY = {False: 0.05}; main()"
 
 
 def scenario(engine: str) -> dict[str, object]:
@@ -52,15 +54,13 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
     if not library.is_there():
         pytest.skip("there is no compiled core")
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
-    process = started(tmp_path, "run", "long.yaml", "--out", "here")
-    while not (tmp_path / "here" / "begun.json").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    time.sleep(3)
-    for _ in range(2):  # impatient
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.01)
-    _, err = process.communicate(timeout=60)
+    with started(tmp_path, "run", "long.yaml", "--out", "here", program=TELLING) as process:
+        assert process.stderr is not None
+        assert any(": playing, " in line for line in process.stderr)  # reads no further than the first such line
+        for _ in range(2):  # impatient
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        _, err = ended(process)
     assert process.returncode == 130
     assert err.endswith("interrupted: no point had ended, so nothing is left\n")
     assert not (tmp_path / "here").exists()

@@ -24,10 +24,10 @@ from simulator.sweeps.journal import open_journal, read_journal
 from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 from tests.commands import RING, SMALL, Answer, Command, commands_in
-from tests.interrupting import contents, running, started
+from tests.interrupting import contents, ended, held, running, started, until, wait_for_points
 
 ROOT = Path(__file__).parents[1]
-# Long enough to be interrupted in the middle: some tenths of a second a point.
+# Of large arrays, so that a signal arrives in the middle of a play.
 LONG = SMALL.replace("4 KiB", "8 MiB").replace("plots: []", "sweep: {seed: [0, 1, 2, 3, 4, 5, 6, 7]}\nplots: []")
 
 
@@ -218,25 +218,14 @@ def test_resume_plays_what_is_missing_and_leaves_the_same_bytes(cli: Command, tm
 
 def interrupt(process: subprocess.Popen[str], folder: Path, *, after: int) -> tuple[str, str]:
     """Press Ctrl-C, which reaches every process of the terminal, once so many points have ended."""
-    wait_for(process, folder, after)
+    wait_for_points(process, folder, after)
     os.killpg(process.pid, signal.SIGINT)
-    return process.communicate(timeout=60)
+    return ended(process)
 
 
-def wait_for(process: subprocess.Popen[str], folder: Path, points: int) -> None:
-    """Until so many have ended, or the process has."""
-    noted = folder / "points.jsonl"
-    while points and process.poll() is None and (not noted.is_file() or noted.read_bytes().count(b"\n") < points):
-        time.sleep(0.002)
-
-
-def nobody_is_left(session: int) -> bool:
-    """Whether every process of a session has ended, in some seconds: there is nobody left to send a signal to."""
-    for _ in range(500):
-        if not running(session):
-            return True
-        time.sleep(0.01)
-    return False
+def wait_until_nobody_is_left(session: int) -> None:
+    """Wait until every process of a session has ended: nobody is left whom a signal would reach."""
+    until(lambda: not running(session))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
@@ -246,19 +235,19 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
 ) -> None:
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
     name, *options = command
-    with started(tmp_path, name, "long.yaml", *options, "--out", "torn", "--json") as process:
+    with started(tmp_path, name, "long.yaml", *options, "--out", "torn", "--json", program=held(2)) as process:
         out, err = interrupt(process, tmp_path / "torn", after=2)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     told = [line for line in err.splitlines() if "interrupted" in line]
     done = len(read_journal(tmp_path / "torn"))
-    assert 2 <= done < 8
+    assert done == 2
     assert told == [
         f"interrupted: {done} of 8 points are in torn; go on with "
         "`simulator sweep ... --resume --out torn` and the same options"
     ]
     assert not (tmp_path / "torn" / "report.json").exists()
-    assert nobody_is_left(process.pid)
+    wait_until_nobody_is_left(process.pid)
     assert cli("sweep", "long.yaml", "--out", "torn", "--resume", "--jobs", 1).code == 0
     assert cli("run", "long.yaml", "--out", "whole").code == 0
     assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
@@ -272,18 +261,18 @@ def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tu
     """As `kill` sends it to one process, and `timeout` or a scheduler to all; 143 is 128 and its number."""
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
     name, *options = command
-    with started(tmp_path, name, "long.yaml", *options, "--out", "torn", "--json") as process:
-        wait_for(process, tmp_path / "torn", 2)
+    with started(tmp_path, name, "long.yaml", *options, "--out", "torn", "--json", program=held(2)) as process:
+        wait_for_points(process, tmp_path / "torn", 2)
         (os.killpg if everybody else os.kill)(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = ended(process)
     done = len(read_journal(tmp_path / "torn"))
-    assert (process.returncode, out) == (143, "")
+    assert (process.returncode, out, done) == (143, "", 2)
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if "terminated" in line] == [
         f"terminated: {done} of 8 points are in torn; go on with "
         "`simulator sweep ... --resume --out torn` and the same options"
     ]
-    assert nobody_is_left(process.pid)
+    wait_until_nobody_is_left(process.pid)
 
 
 @pytest.mark.parametrize("error", [TerminatedError, MemoryError, OSError, ZeroDivisionError, ScenarioError])
@@ -308,15 +297,14 @@ def test_what_fails_before_its_first_point_leaves_no_directory(
 def test_ctrl_c_while_processes_start_says_nothing(tmp_path: Path, wait: float) -> None:
     """The command, who tracks its resources, and the process that the others will be copies of are there by then."""
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
-    with started(tmp_path, "sweep", "long.yaml", "--out", "torn", "--jobs", "2") as process:
-        while process.poll() is None and len(running(process.pid)) < 3:
-            time.sleep(0.002)
+    with started(tmp_path, "sweep", "long.yaml", "--out", "torn", "--jobs", "2", program=held(0)) as process:
+        until(lambda: process.poll() is not None or len(running(process.pid)) >= 3, 0.002)
         time.sleep(wait)
         out, err = interrupt(process, tmp_path / "torn", after=0)
     assert process.returncode in (130, -signal.SIGINT), err
     assert out == ""
     assert "Traceback" not in err
-    assert nobody_is_left(process.pid)
+    wait_until_nobody_is_left(process.pid)
 
 
 def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +325,7 @@ def test_two_hash_seeds_leave_equal_bytes_pictures_included(tmp_path: Path) -> N
         with started(
             tmp_path, "run", "drawn.yaml", "--out", hash_seed, "--trace", "--svg", hash_seed=hash_seed
         ) as process:
-            process.communicate(timeout=120)
+            ended(process)
         assert process.returncode == 0
     one, other = contents(tmp_path / "1"), contents(tmp_path / "4711")
     assert len([name for name in one if name.endswith((".png", ".svg"))]) == 12

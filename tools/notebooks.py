@@ -27,8 +27,8 @@ from PIL import Image
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "notebooks"
-# Seconds for one cell; a whole notebook takes a few, that of 131,072 GPUs minutes.
-_TIMEOUT: Final = 600
+# Limit of each wait for a kernel [s], so that a kernel that hangs fails; a cell takes seconds, the longest minutes.
+_TIMEOUT: Final = 3600
 # Of pictures: legible at the width of a page, and small enough to be kept with the code.
 _DPI: Final = 80
 _COLOURS: Final = 64
@@ -77,8 +77,9 @@ def execute(notebook: Any, work: Path) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     surroundings = os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(work / "ipython")}
     client = NotebookClient(
-        notebook, timeout=_TIMEOUT, record_timing=False, resources={"metadata": {"path": str(folder)}}
-    )
+        notebook, timeout=_TIMEOUT, startup_timeout=_TIMEOUT, iopub_timeout=_TIMEOUT, record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
     client.execute(env=surroundings)
     _clean(notebook)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.interrupting import PATIENCE_S, until
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MISSING = "no Chromium here; install the system's package `chromium`"
-_MOST_LOOKS = 500
 # Its own background traffic is no part of the page.
 _ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -48,11 +49,7 @@ class Opened:
 
     def until(self, condition: str) -> None:
         """Wait until a JavaScript expression is true; Playwright's own waiting needs what the page's policy forbids."""
-        for _ in range(_MOST_LOOKS):
-            if self.value(condition):
-                return
-            self.page.wait_for_timeout(20)
-        raise AssertionError(f"{condition} never came true")
+        until(lambda: self.value(condition), 0.02, condition)
 
 
 @contextmanager
@@ -61,7 +58,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS, timeout=1e3 * PATIENCE_S)
         try:
             yield running
         finally:
@@ -72,6 +69,7 @@ def browser() -> Iterator[Any]:
 def opened(running: Any, file: Path, *, width: int = 1400, height: int = 900, **options: Any) -> Iterator[Opened]:
     """A file in a window of this size, listened to from the beginning."""
     context = running.new_context(viewport={"width": width, "height": height}, **options)
+    context.set_default_timeout(1e3 * PATIENCE_S)
     one = Opened(context.new_page())
     one.page.on("request", lambda request: one.requests.append(request.url))
     one.page.on("console", lambda line: one.said.append(f"{line.type}: {line.text}"))
