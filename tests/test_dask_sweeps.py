@@ -21,7 +21,7 @@ from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.sweep import Backend, play_points, sweep
 from tests.commands import Command, commands_in
-from tests.interrupting import PATIENCE_S, ROOT, contents, ended, held, started, wait_for_points
+from tests.interrupting import ROOT, contents, ended, held, started, wait_for_points
 
 SCENARIO: dict[str, Any] = {
     "name": "many",
@@ -41,7 +41,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def _a_busy_machine_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "TIMEOUT", PATIENCE_S)
+    # Twelve times as long as a user waits; a client whose worker was lost may take all of it to close.
+    monkeypatch.setattr(dask_cluster, "TIMEOUT", 60)
 
 
 @pytest.fixture
@@ -138,7 +139,6 @@ def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> 
             os.kill(cluster.workers[0].pid, signal.SIGKILL)
     assert sorted(found, key=lambda outcome: outcome.index) == list(play_points(at))
     assert len(list((tmp_path / "points").iterdir())) == 150
-    cluster.wait_for_workers(2, timeout=PATIENCE_S)
 
 
 class EndsItsProcess(ArtifactWriter):
