@@ -19,6 +19,7 @@ from simulator.errors import ScenarioError, one_of
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.playing.scenario_cluster import Clusters
+from simulator.playing.size import warn_of_size
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
 from simulator.scenario.description import describe
@@ -146,6 +147,7 @@ def simulate(
 ) -> Run:
     """Play one scenario, which is a single point; see `simulator.run.simulate`, whose Run this one shows."""
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    warn_of_size([loaded])
     run = core.simulate(loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
     return Run(**{field.name: getattr(run, field.name) for field in fields(run)})
 
@@ -179,6 +181,7 @@ def play(
     swept = with_axes(loaded, axes or {})
     core.warn_of(swept)
     numbered = list(enumerate(points(swept)))
+    warn_of_size(point.scenario for _, point in numbered)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         keeper = ArtifactWriter(folder, single=False, view=True) if keeps_views(len(numbered)) else None

@@ -7,6 +7,7 @@ Rule: every error that the command line prints as one line is below SimulatorErr
         UnknownNameError                 + "did you mean 'ring'?"                                  exit 2
       ScheduleError                      an algorithm breaks its promise                           exit 1
       SimulationError                    the run cannot go on                                      exit 1
+        TooLargeError                    what was asked for, and what this machine lacks for it   exit 2
         OutOfMemoryError                 rank, time, needed, capacity, largest holders
         DeadlockError                    ranks, and what each waits for
         NoRouteError                     src, dst, topology
@@ -105,6 +106,12 @@ class DefectError(SimulationError):
             f"defect of the simulator, not of the scenario: {record}; no report is written; please report it with the "
             "scenario"
         )
+
+
+class TooLargeError(SimulationError):
+    """The scenario needs more memory than this machine has. Nothing is built before this error is raised."""
+
+    exit_code = 2
 
 
 class OutOfMemoryError(SimulationError):

@@ -16,6 +16,7 @@ from simulator.playing.collective import play_collective
 from simulator.playing.defects import refuse_not_finite, told_with
 from simulator.playing.played import Played
 from simulator.playing.scenario_cluster import Clusters
+from simulator.playing.size import refuse_too_large
 from simulator.playing.training import play_step
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point
@@ -62,7 +63,7 @@ def simulate(
     ScenarioError
         The scenario is no single point, or asks for what cannot be; `keep` names ranks that are not there.
     SimulationError
-        The run cannot go on; DefectError if a time or a number of the report is not finite.
+        The run cannot go on; TooLargeError if this machine cannot hold it, DefectError if a number is not finite.
 
     Warns
     -----
@@ -72,6 +73,7 @@ def simulate(
     check_ranks(scenario, keep or ())
     check_single_point(scenario)
     warn_of(scenario)
+    refuse_too_large(scenario)
     cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     with told_with(scenario):
@@ -92,9 +94,7 @@ def warn_of(scenario: Scenario) -> None:
 
 def check_ranks(scenario: Scenario, ranks: Collection[int]) -> None:
     """ScenarioError where a rank is not there."""
-    absent = [rank for rank in ranks if not 0 <= rank < scenario.cluster.world_size]
+    last = scenario.cluster.world_size - 1
+    absent = [rank for rank in ranks if not 0 <= rank <= last]
     if absent:
-        raise ScenarioError(
-            f"{scenario.source}: operations of rank {absent[0]} cannot be kept; "
-            f"ranks are 0 .. {scenario.cluster.world_size - 1}"
-        )
+        raise ScenarioError(f"{scenario.source}: operations of rank {absent[0]} cannot be kept; ranks are 0 .. {last}")

@@ -159,9 +159,10 @@ def test_a_fault_that_only_the_cluster_shows_leaves_no_directory(cli: Command, t
 
 
 def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:
-    answer = cli("run", "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")
-    assert (answer.code, len(answer.faults)) == (1, 1)
-    assert "collective.payload: got true; real arrays of 4 ranks and their checks take 8192 TiB" in answer.err
+    for command in ("check", "run"):
+        answer = cli(command, "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")
+        assert (answer.code, len(answer.faults)) == (2, 1)
+        assert "collective.payload: got true; real arrays of 4 ranks and their checks take 8192 TiB" in answer.err
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -175,10 +176,13 @@ def test_errors_have_the_exit_code_of_who_is_at_fault(capsys: pytest.CaptureFixt
     assert failing(SimulationError("the run cannot go on")) == 1
     assert failing(KeyboardInterrupt()) == 130
     assert failing(OSError(28, "No space left on device", "runs/a")) == 1
+    assert failing(MemoryError("Unable to allocate 3.64 TiB")) == 1
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "the run cannot go on"
     assert told[1].startswith("interrupted")
     assert told[2] == "runs/a: cannot be read or written: No space left on device"
+    assert told[3].startswith("this machine ran out of memory; take fewer ranks, ")
+    assert len(told) == 4
     with pytest.raises(ZeroDivisionError):
         failing(ZeroDivisionError())
 

@@ -217,6 +217,21 @@ def format_time(seconds: float) -> str:
     return f"{seconds / 1e-9:.4g} ns"
 
 
+def format_duration(seconds: float) -> str:
+    """Show a waiting time with two digits, in seconds to years.
+
+    Examples
+    --------
+    >>> format_duration(42), format_duration(150), format_duration(7200), format_duration(1e6), format_duration(1e9)
+    ('42 seconds', '2.5 minutes', '2 hours', '12 days', '32 years')
+    """
+    for unit, factor in (("year", 365.25 * 86400.0), ("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 1.5 * factor:
+            number = float(f"{seconds / factor:.2g}")
+            return f"{number:,g} {unit}s"
+    return f"{seconds:.2g} seconds"
+
+
 def format_bandwidth(bandwidth: float) -> str:
     """Show a bandwidth in decimal units, per direction.
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 import typer
 
 from simulator.basics.units import format_bytes, format_time
 from simulator.cli.console import print_text
+from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError, in_lines
 from simulator.playing.effort import Effort, effort
 from simulator.playing.scenario_cluster import Clusters
+from simulator.playing.size import announced
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
+
+# Imports take too little time to matter beside this estimate [s].
+_SOON: Final = 10.0
+# Fewer points are checked within seconds.
+_FEW_POINTS: Final = 100
 
 
 def check(source: str, settings: Sequence[str]) -> None:
@@ -24,7 +33,10 @@ def check(source: str, settings: Sequence[str]) -> None:
     if scenario.plan is not None:
         _print(scenario, _facts_of_plan(scenario))
         return
-    efforts = _efforts(scenario, points(scenario))
+    found = points(scenario)
+    warning = announced(point.scenario for point in found)
+    print_warnings([warning])
+    efforts = _efforts(scenario, found, long=bool(warning))
     memory = max(one.memory for one in efforts)
     seconds = sum(one.seconds for one in efforts)
     facts = {
@@ -45,6 +57,7 @@ def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     from simulator.planner.space import Refused, settings
 
     question, refused = question_of(scenario), Refused()
+    print_warnings([question.announced()])
     refuse_contradictions(question)
     there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
     return {
@@ -60,24 +73,37 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
             print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
 
 
-def _efforts(scenario: Scenario, found: Sequence[Point]) -> list[Effort]:
+def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[Effort]:
     """What each point takes; ScenarioError with a line for each different fault of those that cannot be built."""
     clusters = Clusters()
     efforts: list[Effort] = []
     faulty: dict[str, list[Point]] = {}
-    for point in found:
-        try:
-            if not efforts:
-                # Once for nothing, so that what is imported on the way does not count as planning.
-                effort(point.scenario, clusters)
-            efforts.append(effort(point.scenario, clusters))
-        except SimulatorError as error:
-            if len(found) == 1:
-                raise
-            faulty.setdefault(str(error), []).append(point)
+    with _telling(scenario, len(found), long=long) as step:
+        for point in found:
+            try:
+                one = effort(point.scenario, clusters)
+                if not efforts and one.seconds < _SOON:
+                    # The first estimate includes the time of imports, so the second estimate replaces it.
+                    one = effort(point.scenario, clusters)
+                efforts.append(one)
+            except SimulatorError as error:
+                if len(found) == 1:
+                    raise
+                faulty.setdefault(str(error), []).append(point)
+            step()
     if faulty:
         raise ScenarioError(in_lines([_fault(scenario, error, by, len(found)) for error, by in faulty.items()]))
     return efforts
+
+
+@contextmanager
+def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable[[], None]]:
+    """Show the progress of a check that takes more than some seconds."""
+    if not long and count < _FEW_POINTS:
+        yield lambda: None
+        return
+    with progress(count, what=f"checking {scenario.name}") as step:
+        yield step
 
 
 def _fault(scenario: Scenario, error: str, faulty: Sequence[Point], count: int) -> str:

@@ -14,9 +14,11 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, in_lines
+from simulator.playing.size import announced
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run import Run, simulate
 from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
 
 _MOST_SIZES = 64
 # A petabyte has 16.
@@ -75,8 +77,10 @@ def table(
     warnings: dict[str, None] = {}
     points: list[dict[str, Any]] = []
     rows = []
-    for size in nbytes_list:
-        run = _simulated(_scenario(cluster, keys | {"size": f"{size} B", "dtype": dtype}))
+    scenarios = [_loaded(_scenario(cluster, keys | {"size": f"{size} B", "dtype": dtype})) for size in nbytes_list]
+    print_warnings([_as_typed(announced(scenarios))])
+    for size, scenario in zip(nbytes_list, scenarios, strict=True):
+        run = _simulated(scenario)
         warnings |= dict.fromkeys(run.scenario.warnings)
         points.append(
             {"settings": {"collective.size": size}, "engine": run.timeline.engine, "report": run.report.to_dict()}
@@ -127,9 +131,15 @@ _OPTIONS: Final = {
 }
 
 
-def _simulated(data: dict[str, Any]) -> Run:
+def _loaded(data: dict[str, Any]) -> Scenario:
     try:
-        scenario = load_scenario(data)
+        return load_scenario(data)
+    except ScenarioError as error:
+        raise ScenarioError(_as_typed(str(error))) from error
+
+
+def _simulated(scenario: Scenario) -> Run:
+    try:
         return replace(simulate(replace(scenario, warnings=())), scenario=scenario)
     except ScenarioError as error:
         raise ScenarioError(_as_typed(str(error))) from error

@@ -38,6 +38,11 @@ def _told(error: BaseException) -> int:
         message = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
         typer.echo(message, err=True)
         return 1
+    if isinstance(error, MemoryError):
+        # An estimate was too low, or another process took the memory meanwhile.
+        remedy = "take fewer ranks, micro-batches or layers, or use a machine with more memory"
+        typer.echo(f"this machine ran out of memory; {remedy}", err=True)
+        return 1
     return _typers(error)  # typer's own: wrong options, --help
 
 

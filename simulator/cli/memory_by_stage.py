@@ -15,7 +15,7 @@ import typer
 
 from simulator.basics import document
 from simulator.basics.plain_data import at
-from simulator.basics.units import GIB
+from simulator.basics.units import GIB, format_duration
 from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.warnings_output import print_warnings
@@ -31,6 +31,9 @@ from simulator.step.stage_memory import StageMemory, stage_memory
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
+# Time of a pass, measured on one of two cores, and the time from which the command begins with a warning [s].
+_A_PASS: Final = 7e-6
+_LONG: Final = 10.0
 # Sizes whose product are the GPUs; experts are spread over the data-parallel ones.
 _SIZES: Final = ("dp", "tp", "pp", "cp")
 # By the key of a scenario the option that sets it.
@@ -125,11 +128,27 @@ def _found(options: Mapping[str, Any]) -> _Found:
             f"--sharding: got {name!r}, whose servers hold what ranks do not; one of {', '.join(names)}"
         )
     step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
+    print_warnings([_warning(step)])
     try:
         stages = stage_memory(cluster, step, gpus)
     except ValueError as error:  # what this GPU cannot do: a dtype, a generation of attention kernels
         raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
     return _Found(step, options["--gpu"], cluster.gpus[0].hbm_bytes, gpus, stages)
+
+
+def _warning(step: TrainingStep) -> str:
+    """Return a line of text if following all passes takes long, otherwise an empty text."""
+    try:
+        passes = Pipeline.of(step).all_passes
+    except ValueError:  # stage_memory reports the fault
+        return ""
+    seconds = passes * _A_PASS
+    if seconds < _LONG:
+        return ""
+    return (
+        f"--micro-batches: {step.accumulation:,} are {passes:,} passes, which take about {format_duration(seconds)}; "
+        "to be faster, take fewer"
+    )
 
 
 def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:

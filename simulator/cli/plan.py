@@ -15,6 +15,7 @@ from simulator.basics.atomic_files import write_atomically
 from simulator.basics.units import format_time
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
 from simulator.cli.plan_output import Progress, print_nearest, print_plan, print_sensitivity, print_sizes
+from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
 from simulator.planner.asked import Question
@@ -55,6 +56,7 @@ class Output:
 
 def plan(question: Question, backend: Backend, output: Output) -> None:
     """Search, print, and write best.yaml, plan.json and report.html where there is a folder for them."""
+    print_warnings([question.announced()])
     refuse_contradictions(question)
     choices, own = question.choices(), _kept(output, backend)
     try:

@@ -19,6 +19,7 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
+from simulator.playing.size import announced
 from simulator.results import run_directory
 from simulator.results.drawn import Pictures
 from simulator.results.page.page import keeps_views
@@ -73,6 +74,8 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
         _plan(scenario, options)
         return
     numbered = list(enumerate(points(scenario)))
+    with _naming_the_scenario(scenario, alone=len(numbered) == 1):
+        print_warnings([announced(point.scenario for _, point in numbered)])
     for _, point in numbered:
         check_ranks(point.scenario, options.ranks or ())
     folder = _folder(scenario, numbered, options)

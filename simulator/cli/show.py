@@ -8,10 +8,12 @@ import typer
 
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.cli.console import print_text
+from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
+from simulator.playing.size import announced_topology
 
 _DEFAULT_RANKS = 8
 # A topology of at most so many GPUs is drawn with a rank on each.
@@ -28,6 +30,7 @@ def show(topology: str, world_size: int | None, out: Path | None, gpu: str | Non
         raise ScenarioError(f"--out: got {target}; must end with one of {', '.join(_SUFFIXES)}")
     if gpu is None and known.gpu is None:
         raise ScenarioError(f"--gpu: topology {known.name} names no GPU; write for example --gpu a100_sxm_80gb")
+    print_warnings([announced_topology(topology, ranks)])
     cluster = build(topology, ranks, gpu=gpu if gpu is None else _chosen(gpu))
     from simulator.report.plots import style
     from simulator.report.plots.topology import figure

@@ -8,6 +8,7 @@ import typer
 
 
 def print_warnings(lines: Iterable[str]) -> None:
-    """Print each once."""
+    """Print each line that is not empty."""
     for line in lines:
-        typer.echo(f"warning: {line}", err=True)
+        if line:
+            typer.echo(f"warning: {line}", err=True)

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import units
+from simulator.basics.this_machine import lacking
 from simulator.cluster import builder as builders
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import Graph, of_kind
 from simulator.cluster.graph_file import load_graph
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.routing import Router
 from simulator.cluster.topology_file import Topology, load_topology
-from simulator.errors import ScenarioError, UnknownNameError, in_lines
+from simulator.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 
 _MOST_SUGGESTIONS: Final = 2000  # names among which a misspelt link is looked for: difflib is slow
 
@@ -132,6 +133,8 @@ def build(
     ------
     ScenarioError
         A fault in a file, more ranks or servers than there is room for, an unknown link, a bad placement.
+    TooLargeError
+        This machine cannot hold the graph.
 
     Examples
     --------
@@ -164,6 +167,22 @@ def build(
         in_node=_measured(file, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
     )
+
+
+def graph_size(
+    topology: str | Path | Mapping[str, Any], gpus: int, *, servers: int = 0, base: Path | None = None
+) -> GraphSize:
+    """Return the size of the graph that `build` would build; 0 for a graph from a file, which is already loaded.
+
+    Examples
+    --------
+    >>> graph_size("star_100g", 1_000_000).parts
+    3000001
+    """
+    file = load_topology(topology, base)
+    if file.builder is None:
+        return GraphSize(0, 0)
+    return builders.find(file.builder).size(gpus, servers, **file.options)
 
 
 def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]:
@@ -203,8 +222,17 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
         if servers > have:
             raise ScenarioError(f"topology {file.name!r}: got {servers} servers; has {have} vertices of kind 'server'")
         return loaded
+    builder = builders.find(file.builder or "")
+    size = builder.size(gpus, servers, **file.options)
+    short = lacking(size.nbytes)
+    if short:
+        parts = f"{size.vertices:,} vertices and {2 * size.cables:,} links"
+        raise TooLargeError(
+            f"topology {file.name!r}: {parts} would take about {short}; take fewer ranks, a smaller topology, or use a "
+            "machine with more memory"
+        )
     try:
-        return builders.find(file.builder or "").build(file.options, gpus, servers)
+        return builder.build(file.options, gpus, servers)
     except ValueError as error:
         raise ScenarioError(file.document.fault(("options",), str(error)).as_line(file.document.source)) from error
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from simulator.cluster import builders
 from simulator.cluster.graph import Graph
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.errors import UnknownNameError
 
 # Parameters that `build` passes; they are no options of a topology file.
@@ -35,6 +35,8 @@ class Builder:
         Returns the graph.
     limits : callable
         Returns the TopologyLimits, from the same options.
+    size : callable
+        Returns the GraphSize for so many ranks and servers, from the same options; builds nothing.
     options : type of pydantic.BaseModel
         What a topology file may say under `options`.
     """
@@ -42,6 +44,7 @@ class Builder:
     name: str
     function: Callable[..., Graph]
     limits: Callable[..., TopologyLimits]
+    size: Callable[..., GraphSize]
     options: type[BaseModel]
 
     def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
@@ -69,7 +72,7 @@ def find(name: str) -> Builder:
         raise UnknownNameError("builder", name, names())
     module = import_module(f"{builders.__name__}.{name}")
     function = getattr(module, name)
-    return Builder(name, function, module.limits, _options(name, function))
+    return Builder(name, function, module.limits, module.size, _options(name, function))
 
 
 def _options(name: str, function: Callable[..., Graph]) -> type[BaseModel]:

@@ -1,4 +1,4 @@
-"""How many GPUs and servers a topology has room for, known before its graph is built. A record.
+"""Records of the GPUs and servers that a topology has room for, and of the size of its graph, before it is built.
 
 Rule: computed from the options alone, so that a check of a scenario never builds a graph.
 """
@@ -6,6 +6,12 @@ Rule: computed from the options alone, so that a check of a scenario never build
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+# Memory of a vertex or a directed link, with its attributes and the router's tables (docs/speed.md) [B]; time to build
+# a vertex or link on one core [s].
+_BYTES_A_PART: Final = 900
+_SECONDS_A_PART: Final = 6.5e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +37,33 @@ class TopologyLimits:
     node_size: int | None = None
     in_switch_reduction: bool = False
     one_route: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSize:
+    """Size of a topology's graph.
+
+    Attributes
+    ----------
+    vertices : int
+    cables : int
+        Each is two directed links.
+    """
+
+    vertices: int
+    cables: int
+
+    @property
+    def parts(self) -> int:
+        """Number of vertices and directed links."""
+        return self.vertices + 2 * self.cables
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate memory of the graph [B]."""
+        return self.parts * _BYTES_A_PART
+
+    @property
+    def seconds(self) -> float:
+        """Approximate time to build the graph [s]."""
+        return self.parts * _SECONDS_A_PART

@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Literal
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex
+from simulator.cluster.limits import GraphSize
 
 NodeInterconnect = Literal["nvswitch", "full_mesh", "pcie"]
 
@@ -97,6 +98,17 @@ def add_node(graph: Graph, node: Node, number: int, *, nics: bool) -> None:
         _add_tree(graph, node, number, cards)
     else:
         _add_ports(graph, node, number, cards)
+
+
+def node_size(gpus: int, inside: NodeInterconnect, hosts: int, pcie_switches: int, cards: int) -> GraphSize:
+    """Return the size that `add_node` adds, including the GPUs; `cards` is 0 for a single node."""
+    vertices = gpus + hosts + cards + (inside == "nvswitch")
+    cables = hosts * (hosts - 1) // 2
+    cables += {"nvswitch": gpus, "full_mesh": gpus * (gpus - 1) // 2, "pcie": 0}[inside]
+    if inside == "pcie":
+        return GraphSize(vertices + pcie_switches, cables + pcie_switches + gpus + cards)
+    trunks = pcie_switches if pcie_switches < gpus else 0
+    return GraphSize(vertices + trunks + gpus, cables + trunks + gpus * (3 if cards else 2))
 
 
 def _join_gpus(graph: Graph, node: Node, number: int, gpus: list[str]) -> None:

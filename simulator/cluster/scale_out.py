@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex
+from simulator.cluster.limits import GraphSize
 from simulator.cluster.node import Node, gpu_names, nic_names
 
 FabricKind = Literal["rail", "leaf_spine"]
@@ -93,9 +94,23 @@ def _number_gpus_by_leaf(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes
 def _add_spines(graph: Graph, fabric: ScaleOutFabric, leaves: list[str], cards: int) -> None:
     if len(leaves) == 1:
         return
-    count = fabric.spines or min(_MOST_SPINES, 1 << ((len(leaves) + 1) // 2 - 1).bit_length())
+    count = _spines(fabric.spines, len(leaves))
     bandwidth = cards * fabric.nic_bandwidth / (fabric.oversubscription * count)
     for i in range(count):
         spine = add_vertex(graph, f"spine{i}", "switch", forwards=True)
         for leaf in leaves:
             add_cable(graph, leaf, spine, bandwidth, fabric.spine_latency)
+
+
+def _spines(spines: int | None, leaves: int) -> int:
+    """Return `spines` if given, otherwise half the number of leaves, rounded up to a power of two."""
+    return spines or min(_MOST_SPINES, 1 << ((leaves + 1) // 2 - 1).bit_length())
+
+
+def fabric_size(
+    kind: FabricKind, nodes_per_leaf: int, spines: int | None, nics: int, nodes: int, servers: int
+) -> GraphSize:
+    """Return the size that `add_fabric` adds."""
+    leaves = -(-nodes // nodes_per_leaf) * (nics if kind == "rail" else 1)
+    above = _spines(spines, leaves) if leaves > 1 else 0
+    return GraphSize(leaves + above + servers, nodes * nics + servers + leaves * above)

@@ -14,7 +14,8 @@ from simulator.engine.allocator import FIRST_ADDRESS, Allocator
 from simulator.engine.segments import LARGE_SEGMENT, ROUNDING, SMALL_SEGMENT, MemoryBlock, Pool, round_up
 
 # Addresses of a segment, which cost nothing: more than any GPU has memory. PyTorch takes 9/8 of the GPU's memory, and
-# begins a further segment where that is used up.
+# begins a further segment where that is used up. A larger request, of a step far too large for the GPU, gets a
+# segment of its own size.
 _ADDRESSES: Final = 2**47
 
 
@@ -29,15 +30,14 @@ class ExpandableAllocator(Allocator):
         Pages of memory in the pool for allocations above 1 MiB [B]; PyTorch's are 20 MiB (kLargeBuffer).
     """
 
-    __slots__ = ("_span", "large_page")
+    __slots__ = ("_next_address", "large_page")
 
     def __init__(self, capacity: float, large_page: int = LARGE_SEGMENT) -> None:
         super().__init__(capacity)
         if large_page <= 0 or large_page % ROUNDING:
             raise ValueError(f"got pages of {large_page} B; must be a multiple of {ROUNDING} B")
         self.large_page = large_page
-        # Every segment begins at a page of both pools, so that pages can be counted from the first address of all.
-        self._span = round_up(_ADDRESSES, lcm(large_page, SMALL_SEGMENT))
+        self._next_address = FIRST_ADDRESS
 
     def release(self) -> None:
         """Unmap every page in which nothing is handed out."""
@@ -78,7 +78,10 @@ class ExpandableAllocator(Allocator):
             start = gap.before if gap.before is not None and gap.before.cached else gap
             if _room(start, size):
                 return start
-        block = MemoryBlock(FIRST_ADDRESS + len(self._heads) * self._span, self._span, pool, mapped=False)
+        # Every segment begins at a page of both pools, so that pages can be counted from the first address of all.
+        span = round_up(max(_ADDRESSES, size), lcm(self.large_page, SMALL_SEGMENT))
+        block = MemoryBlock(self._next_address, span, pool, mapped=False)
+        self._next_address += span
         self._heads[block.address] = block
         pool.put_unmapped(block)
         return block

@@ -18,7 +18,7 @@ from simulator.engine.compiled import library
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, carry_all
 from simulator.engine.recording import refuse_unfit_at_start
-from simulator.errors import SimulationError
+from simulator.errors import SimulationError, TooLargeError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
@@ -118,7 +118,7 @@ def _refuse_endless(program: Program) -> None:
 def _refuse_larger_than_memory(transfers: int, reason: str, instead: str) -> None:
     short = lacking(transfers * BYTES_A_TRANSFER)
     if short:
-        raise SimulationError(
+        raise TooLargeError(
             f"{reason}the events engine would have to follow {_effort(transfers)}, which take about {short}; "
             f"write {instead}, or take fewer ranks"
         )

@@ -13,7 +13,8 @@ from typing import Any
 from simulator.basics.sections import overlap
 from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
-from simulator.planner.space import Choices, default_choices, gpus_per_node
+from simulator.planner.size import refuse_too_large, warning_of
+from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node
 from simulator.playing.scenario_cluster import Clusters
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.load import load_scenario
@@ -77,6 +78,17 @@ class Question:
     def choices(self, base: Scenario | None = None) -> Choices:
         """What may be chosen: on the base's cluster, or on another one."""
         return choices_of(base or self.base, self.sequences, self.said, self.without)
+
+    def announced(self) -> str:
+        """Return a line of text if answering takes long, otherwise an empty text.
+
+        Raises
+        ------
+        TooLargeError
+            This machine cannot hold the cluster, or any step.
+        """
+        refuse_too_large(self.base, self.sequences, largest_micro_batch(self.said))
+        return warning_of(self.base, self.sequences)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -199,10 +211,13 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Se
     ------
     ScenarioError
         A name or a value that there is not, or two that contradict each other.
+    TooLargeError
+        This machine cannot hold the cluster, or any step.
     """
     training = base.training
     if training is None:
         raise TypeError("a plan is of a training step")
+    refuse_too_large(base, sequences, largest_micro_batch(said))
     model = load_model(training.model, training.seq_len, base.base)
     choices = default_choices(base, model, gpus_per_node(Clusters().of(base)), sequences)
     values, why, by = dict(choices.values), dict(choices.why), dict[str, str]()
@@ -222,6 +237,12 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Said], without: Se
             if not values[name]:
                 raise ScenarioError(f"{one.where}: leaves no {name}; it contradicts {by.get(name, 'the rest')}")
     return Choices(values, why)
+
+
+def largest_micro_batch(said: Sequence[Said]) -> int:
+    """Return the sequences of the largest micro-batch that the search may choose."""
+    values = (_value(one.where, one.name, value) for one in said if one.name == "micro_batch" for value in one.values)
+    return max(map(int, values), default=LARGEST_MICRO_BATCH)
 
 
 def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Mapping[str, str]) -> str:

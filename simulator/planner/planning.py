@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, ScenarioWarning
 from simulator.planner.asked import Question, Said, base_scenario, batch_of, question_of, told_number
 from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.explain import against
@@ -174,6 +175,13 @@ def plan(
     ------
     ScenarioError
         What is asked for cannot be, or contradicts itself.
+    TooLargeError
+        This machine cannot hold the cluster, or any step.
+
+    Warns
+    -----
+    ScenarioWarning
+        Simulating takes long.
 
     Examples
     --------
@@ -198,6 +206,9 @@ def plan(
         question = Question(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     question = question if best is None else replace(question, best=best)
+    line = question.announced()
+    if line:
+        warnings.warn(line, ScenarioWarning, stacklevel=2)
     refuse_contradictions(question)
     *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
     tried = tuple(sizes(found, question, backend))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, TooLargeError
 from simulator.findings.budget import amounts
 from simulator.planner.asked import Question
 from simulator.planner.search import Plan, Played, search
@@ -102,7 +102,7 @@ def _planned(gpus: int, question: Question, best: int, backend: Backend) -> Size
     base = replace(question.base, cluster=replace(question.base.cluster, world_size=gpus))
     try:
         *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
-    except ScenarioError as error:
+    except (ScenarioError, TooLargeError) as error:
         return Size(gpus, None, {}, None if question.deadline is None else False, str(error))
     return _size(gpus, found, question)
 

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 from simulator.cluster.cluster import Cluster
+from simulator.errors import TooLargeError
 from simulator.model.shape import Transformer
 from simulator.planner.setting import Setting, precision_of
 from simulator.scenario.build_training import parallelism, to_step
@@ -26,6 +27,8 @@ from simulator.step.spec import Offload, TrainingStep
 from simulator.step.strategies import catalog as strategies
 from simulator.step.strategies.strategy import Updater
 
+# Default for the sequences of the largest micro-batch.
+LARGEST_MICRO_BATCH: Final = 8
 # Not a fault of a setting.
 SAME: Final = "one data-parallel rank has nothing to share: all shardings are the same"
 
@@ -121,7 +124,7 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "virtual_stages": (2, 3, 4, 5, 6, 8, 10),
         "sharding": ("ddp", "zero1", "zero2", "zero3"),
         "shard_size": (None, *([gpus_per_node] if gpus > gpus_per_node > 1 else [])),
-        "micro_batch": tuple(n for n in _powers(8) if n <= sequences),
+        "micro_batch": tuple(n for n in _powers(LARGEST_MICRO_BATCH) if n <= sequences),
         "checkpointing": ("none", "selective_op", "full"),
         "offload": ("none",),
         # What the scenario says: others change what is learnt, or who would have to run it.
@@ -136,7 +139,7 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
         "schedule": "those that most frameworks have; others by --among schedule=...",
         "sharding": "all of ZeRO",
         "shard_size": "over all data-parallel ranks, or (zero3) inside each node",
-        "micro_batch": "powers of two up to 8 sequences",
+        "micro_batch": f"powers of two up to {LARGEST_MICRO_BATCH} sequences",
         "checkpointing": "none, selective_op, full",
         "offload": "none; --among offload=none,optimizer adds the host",
     }
@@ -173,6 +176,8 @@ def settings(
             yield setting, _step(whole[named], spec, setting)
         except ValueError as error:
             refused.note_error(error)
+        except TooLargeError as error:
+            refused.note("larger than this machine can simulate", str(error))
 
 
 def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:

@@ -21,7 +21,8 @@ from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.engine.play import play, refuse_too_many, whose
-from simulator.errors import ScenarioError, SimulationError
+from simulator.engine.progress import stage
+from simulator.errors import ScenarioError, TooLargeError
 from simulator.playing.played import Played
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
@@ -66,25 +67,38 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
     spec = scenario.collective
     if spec is None:
         raise ScenarioError(f"{scenario.source}: has no `collective:` to be planned")
-    itemsize = find_dtype(spec.dtype).itemsize
+    stage("planning")
+    request = request_of(scenario)
     group = spec.group or tuple(range(scenario.cluster.world_size))
+    messages, wait = _messages(spec, itemsize_of(spec))
+    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)
+    return plan(cluster, task)
+
+
+def request_of(scenario: Scenario) -> Request:
+    """Return the request of a scenario's collective, which needs no cluster."""
+    spec = scenario.collective
+    if spec is None:
+        raise TypeError("a scenario of a collective has a collective")
+    ranks = len(spec.group or range(scenario.cluster.world_size))
     count, on = _servers(spec)
     size = spec.group_size
-    nodes = tuple(tuple(range(b, b + size)) for b in range(0, len(group), size)) if size else ()
-    request = Request(
+    return Request(
         operation=spec.operation,
-        world_size=len(group),
-        elements=spec.size // itemsize,
+        world_size=ranks,
+        elements=spec.size // itemsize_of(spec),
         root=spec.root,
         rank_order=spec.rank_order or (),
         chunks=spec.chunks,
         servers=count,
         servers_on=on,
-        nodes=nodes,
+        nodes=tuple(tuple(range(b, b + size)) for b in range(0, ranks, size)) if size else (),
     )
-    messages, wait = _messages(spec, itemsize)
-    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)
-    return plan(cluster, task)
+
+
+def itemsize_of(spec: CollectiveSpec) -> int:
+    """Return the size of an element of the array [B]."""
+    return find_dtype(spec.dtype).itemsize
 
 
 def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
@@ -111,7 +125,6 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     ranks = len(spec.group or range(scenario.cluster.world_size))
     if not carries_payload(spec.payload, ranks * spec.size):
         return {}
-    _refuse_too_large(scenario, spec)
     refuse_too_many(scenario.engine, planned.program, payload=True)
     payloads = {}
     for name, op in planned.program.collectives().items():
@@ -121,12 +134,15 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     return payloads
 
 
-def _refuse_too_large(scenario: Scenario, spec: CollectiveSpec) -> None:
-    """Real arrays, and what judging takes, must fit into this machine, or the system ends the process wordlessly."""
+def refuse_large_payload(scenario: Scenario) -> None:
+    """Raise TooLargeError if this machine cannot hold the collective's real arrays and the copies for checking them."""
+    spec = scenario.collective
+    if spec is None:
+        return
     ranks = len(spec.group or range(scenario.cluster.world_size))
-    shortage = lacking(2 * ranks * spec.size)
+    shortage = lacking(2 * ranks * spec.size) if carries_payload(spec.payload, ranks * spec.size) else ""
     if shortage:
-        raise SimulationError(
+        raise TooLargeError(
             f"collective.payload: got {str(spec.payload).lower()}; real arrays of {ranks} ranks and their checks "
             f"take {shortage}; write payload: auto"
         )

@@ -12,9 +12,11 @@ from typing import Final
 
 from simulator.engine.compiled.prepared import REDUCED_FROM
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
+from simulator.engine.progress import stage
 from simulator.model.parameters import total
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import Clusters
+from simulator.playing.size import A_FLOP, A_PASS, BYTES_A_PARAMETER, refuse_too_large
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList
 from simulator.scenario.build_training import to_step
@@ -37,9 +39,6 @@ _A_SHARER: Final = 0.4e-6
 _A_PAYLOAD_BYTE: Final = 8e-9
 _BYTES_AN_OPERATION: Final = {"events": 1000, "compiled": 40}
 _BYTES_A_ROW: Final = 400
-# Real training of small models in numpy on one core: about 30 ns a thousand FLOP, and 150 us for each unit's pass;
-# parameters, gradients, states and what is kept, of all ranks.
-_A_FLOP, _A_PASS, _BYTES_A_PARAMETER = 3e-11, 150e-6, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,21 @@ class Effort:
 
 
 def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
-    """Estimate a point; `clusters` are those that it shares with others."""
+    """Estimate a point; `clusters` are those that it shares with others.
+
+    Raises
+    ------
+    TooLargeError
+        This machine cannot hold the point.
+    """
+    refuse_too_large(scenario)
     began = time.process_time()
     cluster, ranks = (clusters or Clusters()).of(scenario), scenario.cluster.world_size
     spec, training, learning = scenario.collective, scenario.training, (0, 0.0)
     payload = ranks * spec.size if spec is not None and carries_payload(spec.payload, ranks * spec.size) else 0
     noisy = scenario.cluster.jitter.compute > 0 or scenario.cluster.jitter.latency > 0
     if training is not None:
+        stage("planning")
         plan = plan_step(cluster, to_step(training, ranks, scenario.base), steady=not noisy)
         program, learning = plan.program, _learning(plan)
     else:
@@ -81,8 +88,8 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
     # Planning is a part of playing, and has just been done.
     planning = time.process_time() - began
     engine, why = chosen(scenario.engine, arrays=payload > 0 or learning[1] > 0)
-    played = [op for op in program.collectives().values() if op.duration is None]
-    transfers, rows = sum(op.schedule.length() for op in played), _rows(played)
+    played = _played(program)
+    transfers, rows = sum(one.transfers for one in played), _rows(played)
     # The first of the group: rank 0 may have nothing to do.
     own = len(program.ranks[spec.group[0] if spec is not None and spec.group else 0])
     operations = len(program.ranks) * own
@@ -100,17 +107,47 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
     return Effort(engine, why, transfers, memory, seconds)
 
 
-def _rows(played: list[Collective]) -> int:
-    """Rows that are routed and written down: of one schedule and one group once."""
-    return sum({(id(op.schedule), op.group): op.schedule.rows for op in played}.values())
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A collective whose transfers are simulated.
+
+    Attributes
+    ----------
+    op : Collective
+    transfers : int
+        Transfers of all collectives like this one in a step.
+    """
+
+    op: Collective
+    transfers: int
 
 
-def _noisy(program: Program, played: list[Collective], *, late: bool) -> float:
+def _played(program: Program) -> list[_Played]:
+    """Return the collectives of the first family of each kind; making those of all ranks takes minutes and GB."""
+    lists = program.lists
+    length: dict[int, int] = {}
+    played = []
+    for times, members in zip(lists.times, lists.kinds, strict=True):
+        for op in members:
+            if op.duration is None:
+                # Groups of a family share their schedule.
+                key = id(op.schedule)
+                length[key] = length.get(key) or op.schedule.length()
+                played.append(_Played(op, times * length[key]))
+    return played
+
+
+def _rows(played: list[_Played]) -> int:
+    """Return the rows that are routed and written down: a schedule and group count once."""
+    return sum({(id(one.op.schedule), one.op.group): one.op.schedule.rows for one in played}.values())
+
+
+def _noisy(program: Program, played: list[_Played], *, late: bool) -> float:
     """Time of transfers that nothing reduces, for each draws a latency or comes at a time of its own [s]."""
     each = _A_SHARING_TRANSFER if isinstance(program.ranks, RanksByList) else _A_NOISY_TRANSFER
     # Where everybody sends to everybody at once, a change is felt by all.
-    sharing = {id(op.schedule): _A_SHARER * op.schedule.rows for op in played if late and _wide(op)}
-    return sum(op.schedule.length() * (each + sharing.get(id(op.schedule), 0.0)) for op in played)
+    sharing = {id(one.op.schedule): _A_SHARER * one.op.schedule.rows for one in played if late and _wide(one.op)}
+    return sum(one.transfers * (each + sharing.get(id(one.op.schedule), 0.0)) for one in played)
 
 
 def _wide(op: Collective) -> bool:
@@ -126,5 +163,5 @@ def _learning(plan: StepPlan) -> tuple[int, float]:
         return 0, 0.0
     ranks = len(plan.program.ranks)
     passes = 2 * (step.model.num_layers + 2) * step.accumulation * ranks
-    seconds = plan.hardware_flops * _A_FLOP + passes * _A_PASS
-    return total(step.model) * ranks * _BYTES_A_PARAMETER, step.steps * seconds
+    seconds = plan.hardware_flops * A_FLOP + passes * A_PASS
+    return total(step.model) * ranks * BYTES_A_PARAMETER, step.steps * seconds

@@ -7,6 +7,7 @@ from typing import Final
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
+from simulator.engine.progress import stage
 from simulator.scenario.records import Scenario
 from simulator.step.strategies import catalog as strategies
 
@@ -25,7 +26,7 @@ class Clusters:
 
     def of(self, scenario: Scenario) -> Cluster:
         """The scenario's cluster; see `build_cluster`."""
-        key = repr((scenario.cluster, scenario.base, _servers(scenario)))
+        key = repr((scenario.cluster, scenario.base, servers_of(scenario)))
         cluster = self._built.pop(key, None) or build_cluster(scenario)
         self._built[key] = cluster
         while len(self._built) > 1 and sum(len(one.router.vertices) for one in self._built.values()) > _MOST_VERTICES:
@@ -36,11 +37,12 @@ class Clusters:
 def build_cluster(scenario: Scenario) -> Cluster:
     """The scenario's cluster, with a server's port for each parameter server that stands on its own."""
     spec = scenario.cluster
+    stage("building the cluster")
     return build(
         spec.topology,
         spec.world_size,
         gpu=spec.gpu,
-        servers=_servers(scenario),
+        servers=servers_of(scenario),
         stragglers=spec.stragglers,
         link_factors=spec.link_factors,
         placement=spec.placement,
@@ -49,7 +51,7 @@ def build_cluster(scenario: Scenario) -> Cluster:
     )
 
 
-def _servers(scenario: Scenario) -> int:
+def servers_of(scenario: Scenario) -> int:
     """Parameter servers that stand on their own."""
     collective, training = scenario.collective, scenario.training
     if collective is not None and collective.servers is not None and collective.servers.on == "own":

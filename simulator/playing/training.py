@@ -11,6 +11,7 @@ from dataclasses import replace
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
+from simulator.engine.progress import stage
 from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
@@ -85,6 +86,7 @@ def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection
 
 
 def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memory: bool) -> StepPlan:
+    stage("planning")
     try:
         if limit_memory:
             refuse_unfit(cluster, step)

@@ -20,7 +20,7 @@ import numpy as np
 
 from simulator.basics.arrays import Bools, Ints
 from simulator.basics.this_machine import lacking
-from simulator.errors import SimulationError
+from simulator.errors import TooLargeError
 from simulator.records.reduction_order import ReductionOrder
 
 # Seen where everybody sends to everybody: planning takes 40 B of each row, playing 600 B with the events engine and
@@ -127,10 +127,10 @@ class Schedule:
     rows: int = 0
 
     def refuse_too_long(self) -> None:
-        """Raise SimulationError where this machine could not hold it, before anything of it is written down."""
+        """Raise TooLargeError if this machine cannot hold the schedule, before any transfer is written down."""
         shortage = lacking(self.rows * _BYTES_A_ROW)
         if shortage:
-            raise SimulationError(
+            raise TooLargeError(
                 f"{self.algorithm} over {self.world_size} ranks: {self.rows:.3g} transfers that are looked at one by "
                 f"one take about {shortage}; take another algorithm, or fewer ranks or pieces"
             )
@@ -158,8 +158,11 @@ class Schedule:
 
     def repeats(self) -> Iterator[Repeat]:
         """The parts that have any transfers, a plain round as one that is played once."""
-        for part in self._walk():
-            repeat = part if isinstance(part, Repeat) else _once(part)
+        parts = self._walk()
+        # All plain rounds share one table: the memory of a table for each round grows with the square of their number.
+        chunks = np.arange(self.chunks)
+        for part in parts:
+            repeat = Repeat(part, 1, 0, chunks) if isinstance(part, Round) else part
             if repeat.times and len(repeat.round):
                 yield repeat
 
@@ -183,7 +186,3 @@ def kept(make: Callable[[], Iterable[Round | Repeat]]) -> Callable[[], Iterator[
     """Parts that are made when somebody first walks over them and then kept, where making them takes long."""
     made = cache(lambda: tuple(make()))
     return lambda: iter(made())
-
-
-def _once(round_: Round) -> Repeat:
-    return Repeat(round_, 1, 0, np.arange(int(round_.first.max(initial=0)) + 1))

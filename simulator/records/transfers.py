@@ -14,12 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Bools
-from simulator.errors import SimulationError
+from simulator.basics.this_machine import lacking
+from simulator.errors import SimulationError, TooLargeError
 from simulator.records.schedule import Repeat, Round, Schedule
 
 Pairs = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 # Pairs of transfers of which one waits for the other: 1 GiB.
 MOST_PAIRS: Final = 2**27
+# Columns of a transfer that is written out, with intermediate results [B].
+BYTES_WRITTEN_OUT: Final = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,20 @@ class Transfers:
 
 
 def write_out(schedule: Schedule) -> Transfers:
-    """Write a schedule out as columns, for whoever plays it transfer by transfer."""
+    """Write a schedule out as columns, for whoever plays it transfer by transfer.
+
+    Raises
+    ------
+    TooLargeError
+        This machine cannot hold the transfers.
+    """
+    short = lacking(schedule.length() * BYTES_WRITTEN_OUT)
+    if short:
+        transfers = f"{schedule.length():.3g} transfers, written out one by one,"
+        raise TooLargeError(
+            f"{schedule.algorithm} over {schedule.world_size} ranks: {transfers} would take about {short}; take "
+            f"a size that {schedule.chunks} parts divide evenly, another algorithm, or fewer ranks"
+        )
     parts = list(schedule.repeats())
 
     def column(name: str, kind: npt.DTypeLike = np.int32) -> npt.NDArray[Any]:

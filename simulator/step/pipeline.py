@@ -10,7 +10,10 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
+from typing import Final
 
+from simulator.basics.this_machine import lacking
+from simulator.errors import TooLargeError
 from simulator.records.operation import Act, Exchange
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Work
@@ -20,6 +23,9 @@ from simulator.step.stages import Chunk, layers_of_stages, refusal_of_layers, un
 from simulator.step.strategies.strategy import Planned
 from simulator.step.taking_turns import taking_turns
 from simulator.step.units import Unit
+
+# Measured in orders of a million passes [B].
+_BYTES_A_PASS: Final = 300
 
 
 # Each rank's part is asked for by itself, and a plan has many settings of one order.
@@ -45,7 +51,15 @@ class Pipeline:
 
     @classmethod
     def of(cls, step: TrainingStep) -> Pipeline:
-        """The pipeline of a step; ValueError where its schedule cannot be."""
+        """Return the pipeline of a step.
+
+        Raises
+        ------
+        ValueError
+            The schedule refuses this step.
+        TooLargeError
+            This machine cannot hold the order of passes.
+        """
         asked = step.parallelism
         schedule = catalog.find(asked.schedule if asked.pp > 1 else "1f1b")
         chunks = schedule.chunks or asked.virtual_stages
@@ -53,7 +67,19 @@ class Pipeline:
         refused = schedule.refusal(shape) if asked.pp > 1 else ""
         if refused:
             raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
-        return cls(step, schedule, shape)
+        made = cls(step, schedule, shape)
+        short = lacking(made.all_passes * _BYTES_A_PASS)
+        if short:
+            raise TooLargeError(
+                f"{made.all_passes:,} passes of {shape.micro_batches:,} micro-batches through {shape.stages:,} stages "
+                f"would take about {short}; take fewer micro-batches, or fewer stages"
+            )
+        return made
+
+    @property
+    def all_passes(self) -> int:
+        """Number of passes of all ranks in a step."""
+        return (3 if self.schedule.splits_backward else 2) * self.shape.micro_batches * self.shape.stages
 
     def second_copy(self, place: int) -> frozenset[str]:
         """Layers, embedding and head of the model's second copy, where two run from both ends, that a rank has."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ScenarioError
 from simulator.playing.scenario_cluster import Clusters
+from simulator.playing.size import warn_of_size
 from simulator.run import warn_of
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
@@ -171,14 +172,16 @@ def sweep(
     Warns
     -----
     ScenarioWarning
-        A key changes no number in any point; told once.
+        A key changes no number in any point, told once; or a point takes long.
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     backend.check()
     swept = with_axes(loaded, axes or {})
     warn_of(swept)
-    outcomes = play_points(list(enumerate(points(swept))), backend)
+    found = points(swept)
+    warn_of_size(point.scenario for point in found)
+    outcomes = play_points(list(enumerate(found)), backend)
     return frame(sorted(outcomes, key=lambda outcome: outcome.index))
 
 

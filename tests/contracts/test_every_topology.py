@@ -9,7 +9,7 @@ import pytest
 
 from simulator.basics import registry
 from simulator.cluster import builder
-from simulator.cluster.build import build, facts
+from simulator.cluster.build import build, facts, graph_size
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import of_kind
 from simulator.errors import ScenarioError
@@ -146,3 +146,10 @@ def test_every_builder_is_used_by_a_shipped_topology() -> None:
     used = {line.split()[1] for name in NAMES for line in registry.find("topology", name).read_text().splitlines()
             if line.startswith("builder:")}  # fmt: skip
     assert used == set(builder.names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_graph_is_as_large_as_was_counted_before(name: str) -> None:
+    for n in sizes(name):
+        graph = build(name, n).graph
+        assert graph_size(name, n).parts == len(graph) + graph.number_of_edges()

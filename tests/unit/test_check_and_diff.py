@@ -48,7 +48,7 @@ def test_what_is_too_large_is_one_line_from_check_and_from_run(
     monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 2.0**20)
     settings = ("cluster.world_size=64", "collective.algorithm=direct")
     answer = cli(command, "small.yaml", *(word for setting in settings for word in ("--set", setting)))
-    assert answer.code == 1
+    assert answer.code == 2
     assert len(answer.faults) == 1
     assert "direct over 64 ranks: 8.06e+03 transfers" in answer.err
 

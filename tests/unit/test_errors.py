@@ -15,6 +15,7 @@ from simulator.errors import (
     ScheduleError,
     SimulationError,
     SimulatorError,
+    TooLargeError,
     UnknownNameError,
     one_of,
 )
@@ -27,6 +28,7 @@ EXAMPLES = [
     OutOfMemoryError(3, 0.182, 84 * 2**30, 80 * 2**30, (("activations", 51 * 2**30),)),
     DeadlockError(1.5, {"rank 0 (communication)": "'A', which rank 1 has not reached"}),
     NoRouteError("gpu0", "gpu1", "islands"),
+    TooLargeError("cluster.world_size: 1,000,000 ranks would take about 48 GiB, this machine has 24 GiB"),
 ]
 
 
@@ -42,13 +44,13 @@ def test_an_error_survives_pickling_with_its_facts(error: SimulatorError) -> Non
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
 def test_an_error_is_one_line_with_an_exit_code(error: SimulatorError) -> None:
     assert "\n" not in str(error)
-    assert error.exit_code == (2 if isinstance(error, ScenarioError) else 1)
+    assert error.exit_code == (2 if isinstance(error, ScenarioError | TooLargeError) else 1)
 
 
 def test_every_error_is_below_simulator_error_and_a_wrong_file_is_a_value_error() -> None:
     raised = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
     found = [e for e in raised if not issubclass(e, Warning)]
-    assert len(found) == 9
+    assert len(found) == 10
     assert all(issubclass(e, SimulatorError) for e in found)
     assert issubclass(ScenarioError, ValueError)
     assert not issubclass(SimulationError, ValueError)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.basics.this_machine import cgroup_limit
 from simulator.collectives import catalog, ring
 from simulator.collectives.algorithm import Request
 from simulator.collectives.parameter_server import Party, pull, push
@@ -154,7 +156,30 @@ def test_a_limit_on_the_process_counts() -> None:
     """As `ulimit -v` sets it."""
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31));"
-        "from simulator.basics.this_machine import memory; print(memory() <= 2**31)"
+        "from simulator.basics.this_machine import memory; print(memory() <= 2**31, memory() < 2**31)"
     )
     done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
+    # Python itself has taken a part of it.
+    assert done.stdout == "True True\n"
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    """Both versions of control groups; the narrowest of a group and those around it; a path outside a container."""
+    files = {
+        "none/cgroup": "0::/\n",
+        "second/cgroup": "0::/user/shell\n",
+        "first/cgroup": "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n",
+        "outside/cgroup": "4:memory:/docker/abc\n",
+        "groups/user/memory.max": "3000\n",
+        "groups/user/shell/memory.max": "max\n",
+        "groups/memory/memory.limit_in_bytes": "5000\n",
+        "groups/memory/job/memory.limit_in_bytes": "4000\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = {
+        name: cgroup_limit(tmp_path / name, tmp_path / "groups") for name in ("none", "second", "first", "outside")
+    }
+    assert found == {"none": float("inf"), "second": 3000.0, "first": 4000.0, "outside": 5000.0}
+    assert cgroup_limit(tmp_path / "not Linux") == float("inf")

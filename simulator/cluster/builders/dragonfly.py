@@ -13,7 +13,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
 
 
@@ -84,3 +84,20 @@ def _end(here: int, there: int, groups: int, routers: int, global_links: int) ->
 def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> TopologyLimits:
     """Its GPUs are hosts x routers x groups."""
     return TopologyLimits(max_ranks=hosts * routers * (routers * global_links + 1 if groups is None else groups))
+
+
+def size(
+    world_size: int,
+    servers: int,
+    *,
+    hosts: int,
+    routers: int,
+    global_links: int,
+    groups: int | None = None,
+    **_: object,
+) -> GraphSize:
+    """Return the size of a graph with a cable for each GPU, each two routers of a group, and each two groups."""
+    count = routers * global_links + 1 if groups is None else groups
+    gpus = hosts * routers * count
+    cables = gpus + count * (routers * (routers - 1) // 2) + count * (count - 1) // 2
+    return GraphSize(gpus + count * routers, cables)

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require, require_all
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
@@ -107,3 +107,9 @@ def limits(*, k: int | None = None, oversubscription: float = 1.0, **_: object) 
     """It grows with the world size unless k is given; ValueError where an option is wrong."""
     _check(2 if k is None else k, oversubscription)
     return TopologyLimits(max_ranks=None if k is None else k**3 // 4, own_servers=True)
+
+
+def size(world_size: int, servers: int, *, k: int | None = None, **_: object) -> GraphSize:
+    """Return the size of a graph of k^3/4 hosts, 5 k^2/4 switches and 3 k^3/4 cables."""
+    ports = _ports(world_size + servers) if k is None else k
+    return GraphSize(ports**3 // 4 + 5 * ports**2 // 4, 3 * ports**3 // 4)

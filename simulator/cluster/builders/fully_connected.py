@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import combinations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Seconds
 
 
@@ -44,3 +44,8 @@ def fully_connected(world_size: int, *, bandwidth: Bandwidth, latency: Seconds) 
 def limits(**_: object) -> TopologyLimits:
     """It grows with the world size, and every two have a cable."""
     return TopologyLimits(one_route=True)
+
+
+def size(world_size: int, servers: int, **_: object) -> GraphSize:
+    """Return the size of a graph with a cable for every two GPUs."""
+    return GraphSize(world_size, world_size * (world_size - 1) // 2)

@@ -7,7 +7,7 @@ one wheel apart.
 from __future__ import annotations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidth, CountOrZero, Seconds
 
 
@@ -39,13 +39,13 @@ def hypercube(
     8
     """
     require(world_size >= 1, f"got world_size {world_size}; must be at least 1")
-    size = (world_size - 1).bit_length() if dimensions is None else dimensions
-    require(0 <= size <= 20, f"got dimensions {size}; must be from 0 to 20")
+    wide = _dimensions(world_size, dimensions)
+    require(0 <= wide <= 20, f"got dimensions {wide}; must be from 0 to 20")
     graph = empty()
-    for i in range(2**size):
+    for i in range(2**wide):
         add_vertex(graph, f"gpu{i}", "gpu", forwards=True)
-    for i in range(2**size):
-        for digit in range(size):
+    for i in range(2**wide):
+        for digit in range(wide):
             if not i >> digit & 1:
                 add_cable(graph, f"gpu{i}", f"gpu{i | 1 << digit}", bandwidth, latency)
     return graph
@@ -54,3 +54,13 @@ def hypercube(
 def limits(*, dimensions: int | None = None, **_: object) -> TopologyLimits:
     """It grows with the world size unless its dimensions are given."""
     return TopologyLimits(max_ranks=None if dimensions is None else 2**dimensions)
+
+
+def size(world_size: int, servers: int, *, dimensions: int | None = None, **_: object) -> GraphSize:
+    """Return the size of a graph of 2^d GPUs with d cables each."""
+    wide = _dimensions(world_size, dimensions)
+    return GraphSize(2**wide, wide * 2**wide // 2)
+
+
+def _dimensions(world_size: int, dimensions: int | None) -> int:
+    return (world_size - 1).bit_length() if dimensions is None else dimensions

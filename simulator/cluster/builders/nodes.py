@@ -11,10 +11,10 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_vertex, empty, require, require_all
-from simulator.cluster.limits import TopologyLimits
-from simulator.cluster.node import Node, NodeInterconnect, add_node, gpu_names, host_names, switch_name
+from simulator.cluster.limits import GraphSize, TopologyLimits
+from simulator.cluster.node import Node, NodeInterconnect, add_node, gpu_names, host_names, node_size, switch_name
 from simulator.cluster.quantity import Bandwidth, Count, CountOrZero, Seconds
-from simulator.cluster.scale_out import FabricKind, ScaleOutFabric, add_fabric
+from simulator.cluster.scale_out import FabricKind, ScaleOutFabric, add_fabric, fabric_size
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
@@ -183,3 +183,25 @@ def limits(
         node_size=gpus,
         in_switch_reduction=in_switch_reduction,
     )
+
+
+def size(
+    world_size: int,
+    servers: int,
+    *,
+    gpus: int,
+    inside: NodeInterconnect,
+    hosts: int = 2,
+    pcie_switches: int | None = None,
+    fabric: FabricKind = "rail",
+    nics: int = 0,
+    nodes_per_leaf: int = 32,
+    spines: int | None = None,
+    **_: object,
+) -> GraphSize:
+    """Return the size of as many nodes as the ranks need, and of the network between them."""
+    count = -(-world_size // gpus)
+    outside = count > 1 or servers > 0
+    each = node_size(gpus, inside, hosts, _slots(gpus, inside, pcie_switches), nics if outside else 0)
+    network = fabric_size(fabric, nodes_per_leaf, spines, nics, count, servers) if outside else GraphSize(0, 0)
+    return GraphSize(count * each.vertices + network.vertices, count * each.cables + network.cables)

@@ -6,7 +6,7 @@ Rule: a GPU passes on what is not for it. Like people at a round table handing a
 from __future__ import annotations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidths, Seconds
 
 
@@ -44,3 +44,8 @@ def ring(world_size: int, *, bandwidth: Bandwidths, latency: Seconds) -> Graph:
 def limits(**_: object) -> TopologyLimits:
     """It grows with the world size."""
     return TopologyLimits()
+
+
+def size(world_size: int, servers: int, **_: object) -> GraphSize:
+    """Return the size of a graph with a cable for each GPU; one or two GPUs need one cable less."""
+    return GraphSize(world_size, world_size if world_size > 2 else world_size - 1)

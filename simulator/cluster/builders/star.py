@@ -6,7 +6,7 @@ Rule: every GPU and every server has a cable of its own to the switch, and nothi
 from __future__ import annotations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidths, Seconds
 
 
@@ -48,3 +48,8 @@ def star(world_size: int, *, bandwidth: Bandwidths, latency: Seconds, servers: i
 def limits(**_: object) -> TopologyLimits:
     """It grows with the world size, servers find a port, and all go through the one switch."""
     return TopologyLimits(own_servers=True, one_route=True)
+
+
+def size(world_size: int, servers: int, **_: object) -> GraphSize:
+    """Return the size of a graph with a cable for each GPU and server."""
+    return GraphSize(world_size + servers + 1, world_size + servers)

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex, empty, require
-from simulator.cluster.limits import TopologyLimits
+from simulator.cluster.limits import GraphSize, TopologyLimits
 from simulator.cluster.quantity import Bandwidth, Count, Seconds
 
 Lengths = Annotated[Sequence[Count], Field(min_length=1)]
@@ -59,3 +59,9 @@ def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
 def limits(*, shape: Sequence[int], **_: object) -> TopologyLimits:
     """Its GPUs are the product of its lengths."""
     return TopologyLimits(max_ranks=prod(shape))
+
+
+def size(world_size: int, servers: int, *, shape: Sequence[int], **_: object) -> GraphSize:
+    """Return the size of a graph with a cable for each GPU and dimension; length 2 has half as many, length 1 none."""
+    gpus = prod(shape)
+    return GraphSize(gpus, sum(gpus if length > 2 else gpus * (length - 1) // 2 for length in shape))

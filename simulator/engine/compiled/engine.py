@@ -21,7 +21,7 @@ from simulator.engine.compiled.timeline import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
 from simulator.engine.progress import stage
-from simulator.errors import SimulationError
+from simulator.errors import SimulationError, TooLargeError
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 
@@ -83,11 +83,11 @@ def execute(
 
 
 def _refuse_larger_than_memory(prepared: Prepared) -> None:
-    """Raise SimulationError where one collective alone would take more memory than there is."""
+    """Raise TooLargeError if a single collective needs more memory than this machine has."""
     largest = max((own.rows.transfers for own, _ in _followed(prepared)), default=0)
     short = lacking(largest * _BYTES_A_TRANSFER)
     if short:
-        raise SimulationError(
+        raise TooLargeError(
             f"engine: a collective of {largest:.3g} transfers whose flows share links would have to be followed, which "
             f"take about {short}; write collectives: closed_form, or take fewer ranks"
         )

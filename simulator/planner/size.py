@@ -1,0 +1,58 @@
+"""How large are the steps that a plan simulates? Estimated before the cluster is built.
+
+Rule: the smallest step decides about a refusal, and an ordinary step about a warning; the step of each setting is
+checked when the search simulates the setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from simulator.basics.this_machine import lacking
+from simulator.errors import TooLargeError
+from simulator.playing.size import Size, size_of
+from simulator.scenario.records import Scenario
+
+# A search takes long if a step has more micro-batches.
+_MANY: Final = 1000
+
+
+def refuse_too_large(base: Scenario, sequences: int, micro_batch: int) -> None:
+    """Raise TooLargeError if this machine cannot hold the smallest step, which has the largest micro-batch."""
+    try:
+        _step_of(base, sequences, micro_batch).refuse_larger_than_memory()
+    except TooLargeError as error:
+        raise TooLargeError(f"{_asked(base, sequences)}: {error}") from error
+
+
+def warning_of(base: Scenario, sequences: int) -> str:
+    """Return a line of text if the search takes long or skips many settings, otherwise an empty text."""
+    asked, micro_batches = _asked(base, sequences), sequences // base.cluster.world_size
+    step = _step_of(base, sequences, 1)
+    if lacking(step.nbytes):
+        return (
+            f"{asked}: settings with micro-batches of one sequence take more memory than this machine has to simulate, "
+            "and are left out; take fewer sequences a step"
+        )
+    if step.warning:
+        return f"{asked}, for each setting: {step.warning}"
+    if micro_batches < _MANY:
+        return ""
+    return (
+        f"{asked} are {micro_batches:,} micro-batches of one sequence on each GPU; the search may take "
+        "hours; take fewer sequences a step"
+    )
+
+
+def _asked(base: Scenario, sequences: int) -> str:
+    return f"a step of {sequences:,} sequences on {base.cluster.world_size:,} GPUs"
+
+
+def _step_of(base: Scenario, sequences: int, micro_batch: int) -> Size:
+    """Estimate the step of a setting without model parallelism, which has the fewest micro-batches."""
+    if base.training is None:
+        raise TypeError("a plan is of a training step")
+    micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))
+    own = replace(base.training, micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
+    return size_of(replace(base, training=own))
