@@ -188,7 +188,7 @@ def plan(
     >>> found = plan("gpt2", topology="dgx_a100", gpus=8, seq_len=1024, global_batch="64seq",
     ...              fix={"pp": 1, "checkpointing": "none"}, among={"sharding": ["zero1", "zero3"]}, best=1)
     >>> found.best[0].setting.sharding
-    'zero3'
+    'zero1'
     """
     given = {"topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch}
     if topology is None or isinstance(model, Scenario):
