@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from simulator.cluster.build import build
@@ -52,10 +54,17 @@ def play(
 ) -> Played:
     """Play a step on so many ranks, without a limit on memory."""
     servers = strategies.find(made.sharding.strategy).servers(made.sharding)
-    cluster = build(topology, ranks, servers=servers, stragglers=stragglers)
+    cluster = _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
     plan = plan_step(cluster, made, steady=jitter is None)
     timeline = with_link_use(execute(plan.program, cluster, jitter=jitter or Jitter(), limit_memory=False))
     return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
+
+
+@lru_cache(maxsize=16)
+def _cluster(asked: str) -> Cluster:
+    """Return the cluster that JSON describes; steps share it, as points of a sweep do."""
+    topology, ranks, servers, stragglers = json.loads(asked)
+    return build(topology, ranks, servers=servers, stragglers=dict(stragglers))
 
 
 def sent(played: Played, *, without: str = "sum gradient norm") -> list[float]:

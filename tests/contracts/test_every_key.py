@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from simulator.errors import ScenarioError
+from simulator.playing.scenario_cluster import Clusters
 from simulator.run import simulate
 from simulator.scenario.axes import place
 from simulator.scenario.load import load_scenario
@@ -283,9 +284,13 @@ def varied(base: Data, key: str, value: Any) -> Data:
     return data
 
 
+# Most keys leave the cluster as it is: points share it, as those of a sweep do.
+CLUSTERS = Clusters()
+
+
 def numbers(scenario: Scenario) -> Any:
     """All that a run tells, arrays included."""
-    run = simulate(replace(scenario, warnings=()), limit_memory=False)
+    run = simulate(replace(scenario, warnings=()), limit_memory=False, clusters=CLUSTERS)
     arrays = [*(run.results or ()), *(run.parameters or {}).values()]
     return run.report.to_dict(), [array.tobytes() for array in arrays]
 
