@@ -20,6 +20,8 @@ from simulator.step.spec import TrainingStep
 # Changes that are tried of those that may fit, and those that are told: more advice nobody reads.
 _MOST_TRIED: Final = 6
 _MOST_TOLD: Final = 3
+# Passes of a unit that are simulated to try a change, in a few seconds; a change that needs more is left out.
+_MOST_PASSES: Final = 50_000
 
 
 def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
@@ -28,7 +30,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     Where no two changes fit either, the ones that come nearest are told, if they need less than the step itself.
     """
     bare = replace(step, lesson=None)
-    least = _least(cluster, bare) or 0
+    least = least_need(cluster, bare)
     told = f"the whole step needs at least {format_memory(least)}; " if least > cluster.gpus[0].hbm_bytes else ""
     singles, doubles = (made(bare, cluster.world_size) for made in (single_changes, double_changes))
     fitting = _fitting(cluster, singles, jitter) or _fitting(cluster, doubles, jitter)
@@ -67,7 +69,9 @@ def _nearest(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
 
 
 def _least(cluster: Cluster, step: TrainingStep) -> int | None:
-    """What a step needs at least [B]; None where there is no such step."""
+    """What a step needs at least [B]; None where there is no such step, or trying it would take long."""
+    if 2 * step.accumulation * (step.model.num_layers + 2) > _MOST_PASSES:
+        return None
     try:
         return least_need(cluster, step)
     except ValueError:
