@@ -135,6 +135,26 @@ class Communicator:
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
         return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act, rendezvous=op.rendezvous)
 
+    def check_groups(self, op: Collective, scope: Scope) -> None:
+        """Plan a collective for each way in which groups of its scope lie in their nodes.
+
+        The engines plan a group's collective when they need it, which is too late for a refusal: an algorithm that was
+        asked for may suit the first group and not another one, whose nodes have unlike numbers of its ranks.
+
+        Raises
+        ------
+        ScenarioError
+            The algorithm cannot run in some group.
+        """
+        if scope in ("own", "worker") or isinstance(scope, tuple):
+            return
+        seen = set()
+        for number in range(len(self.groups.table(scope))):
+            seats = self._seats(self.groups.members(scope, number), named=False)
+            if seats not in seen:
+                seen.add(seats)
+                self.among(op, scope, number, op.name)
+
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
         """Each rank's node, by its number, or by the first of the group that is in it."""
         if (group, named) not in self._seated:

@@ -88,6 +88,11 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
     stages = _noted(cluster, step, communicator)
+    if step.algorithm != "auto":
+        noted = [(made.builder.scopes.get(op.name), op) for made in stages for op in made.builder.collectives]
+        for (scope, _), op in {(scope, op.schedule.operation): op for scope, op in noted}.items():
+            if scope is not None:
+                communicator.check_groups(op, scope)
     lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for made in stages for op in made.builder.collectives]
