@@ -136,10 +136,18 @@ class Communicator:
         return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act, rendezvous=op.rendezvous)
 
     def check_groups(self, op: Collective, scope: Scope) -> None:
-        """Plan a collective for each way in which groups of its scope lie in their nodes.
+        """Plan a collective once for each distribution of a process group's ranks over the nodes of the cluster.
 
-        The engines plan a group's collective when they need it, which is too late for a refusal: an algorithm that was
-        asked for may suit the first group and not another one, whose nodes have unlike numbers of its ranks.
+        The step's plan holds the collective of the first process group alone, and the engines plan the collective of a
+        further group during the simulation. This check finds an algorithm that cannot run in a further group, such as
+        `multi_ring` in a group with two ranks on one node and four ranks on another, before the simulation begins.
+
+        Parameters
+        ----------
+        op : Collective
+            The collective as planned for the first process group.
+        scope : Scope
+            Kind of process group: all data-parallel ranks, a shard, a tensor-parallel group, ...
 
         Raises
         ------

@@ -109,7 +109,7 @@ class KernelTimer:
         return self.cost([Elementwise(name, read, written)])
 
     def streamed(self, name: str, nbytes: float, launches: int) -> KernelCost:
-        """Kernels that move so many bytes of HBM together, all of which are counted: no framework adds to them [B]."""
+        """Return the cost of kernels that read and write `nbytes` of HBM in all [B], without a framework's slowdown."""
         share = elementwise_share(self.gpu)
         kernel, nothing = (Elementwise(name, count, 0.0) for count in (nbytes, 0.0))
         alone, contended = (

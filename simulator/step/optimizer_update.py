@@ -1,4 +1,4 @@
-"""The optimizer's update on a GPU: how long its kernels take, and which memory they need meanwhile, by implementation.
+"""Time and temporary memory of the optimizer's update on a GPU, for each implementation of the update.
 
 Rule: the update rule's own reads and writes are counted, so no factor of a framework is added to them.
 
@@ -16,16 +16,16 @@ from simulator.step.states import STATE_BYTES, States
 
 
 def implementation_of(optimizer: Optimizer, framework: Framework) -> Implementation:
-    """How an optimizer's update runs: as asked, or as the framework does by default.
+    """Return the implementation of an optimizer's update: the scenario's choice, or else the framework's default.
 
-    `foreach` stands in for a default of `fused` where the optimizer has no fused kernel.
+    If the default is `fused` and the optimizer has no fused kernel, the implementation is `foreach`.
     """
     default = framework.optimizer_implementation
     return optimizer.implementation or (default if optimizer.has_fused or default != "fused" else "foreach")
 
 
 def update_traffic(step: TrainingStep, states: States) -> float:
-    """HBM traffic of the update on one rank [B]."""
+    """Return the bytes that one rank's update reads from HBM and writes to HBM [B]."""
     if implementation_of(step.optimizer, step.framework) == "fused":
         return states.update_read + states.update_written
     separate, precision = step.optimizer.separate, step.precision
@@ -37,7 +37,17 @@ def update_traffic(step: TrainingStep, states: States) -> float:
 
 
 def update_cost(timer: KernelTimer, states: States, tensors: int) -> KernelCost:
-    """Cost of the update on one rank, whose parameters are so many tensors."""
+    """Return the time, the bytes and the number of kernel launches of one rank's update.
+
+    Parameters
+    ----------
+    timer : KernelTimer
+        Times kernels on the rank's GPU under the step's settings.
+    states : States
+        Bytes of the model states that the rank holds, and the number of parameters that the rank updates.
+    tensors : int
+        Number of parameter tensors on the rank; `for_loop` launches its kernels for each tensor.
+    """
     step = timer.step
     implementation = implementation_of(step.optimizer, step.framework)
     kernels = 1 if implementation == "fused" else step.optimizer.separate.kernels + bool(states.copied)
@@ -46,9 +56,17 @@ def update_cost(timer: KernelTimer, states: States, tensors: int) -> KernelCost:
 
 
 def temporary_bytes(step: TrainingStep, states: States) -> int:
-    """Memory of the temporaries that an update over all tensors at once holds [B].
+    """Return the bytes of temporary arrays that one rank allocates during the update [B].
 
-    An update of one tensor after the other holds those of one tensor, which is neglected.
+    `foreach` allocates temporary arrays for all parameters at once. `for_loop` allocates temporary arrays for one
+    parameter tensor at a time; these bytes are neglected, and the function returns 0. `fused` allocates none.
+
+    Parameters
+    ----------
+    step : TrainingStep
+        Names the optimizer and the framework.
+    states : States
+        Gives the number of parameters that the rank updates.
     """
     held = step.optimizer.separate.temporaries if implementation_of(step.optimizer, step.framework) == "foreach" else 0
     return states.updated * held * STATE_BYTES
