@@ -15,7 +15,7 @@ from simulator.model.cut import WHOLE, Cut
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
-from simulator.model.parameters import Module, Parameter, is_expert, layer_parameters, modules
+from simulator.model.parameters import Module, is_expert, modules
 from simulator.step.checkpointing import KeptActivations, kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer, is_eight_bit
 from simulator.step.kernels.framework_operations import (
@@ -98,13 +98,14 @@ def units(
     """
     timer = KernelTimer(gpu, step, hbm_left)
     ends, batch = timer_of_ends(timer), batch_of(step, place)
-    first, *layers, last = modules(step.model, batch.cut)
+    whole = modules(step.model, batch.cut)
+    first, *layers, last = whole
     embedding = _plain("embedding", first.elements, ends, embedding_operations(step.model, batch))
     computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.elements))
     # Layers share their parameters, of which a mixture of experts has hundreds: what follows is worked out once.
     known: dict[int, Mapping[str, Any]] = {}
     made = []
-    for unit, module in zip(computed, (first, *layers, last), strict=True):
+    for unit, module in zip(computed, whole, strict=True):
         own = id(module.parameters)
         known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         made.append(replace(unit, **known[own]))
@@ -119,7 +120,7 @@ def units(
         made[-1] = replace(made[-1], elements=copied.elements, shared=table, **more)
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
-        made = _apart(timer, made, step, ranks, sharing)
+        made = _apart(timer, made, whole, ranks, sharing)
     return tuple(made)
 
 
@@ -146,28 +147,38 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     return fused_loss(operations) if step.framework.fused_loss else operations
 
 
-def _apart(timer: KernelTimer, made: Sequence[Unit], step: TrainingStep, ranks: int, sharing: int) -> list[Unit]:
-    """Layers' experts, which `sharing` ranks have, and the rest of them: gradients are reduced over different ranks."""
-    parameters = layer_parameters(step.model, step.parallelism.cut())
-    experts = sum(parameter.elements for parameter in parameters if is_expert(parameter.name))
-    of_experts = _of_gradients(timer, experts, _in_one("experts", experts), sharing, sharded=False)
-    parts, of_rest = list[Unit](), dict[int, Mapping[str, Any]]()
-    for unit in made:
-        if unit.is_layer and int(unit.name.split()[1]) >= step.model.dense_layers and experts:
-            passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
-            parts.append(Unit(f"{unit.name} experts", experts, *passes, None, 0, 0, spread=True))
-            parts[-1] = replace(parts[-1], **of_experts)
-            rest = unit.elements - experts
-            of_rest[rest] = of_rest.get(rest) or _of_gradients(timer, rest, _in_one("rest", rest), ranks, sharded=False)
-            parts.append(replace(unit, elements=rest, **of_rest[rest]))
-        else:
+def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
+    """Return the units with each layer's experts as a unit apart from the rest of the layer.
+
+    The gradients of a layer's experts are reduced over `sharing` ranks, those of the rest over `ranks` ranks. `whole`
+    has the module of each unit in `made`.
+    """
+    parts, known = list[Unit](), dict[int, tuple[Unit, Mapping[str, Any]] | None]()
+    for unit, module in zip(made, whole, strict=True):
+        own = id(module.parameters)
+        if own not in known:
+            known[own] = _experts_and_rest(timer, module, ranks, sharing)
+        if (found := known[own]) is None:
             parts.append(unit)
+        else:
+            experts, of_rest = found
+            parts.append(replace(experts, name=f"{unit.name} experts"))
+            parts.append(replace(unit, elements=unit.elements - experts.elements, **of_rest))
     return parts
 
 
-def _in_one(name: str, elements: int) -> Module:
-    """What is not told apart."""
-    return Module(name, (Parameter(name, (elements,)),))
+def _experts_and_rest(
+    timer: KernelTimer, module: Module, ranks: int, sharing: int
+) -> tuple[Unit, Mapping[str, Any]] | None:
+    """Return the unit of a module's experts and what the rest has for its gradients; None without experts."""
+    experts = Module("experts", tuple(one for one in module.parameters if is_expert(one.name)))
+    rest = Module("rest", tuple(one for one in module.parameters if not is_expert(one.name)))
+    if not experts.parameters:
+        return None
+    passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
+    of_experts = _of_gradients(timer, experts.elements, experts, sharing, sharded=False)
+    unit = Unit("experts", experts.elements, *passes, None, 0, 0, spread=True)
+    return replace(unit, **of_experts), _of_gradients(timer, rest.elements, rest, ranks, sharded=False)
 
 
 def _partial(step: TrainingStep, cut: Cut) -> Iterator[int]:

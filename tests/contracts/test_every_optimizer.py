@@ -18,6 +18,7 @@ import pytest
 
 from simulator.basics.registry import names
 from simulator.cluster.build import build
+from simulator.model.cut import Cut, ExpertCut
 from simulator.model.parameters import modules, total
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
@@ -191,6 +192,24 @@ def test_implementations_differ_by_traffic_and_by_launches_for_each_tensor(name:
     temporaries = own * STATE * OPTIMIZERS[name].separate.temporaries
     assert held["foreach"] == pytest.approx(temporaries, rel=1e-2)  # and is given back; shards are padded
     assert not any(held[one] for one in able if one != "foreach")
+
+
+def test_experts_of_a_rank_are_tensors_of_their_own() -> None:
+    """A rank's experts are reduced apart from the rest; the update still launches its kernels for each tensor."""
+    model = replace(TINY, num_experts=4, active_experts=2)
+    took = {}
+    for implementation in ("foreach", "for_loop"):
+        made = replace(
+            step("ddp", model, parallelism=Parallelism(experts=ExpertCut(2))),
+            optimizer=replace(OPTIMIZERS["adam"], implementation=implementation),
+        )
+        played = play(made, RANKS)
+        (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
+        took[implementation] = span.end - span.start
+    launch = KernelTimer(played.cluster.gpus[0], made).launch
+    tensors = sum(len(module.parameters) for module in modules(model, Cut(experts=ExpertCut(2))))
+    kernels = OPTIMIZERS["adam"].separate.kernels + 1
+    assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
 
 
 def test_every_framework_has_an_implementation_of_every_optimizer() -> None:
