@@ -196,10 +196,10 @@ def own_slice(setting: Setting, rank: Rank, units: Units, *, partial: bool = Fal
 
 
 def collect(setting: Setting, rank: Rank) -> None:
-    """Of what no other rank has, a rank's own gradients are everybody's: its share of the mean over all sequences."""
+    """Sum the gradients of units that no other rank holds over all micro-batches, as a share of the step's mean."""
     for units in setting.places[rank.number].alone:
         if units not in rank.summed:
-            own = packed(setting, rank, units, setting.plan.step.accumulation - 1)
+            own = packed(setting, rank, units, setting.last_back)
             rank.summed[units] = own / own.dtype.type(setting.shares)
 
 

@@ -142,6 +142,11 @@ class Setting:
         back = [one.micro for one in passes if one.stage == stage and one.work in (Work.BACKWARD, Work.INPUT_GRADIENT)]
         return back != sorted(back)
 
+    @property
+    def last_back(self) -> int:
+        """Return the number of the micro-batch whose backward passes end last."""
+        return 0 if self.last_comes_back_first else self.plan.step.accumulation - 1
+
     def scattered_in(self, micro: int) -> int:
         """By which micro-batch this rank's part is kept until copies are summed: one sum where they are summed once."""
         return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro

@@ -134,6 +134,14 @@ def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> No
     same(trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, accumulation=8), on_one_rank(8, tied=tied))
 
 
+@pytest.mark.parametrize("strategy", ["zero2", *(pytest.param(n, marks=pytest.mark.long) for n in ("zero1", "zero3"))])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_stage_that_no_other_rank_holds_sums_all_its_micro_batches(schedule: str, strategy: str) -> None:
+    """Nobody reduces these gradients; looped_bfs passes the last micro-batch back first, and the first one last."""
+    sizes = {"pp": 2, "schedule": schedule, "virtual_stages": 2}
+    same(trained(strategy, 2, sizes, accumulation=4), on_one_rank())
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
 @pytest.mark.parametrize(
     "sizes",
