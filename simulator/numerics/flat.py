@@ -6,6 +6,7 @@ Rule: this module decides the order and nothing else: unit after unit, tensor af
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def unpacked(gpt: Gpt, array: Array, units: Sequence[str]) -> dict[str, dict[str
     for unit in units:
         by_unit[unit] = {}
         for name, shape in gpt.shapes(unit).items():
-            size = int(np.prod(shape))
+            size = prod(shape)
             by_unit[unit][name] = array[at : at + size].reshape(shape)
             at += size
     return by_unit

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
@@ -30,7 +31,7 @@ from simulator.numerics.share import WHOLE, Share
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gpt:
     """A model's sizes and its arithmetic.
 
@@ -73,7 +74,7 @@ class Gpt:
         if self.width % self.heads:
             raise ValueError(f"heads: got {self.heads}; must divide the width {self.width}")
 
-    @property
+    @cached_property
     def units(self) -> tuple[str, ...]:
         """Names of the units, in the order of the forward pass."""
         kinds = (" experts", "") if self.spreads else ("",)

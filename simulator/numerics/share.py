@@ -76,6 +76,8 @@ class Share:
 
     def positions(self, seq_len: int, place: int | None = None) -> Ints:
         """Positions of the tokens of a context-parallel rank, by default this one, of sequences of so many tokens."""
+        if self.context == 1:
+            return np.arange(seq_len)
         pieces = np.split(np.arange(seq_len), len(self.tokens_of))
         each = len(self.tokens_of) // self.context
         first = (self.context_place if place is None else place) * each
