@@ -235,17 +235,19 @@ def test_a_lost_process_loses_no_point(tmp_path: Path) -> None:
     assert played == list(play_points(numbered(20), 1))
 
 
-def dies_at_three(index: int, run: Run) -> None:
-    """Ends its process, always."""
+def dies_at_three_and_five(index: int, run: Run) -> None:
+    """End the process that simulates point 3 by a signal, and the one that simulates point 5 by an exit, always."""
     if index == 3:
         os.kill(os.getpid(), signal.SIGKILL)
+    if index == 5:
+        os._exit(9)
 
 
-def test_a_point_that_ends_every_process_fails_and_the_others_go_on() -> None:
-    played = {o.index: o for o in play_points(numbered(8), 2, dies_at_three)}
+def test_points_that_end_every_process_fail_and_the_others_go_on() -> None:
+    played = {o.index: o for o in play_points(numbered(8), 2, dies_at_three_and_five)}
     assert sorted(played) == list(range(8))
     told = "its process was ended from outside 3 times, perhaps because memory ran out; play fewer at once"
-    assert {index: o.error for index, o in played.items() if o.error} == {3: told}
+    assert {index: o.error for index, o in played.items() if o.error} == {3: told, 5: told}
 
 
 def test_processes_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

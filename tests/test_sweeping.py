@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.run import Run, simulate
+from simulator.run import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.outcome import PointOutcome, play_alone, play_point
@@ -107,19 +106,6 @@ def test_points_come_on_two_processes_as_they_do_on_one() -> None:
 def test_no_process_is_no_number_of_processes() -> None:
     with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
         list(play_points([], 0))
-
-
-def end_suddenly(index: int, run: Run) -> None:
-    """As the system does when memory runs out."""
-    os._exit(9)
-
-
-def test_a_point_that_always_ends_its_process_fails_with_that_error() -> None:
-    numbered = list(enumerate(points(scenario(sweep={"seed": [0, 1, 2]}))))
-    outcomes = list(play_points(numbered, 2, end_suddenly))
-    assert sorted(outcome.index for outcome in outcomes) == [0, 1, 2]
-    told = "its process was ended from outside 3 times, perhaps because memory ran out; play fewer at once"
-    assert {outcome.error for outcome in outcomes} == {told}
 
 
 def test_a_listener_that_has_had_enough_ends_the_processes() -> None:
