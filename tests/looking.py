@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Any
 
+import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -62,12 +62,14 @@ def _ink(text: Any, renderer: Any) -> Bbox:
 
 def overlapping(drawn: Drawn) -> list[tuple[str, str]]:
     """Pairs of texts whose boxes intersect."""
+    edges = np.array([(box.x0, box.x1, box.y0, box.y1) for _, box in drawn]).reshape(-1, 4)
     found = []
-    for (one, first), (other, second) in combinations(drawn, 2):
-        across = min(first.x1, second.x1) - max(first.x0, second.x0)
-        along = min(first.y1, second.y1) - max(first.y0, second.y0)
-        if across > _SLACK and along > _SLACK:
-            found.append((one, other))
+    for place, (text, box) in enumerate(drawn):
+        left, right, low, high = edges[place + 1 :].T
+        across = np.minimum(box.x1, right) - np.maximum(box.x0, left)
+        along = np.minimum(box.y1, high) - np.maximum(box.y0, low)
+        others = np.flatnonzero((across > _SLACK) & (along > _SLACK))
+        found += [(text, drawn[place + 1 + other][0]) for other in others]
     return found
 
 

@@ -62,6 +62,7 @@ def test_what_was_put_in_comes_out() -> None:
 def test_the_share_of_elementwise_kernels_is_that_of_the_largest_arrays() -> None:
     """Small arrays are over before the GPU is full; steps are made of large ones, so these alone are fitted."""
     figures = of(load_gpu("b200"))
+    figures["matmul"] = figures["matmul"][:3]  # rates of matrix multiplications are fitted apart
     (large,) = figures["elementwise"]
     small = [large | {"rows": 64, "columns": 64, "seconds": large["seconds"] / part} for part in (2, 3, 4, 5)]
     alone, beside = (
