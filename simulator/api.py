@@ -23,7 +23,7 @@ from simulator.playing.size import warn_of_size
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
 from simulator.scenario.description import describe
-from simulator.scenario.load import load_scenario, points
+from simulator.scenario.load import check_single_point, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter, view_of_run
 from simulator.sweeps.outcome import PointOutcome
@@ -147,6 +147,7 @@ def simulate(
 ) -> Run:
     """Play one scenario, which is a single point; see `simulator.run.simulate`, whose Run this one shows."""
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    check_single_point(loaded)
     warn_of_size([loaded])
     run = core.simulate(loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
     return Run(**{field.name: getattr(run, field.name) for field in fields(run)})

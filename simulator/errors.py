@@ -109,7 +109,11 @@ class DefectError(SimulationError):
 
 
 class TooLargeError(SimulationError):
-    """The scenario needs more memory than this machine has. Nothing is built before this error is raised."""
+    """The scenario needs more memory than this machine has.
+
+    An estimate raises this error before anything is built; where the estimate was too low, the part that would be too
+    large is not built.
+    """
 
     exit_code = 2
 

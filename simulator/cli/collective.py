@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from simulator.basics import units
 from simulator.basics.dtypes import find as find_dtype
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
-from simulator.errors import ScenarioError, in_lines
+from simulator.errors import ScenarioError, TooLargeError, in_lines
 from simulator.playing.size import announced
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run import Run, simulate
@@ -78,7 +80,8 @@ def table(
     points: list[dict[str, Any]] = []
     rows = []
     scenarios = [_loaded(_scenario(cluster, keys | {"size": f"{size} B", "dtype": dtype})) for size in nbytes_list]
-    print_warnings([_as_typed(announced(scenarios))])
+    with _options_for_keys():
+        print_warnings([_as_typed(announced(scenarios))])
     for size, scenario in zip(nbytes_list, scenarios, strict=True):
         run = _simulated(scenario)
         warnings |= dict.fromkeys(run.scenario.warnings)
@@ -131,18 +134,24 @@ _OPTIONS: Final = {
 }
 
 
+@contextmanager
+def _options_for_keys() -> Iterator[None]:
+    """Name the options that the user typed in errors, where `scenario/` and `playing/` name keys."""
+    try:
+        yield
+    except (ScenarioError, TooLargeError) as error:
+        error.args = (_as_typed(str(error)),)
+        raise
+
+
+@_options_for_keys()
 def _loaded(data: dict[str, Any]) -> Scenario:
-    try:
-        return load_scenario(data)
-    except ScenarioError as error:
-        raise ScenarioError(_as_typed(str(error))) from error
+    return load_scenario(data)
 
 
+@_options_for_keys()
 def _simulated(scenario: Scenario) -> Run:
-    try:
-        return replace(simulate(replace(scenario, warnings=())), scenario=scenario)
-    except ScenarioError as error:
-        raise ScenarioError(_as_typed(str(error))) from error
+    return replace(simulate(replace(scenario, warnings=())), scenario=scenario)
 
 
 def _as_typed(message: str) -> str:

@@ -20,7 +20,7 @@ from simulator.cli.as_options import as_options
 from simulator.cli.console import print_table, print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, TooLargeError
 from simulator.model.parameters import total
 from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step
@@ -105,7 +105,7 @@ def show(options: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what each stage holds; `options` are those of `_OPTIONS` by name, None where one is not given."""
     try:
         found = _found(options)
-    except ScenarioError as error:
+    except (ScenarioError, TooLargeError) as error:
         error.args = (_as_options(str(error)),)
         raise
     if as_json:

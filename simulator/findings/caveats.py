@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from simulator.findings.comparison import Comparison, Row
-from simulator.report.numbers.measures import Report
+from simulator.report.numbers.measures import Report, interval_width
 from simulator.report.numbers.summary import BETWEEN
 
 # Sentences of one kind; a page has all in report.json.
@@ -91,8 +91,8 @@ def sources(report: Report) -> list[str]:
 
 
 def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
-    """How far measured runs lie from such steps; of several points the least sure one."""
-    known = [(_half(report), report) for report in reports if report.get("intervals")]
+    """How far measured runs lie from such steps: the range from the surest to the least sure of the points."""
+    known = [(width, report) for report in reports if (width := interval_width(report)) is not None]
     if not known:
         return
     half, less = (choose(one for one, _ in known) for choose in (max, min))
@@ -105,8 +105,3 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
         text += "; where no collective was measured, exposed communication may take as much longer as measured ones do"
     yield Caveat("interval", text)
-
-
-def _half(report: Report) -> float:
-    ends = report["intervals"]
-    return float((ends["step_time_s_80_high"] / ends["step_time_s_80_low"]) ** 0.5 - 1)

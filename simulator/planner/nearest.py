@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, TooLargeError
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
 from simulator.planner.space import Choices, Refused, settings
@@ -181,7 +181,7 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[W
             changed = change.made(changed)
         try:
             need = least_memory(changed.choices, changed.base, changed.sequences)
-        except ScenarioError:  # the topology has not so many GPUs
+        except (ScenarioError, TooLargeError):  # the topology has fewer GPUs, or is too large to be built
             continue
         if need is not None and need.fits:
             known.add(options)

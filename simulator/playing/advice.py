@@ -1,7 +1,7 @@
 """Which changes would make a step fit into memory that does not?
 
-Rule: nothing is advised that was not tried (`memory.checked_need`). Changes that cannot fit are left out by what they
-need at least, which takes no time.
+Rule: nothing is said to fit that was not tried (`memory.checked_need`). Changes that cannot fit are left out by what
+they need at least, which takes no time. A change that takes long to try is named with what it needs at least.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.step.spec import TrainingStep
 # Changes that are tried of those that may fit, and those that are told: more advice nobody reads.
 _MOST_TRIED: Final = 6
 _MOST_TOLD: Final = 3
-# Passes of a unit that are simulated to try a change, in a few seconds; a change that needs more is left out.
+# Passes of a unit that are simulated to try a change, in a few seconds; a change that needs more is not tried.
 _MOST_PASSES: Final = 50_000
 
 
@@ -36,11 +36,22 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     fitting = _fitting(cluster, singles, jitter) or _fitting(cluster, doubles, jitter)
     if fitting:
         return f"{told}tried, and fits: {'; '.join(fitting)}"
-    nearest = _nearest(cluster, [*singles, *doubles], jitter)
-    if nearest is None or nearest[0] >= need(cluster, bare).most:
-        return f"{told}nothing smaller is left to try on this GPU"
-    nbytes, text = nearest
-    return f"{told}no two changes that were tried fit; nearest: {text} (needs about {format_memory(nbytes)})"
+    nearest = _nearest(cluster, [*singles, *doubles])
+    if nearest is not None and _takes_long(nearest.step):
+        nbytes = least_need(cluster, nearest.step)
+        if nbytes < least:
+            return (
+                f"{told}no change was tried, because each takes long to simulate; nearest: {nearest.text} (needs at "
+                f"least {format_memory(nbytes)})"
+            )
+    elif nearest is not None:
+        nbytes = checked_need(cluster, nearest.step, jitter).most
+        if nbytes < need(cluster, bare).most:
+            return (
+                f"{told}no two changes that were tried fit; nearest: {nearest.text} (needs about "
+                f"{format_memory(nbytes)})"
+            )
+    return f"{told}nothing smaller is left to try on this GPU"
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:
@@ -49,7 +60,7 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
     for one in tried:
         if not left or len(fitting) == _MOST_TOLD:
             break
-        least = None if one.kinds in fitting else _least(cluster, one.step)
+        least = None if one.kinds in fitting or _takes_long(one.step) else _least(cluster, one.step)
         if least is None or least > hbm:
             continue
         left -= 1
@@ -59,19 +70,19 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
     return list(fitting.values())
 
 
-def _nearest(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> tuple[int, str] | None:
-    """The change after which least is needed [B]; None where none can be made."""
+def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | None:
+    """Return the change after which the step needs the least memory at least; None where no change can be made."""
     bounds = [(least, number) for number, one in enumerate(tried) if (least := _least(cluster, one.step)) is not None]
-    if not bounds:
-        return None
-    one = tried[min(bounds)[1]]
-    return checked_need(cluster, one.step, jitter).most, one.text
+    return tried[min(bounds)[1]] if bounds else None
+
+
+def _takes_long(step: TrainingStep) -> bool:
+    """Whether simulating all passes of a step takes more than a few seconds."""
+    return 2 * step.accumulation * (step.model.num_layers + 2) > _MOST_PASSES
 
 
 def _least(cluster: Cluster, step: TrainingStep) -> int | None:
-    """What a step needs at least [B]; None where there is no such step, or trying it would take long."""
-    if 2 * step.accumulation * (step.model.num_layers + 2) > _MOST_PASSES:
-        return None
+    """Return what a step needs at least [B]; None where there is no such step."""
     try:
         return least_need(cluster, step)
     except ValueError:

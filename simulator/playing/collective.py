@@ -27,7 +27,7 @@ from simulator.playing.played import Played
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
 from simulator.scenario.payload import carries_payload
-from simulator.scenario.records import BucketFusion, BufferFusion, CollectiveSpec, Scenario
+from simulator.scenario.records import BucketFusion, BufferFusion, ClusterSpec, CollectiveSpec, Scenario
 
 # PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB, so that communication starts early
 # (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
@@ -80,7 +80,7 @@ def request_of(scenario: Scenario) -> Request:
     spec = scenario.collective
     if spec is None:
         raise TypeError("a scenario of a collective has a collective")
-    ranks = len(spec.group or range(scenario.cluster.world_size))
+    ranks = _ranks_of(spec, scenario.cluster)
     count, on = _servers(spec)
     size = spec.group_size
     return Request(
@@ -99,6 +99,11 @@ def request_of(scenario: Scenario) -> Request:
 def itemsize_of(spec: CollectiveSpec) -> int:
     """Return the size of an element of the array [B]."""
     return find_dtype(spec.dtype).itemsize
+
+
+def _ranks_of(spec: CollectiveSpec, cluster: ClusterSpec) -> int:
+    """Return the number of ranks that take part in the collective."""
+    return len(spec.group or range(cluster.world_size))
 
 
 def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
@@ -122,7 +127,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     spec = scenario.collective
     if spec is None:
         return {}
-    ranks = len(spec.group or range(scenario.cluster.world_size))
+    ranks = _ranks_of(spec, scenario.cluster)
     if not carries_payload(spec.payload, ranks * spec.size):
         return {}
     refuse_too_many(scenario.engine, planned.program, payload=True)
@@ -139,7 +144,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
     spec = scenario.collective
     if spec is None:
         return
-    ranks = len(spec.group or range(scenario.cluster.world_size))
+    ranks = _ranks_of(spec, scenario.cluster)
     shortage = lacking(2 * ranks * spec.size) if carries_payload(spec.payload, ranks * spec.size) else ""
     if shortage:
         raise TooLargeError(

@@ -19,7 +19,7 @@ from simulator.basics.this_machine import lacking
 from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
 from simulator.collectives import catalog
-from simulator.errors import ScenarioError, ScenarioWarning, TooLargeError
+from simulator.errors import ScenarioWarning, TooLargeError
 from simulator.model.flops import model_flops_per_token
 from simulator.model.load import load_model
 from simulator.model.parameters import total
@@ -29,7 +29,6 @@ from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.scenario.build_training import sequences, to_step
 from simulator.scenario.records import ClusterSpec, Scenario
-from simulator.step.pipelines.schedule import Pass
 from simulator.step.plan import StageNotes, few_micro_batches
 from simulator.step.spec import TrainingStep
 
@@ -334,17 +333,14 @@ def _counted(scenario: Scenario, step: TrainingStep) -> float:
     try:
         alone = build("star_100g", 1, gpu=gpu, base=scenario.base)
         notes = few_micro_batches(alone, replace(step, accumulation=few), ranks)
-    except (ValueError, ScenarioError):  # planning the step reports this fault with its key
+    except ValueError:  # planning the step reports this fault with its key
         return 0.0
     return sum(_operations_of(one, step.accumulation / few) for one in notes)
 
 
 def _operations_of(notes: StageNotes, times: float) -> float:
     """Return the length of a list with `times` as many passes; a pass that was not noted is as long as a like pass."""
-    starts = [*notes.begins.values(), notes.ends]
-    length: dict[Pass, int] = {}
-    alike = {}
-    for (one, begin), end in zip(notes.begins.items(), starts[1:], strict=True):
-        length[one] = alike[one.work, one.stage] = end - begin
+    ends = [*notes.begins.values(), notes.ends][1:]
+    length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
     others = len(notes.ops) - sum(length.values())
-    return others + times * sum(length.get(one, alike[one.work, one.stage]) for one in notes.order)
+    return others + times * sum(length[one] for one in notes.stand_for)

@@ -7,6 +7,7 @@ key has the value of its scenario: a single point with 8 GPUs is the point with 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,7 @@ def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
     """Compare two runs."""
     runs = (first, second)
     axes = tuple(dict.fromkeys(key for run in runs for outcome in run.outcomes for key in flat(outcome.settings)))
-    a, b = ({_identity(run, outcome, axes, runs): outcome for outcome in run.outcomes} for run in runs)
+    a, b = (_by_identity(run, axes, runs) for run in runs)
     common = tuple(_common(a[key], b[key]) for key in a if key in b)
     only = tuple(own.settings for key, own in a.items() if key not in b)
     others = tuple(own.settings for key, own in b.items() if key not in a)
@@ -178,6 +179,19 @@ def key_text(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
+def _by_identity(
+    run: ReportedRun, axes: Sequence[str], runs: Sequence[ReportedRun]
+) -> dict[tuple[str, int], PointOutcome]:
+    """Return a run's outcomes by identity; equal points of one run are numbered, so that none is lost."""
+    found: dict[tuple[str, int], PointOutcome] = {}
+    seen = Counter[str]()
+    for outcome in run.outcomes:
+        identity = _identity(run, outcome, axes, runs)
+        found[identity, seen[identity]] = outcome
+        seen[identity] += 1
+    return found
+
+
 def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs: Sequence[ReportedRun]) -> str:
     """Text that is equal for equal points: the value of each axis of either run, however the value was written."""
     settings = flat(outcome.settings)
@@ -185,12 +199,14 @@ def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs
     put(data, settings)
     # Without both scenarios, nobody knows the value of a key that a run does not vary.
     known = axes if all(one.scenario is not None for one in runs) else tuple(settings)
-    values = {key: _plain(key, data) if key in axis_keys() else settings.get(key) for key in known}
+    # A value that the key cannot read (a size without a unit in an older report) is compared as it was written.
+    values = {key: settings.get(key) if (value := _plain(key, data)) is None else value for key in known}
     return json.dumps(values, sort_keys=True)
 
 
 def _plain(key: str, data: Mapping[str, Any]) -> Any:
-    return adapter(key).dump_python(value_of(key, data), mode="json", warnings=False)
+    """Return the value of an axis' key in one form, however it was written; None if the key cannot read the value."""
+    return adapter(key).dump_python(value_of(key, data), mode="json", warnings=False) if key in axis_keys() else None
 
 
 def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:

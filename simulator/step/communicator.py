@@ -58,6 +58,7 @@ class Communicator:
     algorithm: str = "auto"
     _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
     _seated: dict[tuple[tuple[int, ...], bool], tuple[int | None, ...]] = field(default_factory=dict)
+    _unlike_groups: dict[Scope, tuple[int, ...]] = field(default_factory=dict)
 
     def plan(self, operation: str, elements: int, dtype: str, scope: Scope = "all", rank: int = 0) -> Collective | None:
         """The collective of the group that a rank is in, without a name of its own; None for one rank.
@@ -135,12 +136,12 @@ class Communicator:
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
         return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act, rendezvous=op.rendezvous)
 
-    def check_groups(self, op: Collective, scope: Scope) -> None:
-        """Plan a collective once for each distribution of a process group's ranks over the nodes of the cluster.
+    def in_every_group(self, op: Collective, scope: Scope) -> list[Collective]:
+        """Return a collective once for each distribution of a process group's ranks over the nodes of the cluster.
 
         The step's plan holds the collective of the first process group alone, and the engines plan the collective of a
-        further group during the simulation. This check finds an algorithm that cannot run in a further group, such as
-        `multi_ring` in a group with two ranks on one node and four ranks on another, before the simulation begins.
+        further group during the simulation. In a group with two ranks on one node and four ranks on another, `auto` may
+        choose another algorithm, and an algorithm such as `multi_ring` cannot run.
 
         Parameters
         ----------
@@ -155,13 +156,13 @@ class Communicator:
             The algorithm cannot run in some group.
         """
         if scope in ("own", "worker") or isinstance(scope, tuple):
-            return
-        seen = set()
-        for number in range(len(self.groups.table(scope))):
-            seats = self._seats(self.groups.members(scope, number), named=False)
-            if seats not in seen:
-                seen.add(seats)
-                self.among(op, scope, number, op.name)
+            return [op]
+        if scope not in self._unlike_groups:
+            numbers: dict[tuple[int | None, ...], int] = {}
+            for number in range(len(self.groups.table(scope))):
+                numbers.setdefault(self._seats(self.groups.members(scope, number), named=False), number)
+            self._unlike_groups[scope] = tuple(numbers.values())
+        return [self.among(op, scope, number, op.name) for number in self._unlike_groups[scope]]
 
     def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
         """Each rank's node, by its number, or by the first of the group that is in it."""

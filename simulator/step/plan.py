@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
@@ -27,7 +28,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
 from simulator.step.strategies import catalog
 from simulator.step.strategies.strategy import Planned, Strategy
-from simulator.step.streams import dimension_of
+from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import units
 from simulator.step.update import update
 
@@ -88,14 +89,10 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
     stages = _noted(cluster, step, communicator)
-    if step.algorithm != "auto":
-        noted = [(made.builder.scopes.get(op.name), op) for made in stages for op in made.builder.collectives]
-        for (scope, _), op in {(scope, op.schedule.operation): op for scope, op in noted}.items():
-            if scope is not None:
-                communicator.check_groups(op, scope)
     lists = [NotedList(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for made in stages for op in made.builder.collectives]
+    unlike = _in_every_group(stages, communicator)
     closed_forms = sum(op.duration is not None for op in collectives)
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = model_flops_per_token(step.model, step.seq_len) * tokens
@@ -110,9 +107,21 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         closed_forms=closed_forms,
         played=len(collectives) - closed_forms,
         host_bytes=max(made.states.on_host for made in stages),
-        algorithms=_algorithms(collectives),
-        constants=tuple(sorted({op.constants for op in collectives if op.constants})),
+        algorithms=_algorithms(unlike),
+        constants=tuple(sorted({op.constants for op in unlike if op.constants})),
     )
+
+
+def _in_every_group(stages: Iterable[_Noted], communicator: Communicator) -> list[Collective]:
+    """Return the step's unlike collectives, each as every process group with other seats on the nodes runs it."""
+    found: dict[Hashable, list[Collective]] = {}
+    for builder in (made.builder for made in stages):
+        for op in builder.collectives:
+            scope = builder.scopes.get(op.name)
+            key = scope, op.stream, op.schedule.operation, op.schedule.algorithm, op.elements, op.dtype, op.constants
+            if key not in found:
+                found[key] = [op] if scope is None else communicator.in_every_group(op, scope)
+    return list(chain.from_iterable(found.values()))
 
 
 def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
@@ -120,7 +129,7 @@ def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
     found: dict[str, dict[str, None]] = {}
     for op in collectives:
         dimension = dimension_of(op.stream)
-        if dimension != "host" and op.schedule.algorithm != "send":
+        if dimension != HOST_COPIES and op.schedule.algorithm != "send":
             found.setdefault(f"{dimension} {op.schedule.operation}", {})[op.schedule.algorithm] = None
     return {name: ", ".join(found[name]) for name in sorted(found)}
 

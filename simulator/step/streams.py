@@ -11,6 +11,8 @@ from typing import Final
 from simulator.step.process_groups import Scope
 
 DATA: Final = "communication"
+# The dimension of copies to and from the host, which take no network.
+HOST_COPIES: Final = "host"
 _OF_SCOPE: Final[dict[Scope, str]] = {
     "replicate": "communication replicate",
     "tensor": "communication tensor",
@@ -44,8 +46,8 @@ def dimension_of(stream: str) -> str:
     if " to stage " in stream:
         return "pp"
     if stream.startswith("copy "):
-        return "host"
+        return HOST_COPIES
     return _DIMENSIONS.get(stream, "dp")
 
 
-__all__ = ["dimension_of", "stream_of"]
+__all__ = ["HOST_COPIES", "dimension_of", "stream_of"]

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from simulator import load_scenario
 from simulator.engine.compiled import engine
+from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError
+from simulator.playing.advice import advice
 from simulator.playing.memory import need
 from simulator.playing.scenario_cluster import Clusters
 from simulator.run import simulate
@@ -200,6 +202,21 @@ def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object])
     nearest = re.search(r"no two changes that were tried fit; nearest: .* \(needs about ([0-9.e+]+) GiB\)", str(error))
     assert nearest is not None, str(error)
     assert error.capacity < float(nearest[1]) * 2**30 < failed
+
+
+def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() -> None:
+    """A change to zero3 of 800 micro-batches was never looked at, and nothing smaller was said to be left."""
+    data = scenario(8, "llama3_8b", seq_len=8192, sharding="ddp", gradient_accumulation_steps=800)
+    loaded, clusters = load_scenario(data), Clusters()
+    assert loaded.training is not None
+    told = advice(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), Jitter())
+    nearest = re.search(
+        r"no change was tried, because each takes long to simulate; "
+        r"nearest: .*zero3.* \(needs at least ([0-9.]+) GiB\)$",
+        told,
+    )
+    assert nearest is not None, told
+    assert float(nearest[1]) < 80.0
 
 
 def test_where_nothing_smaller_is_left_it_is_told() -> None:

@@ -53,6 +53,15 @@ def test_what_is_too_large_is_one_line_from_check_and_from_run(
     assert "direct over 64 ranks: 8.06e+03 transfers" in answer.err
 
 
+def test_a_collective_too_large_is_named_by_the_option_that_was_typed(
+    cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulator.basics.this_machine.memory", lambda: 24.0 * 2**30)
+    answer = cli("collective", "all_reduce", "--algorithm", "direct", "--world-size", "6000")
+    assert (answer.code, len(answer.faults)) == (2, 1)
+    assert answer.err.startswith("--algorithm: direct over 6,000 ranks")
+
+
 def test_check_counts_the_payload_of_the_largest_point(cli: Command) -> None:
     size = "collective.size=16 MiB"
     with_arrays = cli("check", "small.yaml", "--set", size).out
@@ -206,6 +215,22 @@ def test_reports_without_scenarios_are_compared_by_what_was_written(cli: Command
         "No point is in both runs, so no figure can be compared.",
     ]
     assert cli("diff", "one.json", "one.json", "--json").data["scenario"] is None
+
+
+def test_no_point_is_lost_whose_setting_the_key_cannot_read() -> None:
+    """`simulator collective --json` writes a size without a unit, and JSON makes text of a straggler's rank."""
+    for key, values in (
+        ("collective.size", (2**20, 2**21, 2**22)),
+        ("cluster.stragglers", ({"0": 0.4}, {"0": 0.8}, {"1": 0.5})),
+    ):
+        one, other = (reported(*(point(time, **{key: value}) for value in values)) for time in (1.0, 2.0))
+        assert [own.settings[key] for own in differences(one, other).common] == list(values)
+
+
+def test_equal_points_of_one_run_are_compared_one_by_one() -> None:
+    one, other = reported(point(1.0, seed=1), point(2.0, seed=1)), reported(point(1.0, seed=1), point(3.0, seed=1))
+    found = differences(one, other)
+    assert [own.changes for own in found.common] == [(), (Change("time_s", 2.0, 3.0),)]
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "a: [\n", ""])

@@ -11,6 +11,7 @@ import pytest
 
 from simulator.calibration.machines.best_case import errors_of_sweep, network_errors
 from simulator.calibration.training_runs.coverage import coverage, coverage_table
+from simulator.cluster.build import build
 from simulator.report.numbers.network_errors import NetworkError, error_size
 from simulator.report.numbers.network_errors import shipped as shipped_errors
 from simulator.report.numbers.prediction_intervals import (
@@ -24,7 +25,10 @@ from simulator.report.numbers.prediction_intervals import (
 )
 from simulator.report.numbers.training_summary import TrainingReport
 from simulator.run import simulate
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
+from simulator.step.plan import plan_step
+from simulator.step.streams import dimension_of
 
 PLAIN = Traits("nanotron", "h100", eight_bit=False, cut=False, nodes=False)
 
@@ -154,3 +158,21 @@ def test_where_nothing_travels_no_network_counts() -> None:
     assert single.algorithms == {}
     assert half(single) < half(alone)
     assert alone.algorithms == {"dp all_reduce": "direct"}
+
+
+def test_algorithms_of_all_process_groups_are_named() -> None:
+    """Ranks 0 to 5 share a node; ranks 6 to 11 lie in two nodes, where `auto` takes other algorithms."""
+    model = {
+        "model_type": "llama", "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12,
+        "intermediate_size": 3072, "vocab_size": 600,
+    }  # fmt: skip
+    training = {"model": model, "seq_len": 384, "parallelism": {"tp": 6}}
+    scenario = load_scenario({"name": "a", "cluster": {"topology": "dgx_h100", "world_size": 12}, "training": training})
+    assert scenario.training is not None
+    plan = plan_step(build("dgx_h100", 12), to_step(scenario.training, 12))
+    ran: dict[str, set[str]] = {}
+    for op in plan.program.collectives().values():
+        ran.setdefault(f"{dimension_of(op.stream)} {op.schedule.operation}", set()).add(op.schedule.algorithm)
+    assert ran["dp all_gather"] == {"ring", "blueconnect"}
+    assert {name: set(text.split(", ")) for name, text in plan.algorithms.items()} == ran
+    assert any(source.startswith("not measured here: rings as in one node") for source in plan.constants)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.basics.arrays import Floats, Ints
+from simulator.basics.arrays import Array, Bools, Floats, Ints
 from simulator.basics.intervals import lengths_by_key
 from simulator.records.timeline import LinkUse, Timeline, TransferLog
 
@@ -229,12 +229,13 @@ def _one_table(logs: Sequence[TransferLog]) -> _Joined:
     first_link = np.cumsum([0, *(len(table.link) for table in tables)])
     first_route = dict(zip(map(id, tables), np.cumsum([0, *map(len, tables)]).tolist(), strict=False))
     starts = [table.begin[:-1] + offset for table, offset in zip(tables, first_link, strict=False)]
-    nbytes = np.concatenate([log.nbytes for log in logs])
-    carries = nbytes > 0
-    route, enter, end = (
-        np.concatenate(columns)[carries]
+    carries = np.concatenate([log.nbytes > 0 for log in logs])
+    routes = (log.route_of + offset if (offset := first_route[id(log.routes)]) else log.route_of for log in logs)
+    route, nbytes, enter, end = (
+        _carrying(columns, carries)
         for columns in (
-            [log.route_of + first_route[id(log.routes)] for log in logs],
+            list(routes),
+            [log.nbytes for log in logs],
             [log.enter for log in logs],
             [log.end for log in logs],
         )
@@ -244,10 +245,16 @@ def _one_table(logs: Sequence[TransferLog]) -> _Joined:
         starts=np.concatenate(starts),
         hops=np.concatenate([np.diff(table.begin) for table in tables]),
         route=route,
-        nbytes=nbytes[carries],
+        nbytes=nbytes,
         enter=enter,
         end=end,
     )
+
+
+def _carrying(columns: Sequence[Array], carries: Bools) -> Array:
+    """Join the columns of logs and keep the rows of transfers that carry something; a large log is not copied twice."""
+    joined = columns[0] if len(columns) == 1 else np.concatenate(columns)
+    return joined if carries.all() else joined[carries]
 
 
 def _links(logs: Sequence[TransferLog]) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import Any, Final
+from typing import Any
 
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
@@ -22,10 +22,7 @@ from simulator.report.numbers.shown import Shown
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.kernel_timer import is_eight_bit
 from simulator.step.plan import StepPlan
-from simulator.step.streams import dimension_of
-
-# Copies to and from the host, which take no network.
-_HOST: Final = "host"
+from simulator.step.streams import HOST_COPIES, dimension_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,11 +306,11 @@ def _unmeasured(
         span.end - span.start
         for work in works
         for span in work.communication
-        if _dimension(span) != _HOST and span.end > span.start
+        if _dimension(span) != HOST_COPIES and span.kind != "server update" and span.end > span.start
     ]
     if plan.constants or not lengths:
         return None
-    share = sum(seconds for dimension, seconds in exposed.items() if dimension != _HOST) / time
+    share = sum(seconds for dimension, seconds in exposed.items() if dimension != HOST_COPIES) / time
     return UnmeasuredNetwork(min(share, 1.0), sum(one * one for one in lengths) / sum(lengths))
 
 
