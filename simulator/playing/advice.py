@@ -22,6 +22,8 @@ _MOST_TRIED: Final = 6
 _MOST_TOLD: Final = 3
 # Passes of a unit that are simulated to try a change, in a few seconds; a change that needs more is not tried.
 _MOST_PASSES: Final = 50_000
+# Passes of a unit whose order is listed to know what a change needs at least, in a quarter of a second.
+_MOST_LISTED: Final = 200_000
 
 
 def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
@@ -36,7 +38,8 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     fitting = _fitting(cluster, singles, jitter) or _fitting(cluster, doubles, jitter)
     if fitting:
         return f"{told}tried, and fits: {'; '.join(fitting)}"
-    nearest = _nearest(cluster, [*singles, *doubles])
+    changes = [*singles, *doubles]
+    nearest = _nearest(cluster, changes)
     if nearest is not None and _takes_long(nearest.step):
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
@@ -51,6 +54,8 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
                 f"{told}no two changes that were tried fit; nearest: {nearest.text} (needs about "
                 f"{format_memory(nbytes)})"
             )
+    if any(_takes_long(one.step) for one in changes):
+        return f"{told}no change that was tried needs less, and other changes take long to simulate"
     return f"{told}nothing smaller is left to try on this GPU"
 
 
@@ -76,13 +81,20 @@ def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | No
     return tried[min(bounds)[1]] if bounds else None
 
 
+def _passes(step: TrainingStep) -> int:
+    """Return the number of forward and backward passes of all units in a step."""
+    return 2 * step.accumulation * (step.model.num_layers + 2)
+
+
 def _takes_long(step: TrainingStep) -> bool:
     """Whether simulating all passes of a step takes more than a few seconds."""
-    return 2 * step.accumulation * (step.model.num_layers + 2) > _MOST_PASSES
+    return _passes(step) > _MOST_PASSES
 
 
 def _least(cluster: Cluster, step: TrainingStep) -> int | None:
-    """Return what a step needs at least [B]; None where there is no such step."""
+    """Return what a step needs at least [B]; None where there is no such step, or listing its passes takes long."""
+    if _passes(step) > _MOST_LISTED:
+        return None
     try:
         return least_need(cluster, step)
     except ValueError:
