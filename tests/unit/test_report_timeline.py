@@ -159,3 +159,12 @@ def test_no_span_is_lost_however_short_it_is() -> None:
 def test_no_spans_make_no_figure() -> None:
     with pytest.raises(ValueError, match="no spans"):
         plot_timeline.figure(Timeline("events", 0.0, ()))
+
+
+def test_idle_time_of_one_rank_stands_beside_the_mean_of_all_ranks_where_they_differ() -> None:
+    """The report tells the mean of a pipeline's stages: a title with the last rank's share alone contradicts it."""
+    spans = (Span(0, "compute", "a", "forward", 0.0, 4.0), Span(1, "compute", "b", "forward", 1.0, 3.0))
+    told = plot_timeline.finding(Timeline("events", 4.0, spans, at_work={0: 4.0, 1: 2.0}))
+    assert told.endswith("0 % exposed communication, 0 % idle (25 % in the mean of all ranks)")
+    same = plot_timeline.finding(Timeline("events", 4.0, spans, at_work={0: 4.0, 1: 4.0}))
+    assert same.endswith("0 % exposed communication, 0 % idle")

@@ -203,6 +203,7 @@ def test_collectives_that_closed_forms_keep_off_the_links_are_told_with_the_link
     step = {"model": "gpt2", "seq_len": 256, "sharding": "zero1"}
     _, view = looked_at({"name": "step", "cluster": {"topology": "dgx_h100", "world_size": 8}, "training": step})
     assert view["links"]["off_links"].startswith("closed forms stand for ")
+    assert not view["links"]["complete"]  # nobody knows what a link that closed forms left out has carried
     _, view = looked_at(SERVED)
     assert view["links"]["off_links"] == ""
     assert view["links"]["complete"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.intervals import length
@@ -177,11 +178,20 @@ def finding(timeline: Timeline) -> str:
     percents = [style.percent(abs(share)) for share in shares]
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
+    idle = f"{percents[2]} idle{_mean_idle(timeline, total, percents[2])}"
     if compute == 0.0:
-        return f"{who}: {percents[1]} communication, {percents[2]} idle"
+        return f"{who}: {percents[1]} communication, {idle}"
     host = f"{percents[3]} the host's update, " if computed > compute else ""
     host += f"{percents[4]} waiting for its host, " if waits > 0.0 else ""
-    return f"{who}: {percents[0]} compute, {host}{percents[1]} exposed communication, {percents[2]} idle"
+    return f"{who}: {percents[0]} compute, {host}{percents[1]} exposed communication, {idle}"
+
+
+def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
+    """Return the mean idle share of all ranks, in brackets, where it is another one than was told of a single rank."""
+    if not timeline.at_work:
+        return ""
+    mean = style.percent(max(0.0, 1.0 - fmean(timeline.at_work.values()) / total))
+    return "" if mean == told else f" ({mean} in the mean of all ranks)"
 
 
 def _communicates(span: Span) -> bool:

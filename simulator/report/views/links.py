@@ -35,19 +35,21 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
         `used` (share of what they could have carried), `busy` (share of the time with a flow), and where it is known
         `course` (per cent of the bandwidth in each of equal parts of the time, in the mean of the row's links); fullest
         first. `more`: by name the share used of links that have no row. `complete`: whether every link that carried
-        anything is named. `off_links`: how many collectives closed forms keep off the links, in words.
+        anything is named and booked. `off_links`: how many collectives closed forms keep off the links, in words.
     """
     off_links = on_links(timeline)
     if not timeline.links or timeline.end <= 0:
-        return {"rows": [], "more": {}, "complete": True, "off_links": off_links}
+        return {"rows": [], "more": {}, "complete": not off_links, "off_links": off_links}
     courses = _courses(timeline)
     alike = alike_links(timeline.links, timeline.end)
     rows = [_row(own, timeline.end, courses) for own in alike]
     if len(rows) > _MOST_ROWS:
         notes.append(f"the {_MOST_ROWS} fullest of {len(rows)} unlike kinds of links are shown")
     shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-    # A run so large that its bottleneck alone is booked tells of no other link.
-    complete = len(timeline.links) <= _MOST_NAMES and not (len(timeline.links) == 1 < timeline.transfers)
+    # A run so large that its bottleneck alone is booked tells of no other link, and closed forms book no link at all.
+    complete = (
+        not off_links and len(timeline.links) <= _MOST_NAMES and not (len(timeline.links) == 1 < timeline.transfers)
+    )
     if len(timeline.links) > _MOST_NAMES:
         shown, rest = [few_names(row) for row in shown], []
     more = {name: row["used"] for row in rest for name in row["names"]}
