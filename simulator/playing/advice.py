@@ -44,8 +44,8 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
             return (
-                f"{told}no change was tried, because each takes long to simulate; nearest: {nearest.text} (needs at "
-                f"least {format_memory(nbytes)})"
+                f"{told}changes that take long to simulate were not tried; nearest: {nearest.text} (needs at least "
+                f"{format_memory(nbytes)})"
             )
     elif nearest is not None:
         nbytes = checked_need(cluster, nearest.step, jitter).most

@@ -211,7 +211,7 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
     assert loaded.training is not None
     told = advice(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), Jitter())
     nearest = re.search(
-        r"no change was tried, because each takes long to simulate; "
+        r"changes that take long to simulate were not tried; "
         r"nearest: .*zero3.* \(needs at least ([0-9.]+) GiB\)$",
         told,
     )

@@ -178,7 +178,8 @@ def finding(timeline: Timeline) -> str:
     percents = [style.percent(abs(share)) for share in shares]
     together = len(ends) > 1 and max(ends.values()) - min(ends.values()) <= 1e-9 * total
     who = f"{f'all {len(ends)} ranks end' if together else f'rank {slowest} ends last,'} at {format_time(total)}"
-    idle = f"{percents[2]} idle{_mean_idle(timeline, total, percents[2])}"
+    # The mean of all ranks counts a rank that waits for its host as idle, which this sentence tells apart.
+    idle = f"{percents[2]} idle{'' if waits > 0.0 else _mean_idle(timeline, total, percents[2])}"
     if compute == 0.0:
         return f"{who}: {percents[1]} communication, {idle}"
     host = f"{percents[3]} the host's update, " if computed > compute else ""
