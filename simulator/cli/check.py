@@ -16,7 +16,7 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError, in_lines
 from simulator.playing.effort import Effort, effort
 from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import announced
+from simulator.playing.size import announced, refuse_too_large
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
 
@@ -77,23 +77,54 @@ def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[
     """What each point takes; ScenarioError with a line for each different fault of those that cannot be built."""
     clusters = Clusters()
     efforts: list[Effort] = []
-    faulty: dict[str, list[Point]] = {}
+    faults = _Faults(scenario, len(found))
+    # Points that this machine cannot hold are told at once: planning the others may take minutes.
+    for point in found:
+        with faults.of(point):
+            refuse_too_large(point.scenario)
+    faults.tell()
     with _telling(scenario, len(found), long=long) as step:
         for point in found:
-            try:
+            with faults.of(point):
                 one = effort(point.scenario, clusters)
                 if not efforts and one.seconds < _SOON:
                     # The first estimate includes the time of imports, so the second estimate replaces it.
                     one = effort(point.scenario, clusters)
                 efforts.append(one)
-            except SimulatorError as error:
-                if len(found) == 1:
-                    raise
-                faulty.setdefault(str(error), []).append(point)
             step()
-    if faulty:
-        raise ScenarioError(in_lines([_fault(scenario, error, by, len(found)) for error, by in faulty.items()]))
+    faults.tell()
     return efforts
+
+
+class _Faults:
+    """Faults of the points of a scenario, and which points have each."""
+
+    def __init__(self, scenario: Scenario, count: int) -> None:
+        self._scenario, self._count = scenario, count
+        self._points: dict[str, list[Point]] = {}
+
+    @contextmanager
+    def of(self, point: Point) -> Iterator[None]:
+        """Keep a point's fault; the fault of a scenario's only point is raised as it is."""
+        try:
+            yield
+        except SimulatorError as error:
+            if self._count == 1:
+                raise
+            self._points.setdefault(str(error), []).append(point)
+
+    def tell(self) -> None:
+        """Raise ScenarioError with a line for each different fault, if there is one."""
+        if self._points:
+            raise ScenarioError(in_lines([self._line(error, by) for error, by in self._points.items()]))
+
+    def _line(self, error: str, faulty: Sequence[Point]) -> str:
+        """A fault of points, how many of all have it, and which is the first."""
+        first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
+        start = (
+            f"{self._scenario.source}: {len(faulty)} of {self._count} points cannot be built, the first with {first}: "
+        )
+        return start + error.replace("\n", "; ")
 
 
 @contextmanager
@@ -104,13 +135,6 @@ def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable
         return
     with progress(count, what=f"checking {scenario.name}") as step:
         yield step
-
-
-def _fault(scenario: Scenario, error: str, faulty: Sequence[Point], count: int) -> str:
-    """A fault of points, how many of all have it, and which is the first."""
-    first = ", ".join(f"{key}={value}" for key, value in faulty[0].settings.items())
-    start = f"{scenario.source}: {len(faulty)} of {count} points cannot be built, the first with {first}: "
-    return start + error.replace("\n", "; ")
 
 
 def _engines(efforts: Sequence[Effort]) -> str:

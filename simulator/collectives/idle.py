@@ -145,14 +145,14 @@ class IdleNetwork:
 
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
         """A ring inside every node: each hop has links of its own, alike in all nodes."""
-        return _alike([hop for node in nodes for hop in self._round(node)])
+        return _alike(self._rounds(nodes))
 
     def in_step(self, rings: Sequence[Sequence[int]]) -> AlikeRoutes | None:
         """Rings that run at once and keep step: equally long hops that share their narrowest links evenly; else None.
 
         The bandwidth is the share of a flow.
         """
-        hops = [hop for ring in rings for hop in self._round(ring)]
+        hops = self._rounds(rings)
         users = Counter(link for hop in hops for link in hop.route.links)
         bandwidths = self.cluster.router.bandwidth
         shares = [min(bandwidths[link] / users[link] for link in hop.route.links) for hop in hops]
@@ -246,7 +246,10 @@ class IdleNetwork:
         return [_Hop(self.cluster.route(names[a], names[b]), cap) for (a, b), cap in zip(ends, caps, strict=True)]
 
     def _round(self, order: Sequence[int]) -> list[_Hop]:
-        return self._hops(zip(order, [*order[1:], order[0]], strict=True))
+        return self._rounds([order])
+
+    def _rounds(self, rings: Iterable[Sequence[int]]) -> list[_Hop]:
+        return self._hops(pair for ring in rings for pair in zip(ring, [*ring[1:], ring[0]], strict=True))
 
     def _served(self, node: Sequence[int], users: Mapping[int, Sequence[int]]) -> set[int]:
         """Those users of links that share at least one with the ring inside a node."""

@@ -16,7 +16,8 @@ from simulator.engine.progress import stage
 from simulator.model.parameters import total
 from simulator.playing.collective import plan_collective
 from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import A_FLOP, A_PASS, BYTES_A_PARAMETER, refuse_too_large
+from simulator.playing.schedule_rows import SimulatedCollective, rows, simulated_collectives
+from simulator.playing.size import A_FLOP, A_PASS, BYTES_A_PARAMETER, BYTES_AN_OPERATION_OF_A_RANK, refuse_too_large
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList
 from simulator.scenario.build_training import to_step
@@ -88,14 +89,21 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
     # Planning is a part of playing, and has just been done.
     planning = time.process_time() - began
     engine, why = chosen(scenario.engine, arrays=payload > 0 or learning[1] > 0)
-    played = _played(program)
-    transfers, rows = sum(one.transfers for one in played), _rows(played)
+    played = simulated_collectives(program)
+    transfers = sum(one.transfers for one in played)
+    # One rank of each class is simulated, and one group of those that are alike.
+    alike = engine == "compiled" and not noisy and transfers >= REDUCED_FROM
+    written = rows(played, alike=alike)
     # The first of the group: rank 0 may have nothing to do.
     own = len(program.ranks[spec.group[0] if spec is not None and spec.group else 0])
     operations = len(program.ranks) * own
     seconds = planning + _A_POINT + own * _A_REPORTED_OPERATION
-    seconds += operations * _AN_OPERATION[engine] + rows * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
-    memory = operations * _BYTES_AN_OPERATION[engine] + 2 * payload + learning[0]
+    seconds += operations * _AN_OPERATION[engine] + written * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
+    memory = (
+        operations * (BYTES_AN_OPERATION_OF_A_RANK if alike else _BYTES_AN_OPERATION[engine])
+        + 2 * payload
+        + learning[0]
+    )
     if engine == "events":
         seconds += transfers * SECONDS_A_TRANSFER
         memory += transfers * BYTES_A_TRANSFER
@@ -103,46 +111,11 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> Effort:
         late = scenario.cluster.jitter.latency > 0
         steady = min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
         seconds += _noisy(program, played, late=late) if noisy else steady
-        memory += rows * _BYTES_A_ROW
+        memory += written * _BYTES_A_ROW
     return Effort(engine, why, transfers, memory, seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A collective whose transfers are simulated.
-
-    Attributes
-    ----------
-    op : Collective
-    transfers : int
-        Transfers of all collectives like this one in a step.
-    """
-
-    op: Collective
-    transfers: int
-
-
-def _played(program: Program) -> list[_Played]:
-    """Return the collectives of the first family of each kind; making those of all ranks takes minutes and GB."""
-    lists = program.lists
-    length: dict[int, int] = {}
-    played = []
-    for times, members in zip(lists.times, lists.kinds, strict=True):
-        for op in members:
-            if op.duration is None:
-                # Groups of a family share their schedule.
-                key = id(op.schedule)
-                length[key] = length.get(key) or op.schedule.length()
-                played.append(_Played(op, times * length[key]))
-    return played
-
-
-def _rows(played: list[_Played]) -> int:
-    """Return the rows that are routed and written down: a schedule and group count once."""
-    return sum({(id(one.op.schedule), one.op.group): one.op.schedule.rows for one in played}.values())
-
-
-def _noisy(program: Program, played: list[_Played], *, late: bool) -> float:
+def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -> float:
     """Time of transfers that nothing reduces, for each draws a latency or comes at a time of its own [s]."""
     each = _A_SHARING_TRANSFER if isinstance(program.ranks, RanksByList) else _A_NOISY_TRANSFER
     # Where everybody sends to everybody at once, a change is felt by all.

@@ -25,6 +25,7 @@ from simulator.model.load import load_model
 from simulator.model.parameters import total
 from simulator.playing.collective import refuse_large_payload, request_of
 from simulator.playing.scenario_cluster import servers_of
+from simulator.playing.schedule_rows import StepRows
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.scenario.build_training import sequences, to_step
@@ -49,10 +50,13 @@ _A_ROUND: Final = 500e-6
 _A_WRITTEN_TRANSFER: Final = 0.1e-6
 # Memory of each of these [B].
 _BYTES_A_RANK: Final = 2_000
-_BYTES_A_RANK_OF_A_STEP: Final = 30_000
-_BYTES_AN_OPERATION_OF_A_RANK: Final = 15
+_BYTES_A_RANK_OF_A_STEP: Final = 20_000
+BYTES_AN_OPERATION_OF_A_RANK: Final = 15
 _BYTES_AN_OPERATION: Final = 500
 _BYTES_A_ROW: Final = 1_000
+# Planning and simulating a row of the schedules of a step [s], and its memory [B].
+_A_ROW_OF_A_STEP: Final = 6e-6
+_BYTES_A_ROW_OF_A_STEP: Final = 320
 # Operations of a layer and micro-batch if they are not counted; most layers and ranks for which counting takes no time.
 _OPERATIONS_A_LAYER: Final = 15
 _MOST_COUNTED_LAYERS: Final = 500
@@ -133,7 +137,9 @@ class Size:
 
 def size_of(scenario: Scenario) -> Size:
     """Estimate a single point of a scenario."""
-    return Size((*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario)))
+    return Size(
+        (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, StepRows()))
+    )
 
 
 def refuse_too_large(scenario: Scenario) -> None:
@@ -142,7 +148,7 @@ def refuse_too_large(scenario: Scenario) -> None:
     `build` refuses a graph that is too large by itself.
     """
     refuse_large_payload(scenario)
-    program = _of_program(scenario)
+    program = _of_program(scenario, StepRows())
     if program:
         cluster = _of_cluster(scenario.cluster, servers_of(scenario), scenario.base)
         Size((*cluster, *program)).refuse_larger_than_memory()
@@ -157,13 +163,13 @@ def announced(scenarios: Iterable[Scenario]) -> str:
         This machine can hold none of these points.
     """
     clusters: dict[str, tuple[Share, ...]] = {}
-    sizes = []
+    sizes, step_rows = [], StepRows()
     for scenario in scenarios:
         servers = servers_of(scenario)
         key = repr((scenario.cluster, scenario.base, servers))
         if key not in clusters:
             clusters[key] = _of_cluster(scenario.cluster, servers, scenario.base)
-        sizes.append(Size((*clusters[key], *_of_program(scenario))))
+        sizes.append(Size((*clusters[key], *_of_program(scenario, step_rows))))
     possible = [size for size in sizes if not lacking(size.nbytes)]
     if sizes and not possible:
         min(sizes, key=lambda size: size.nbytes).refuse_larger_than_memory()
@@ -226,8 +232,8 @@ def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...
     return (Share(asked, made_of, remedy, graph.nbytes, graph.seconds),)
 
 
-def _of_program(scenario: Scenario) -> tuple[Share, ...]:
-    return (*_of_collective(scenario), *_of_step(scenario), *_of_real_training(scenario))
+def _of_program(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
+    return (*_of_collective(scenario), *_of_step(scenario, step_rows), *_of_real_training(scenario))
 
 
 def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
@@ -265,7 +271,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
     return (each, Share(asked, made_of, remedy, nbytes, seconds))
 
 
-def _of_step(scenario: Scenario) -> tuple[Share, ...]:
+def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
     spec, ranks = scenario.training, scenario.cluster.world_size
     if spec is None:
         return ()
@@ -284,13 +290,19 @@ def _of_step(scenario: Scenario) -> tuple[Share, ...]:
         asked, remedy = f"training.model: {layers:,} layers", "take fewer layers"
     made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")
     lists = Share(asked, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
+    rows = 0.0
     if ranks >= _FEW_RANKS:
         asked, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
+        rows = step_rows.of(scenario, step)
     return (
         lists,
         Share(
+            asked, f"{rows:.3g} transfers in the schedules of collectives", remedy,
+            rows * _BYTES_A_ROW_OF_A_STEP, rows * _A_ROW_OF_A_STEP,
+        ),
+        Share(
             asked, f"{followed:.3g} operations of all ranks", remedy,
-            ranks * _BYTES_A_RANK_OF_A_STEP + followed * _BYTES_AN_OPERATION_OF_A_RANK,
+            ranks * _BYTES_A_RANK_OF_A_STEP + followed * BYTES_AN_OPERATION_OF_A_RANK,
             ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK,
         ),
     )  # fmt: skip

@@ -238,6 +238,18 @@ def test_commands_say_it_in_one_line(
     assert [line[:51] for line in table.faults] == ["warning: --world-size: 4,096 ranks (each with its r"]
 
 
+def test_a_point_larger_than_memory_is_told_before_others_are_planned(
+    cli: Command, monkeypatch: pytest.MonkeyPatch, has: Callable[[float], None]
+) -> None:
+    has(1.0)
+    monkeypatch.setattr("simulator.cli.check.effort", lambda *_: pytest.fail("a point was planned"))
+    of = "small.yaml: 1 of 4 points cannot be built, the first with cluster.world_size=2, collective.size=1 TiB: "
+    sizes = ("--set", "sweep={cluster.world_size: [2, 4], collective.size: [4 KiB, 1 TiB]}")
+    answer = cli("check", "small.yaml", *sizes, "--set", "collective.payload=true")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.faults[0].startswith(of)
+
+
 def test_the_commands_of_topologies_say_it_too(
     cli: Command, monkeypatch: pytest.MonkeyPatch, has: Callable[[float], None]
 ) -> None:
@@ -344,8 +356,10 @@ def test_counted_operations_are_those_of_the_program(facts: dict[str, Any], rank
             25.0,
             1.0,
         ),
+        # NVLS over all ranks: 7 million transfers are routed.
+        (training(8192, model="gpt2_xl", sharding="ddp"), 32.0, 2.6),
     ],
-    ids=["a ring of 131,072", "70B on 16,384", "405B on 16,384", "70B on 131,072", "405B cut"],
+    ids=["a ring of 131,072", "70B on 16,384", "405B on 16,384", "70B on 131,072", "405B cut", "1.5B, ddp, NVLS"],
 )  # fmt: skip
 def test_large_runs_that_docs_speed_tells_of_are_not_refused(
     data: dict[str, Any], seconds: float, gib: float, has: Callable[[float], None]
