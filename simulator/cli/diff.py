@@ -67,12 +67,19 @@ def _print(found: RunDifferences, names: tuple[str, str]) -> None:
             typer.echo(f"  only in {name}: {len(own) - _MOST_NAMED:,} more")
     for point in found.common:
         for change in point.changes:
-            line = f"{_settings(point.settings)}: {change.key}: {change.first} -> {change.second}{_relative(change)}"
+            first, second = _figures(change)
+            line = f"{_settings(point.settings)}: {change.key}: {first} -> {second}{_relative(change)}"
             print_text(line, indent="  ")
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "the point"
+
+
+def _figures(change: Change) -> tuple[str, str]:
+    """Write both values of a figure with six digits, or with all digits where six are the same."""
+    short = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in (change.first, change.second))
+    return (short[0], short[1]) if short[0] != short[1] else (str(change.first), str(change.second))
 
 
 def _relative(change: Change) -> str:

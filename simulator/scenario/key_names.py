@@ -102,6 +102,9 @@ def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None
     listed = tuple(keys)
     mapping, _, name = written.rpartition(".")
     menu, _, near = one_of(listed if allowed is None else allowed, written if allowed is None else name).partition("; ")
+    meant = near.rpartition("did you mean ")[2].strip("'?").rpartition(".")[2]
+    if mapping and not difflib.get_close_matches(name, [meant]):
+        near = ""  # only the mapping's name, which both have, makes the keys alike
     if allowed is not None:
         # A mapping may have more keys than `one_of` shows; all are shown, for there is no other list.
         names = sorted(allowed)

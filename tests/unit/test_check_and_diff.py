@@ -99,6 +99,24 @@ def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     assert cli("diff", "one", "one", "--json").data == same
 
 
+def test_a_figure_that_was_rounded_otherwise_does_not_differ_and_others_have_six_digits(
+    cli: Command, tmp_path: Path
+) -> None:
+    for name in ("one", "other"):
+        assert cli("run", "small.yaml", "--out", name, "--no-report").code == 0
+    report = tmp_path / "other" / "report.json"
+    data = json.loads(report.read_text())
+    took = data["points"][0]["report"]["time_s"]
+
+    def again(time: float) -> str:
+        data["points"][0]["report"]["time_s"] = time
+        report.write_text(json.dumps(data))
+        return cli("diff", "one", "other").out
+
+    assert again(took * (1 + 1e-14)) == "no difference: every figure of every point is the same\n"
+    assert f"time_s: {took:.6g} -> {took * 1.1:.6g} (+10.000%)" in " ".join(again(took * 1.1).split())
+
+
 def test_two_runs_differ_in_what_was_changed(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     cli("run", "both.yaml", "--out", "two", "--set", "cluster.link_factors={'gpu0->switch0': 0.5}")
@@ -256,7 +274,7 @@ def test_a_point_that_failed_differs_by_its_error(cli: Command, tmp_path: Path) 
         (tmp_path / f"{name}.json").write_text(json.dumps({"points": [told]}), encoding="utf-8")
     lines = cli("diff", "one.json", "two.json").out.splitlines()
     assert "the point: error: None -> no route" in lines
-    assert "the point: time_s: 1.0 -> None" in lines
+    assert "the point: time_s: 1 -> None" in lines
 
 
 def test_check_says_which_engine_plays_and_why(cli: Command) -> None:

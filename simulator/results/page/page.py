@@ -159,10 +159,11 @@ def _cell(text: str) -> str:
 
 
 def _table(compared: Comparison) -> str:
+    count = f"{len(compared.rows):,} point{'' if len(compared.rows) == 1 else 's'}"
     return (
         '<section class="panel"><h2>All points</h2><div class="controls hidden needsjs">'
         '<label>filter <input id="filter" type="search" size="34" placeholder="world size=8, ring"></label>'
-        f'<span class="note" id="filtered">{len(compared.rows):,} points</span></div>'
+        f'<span class="note" id="filtered">{count}</span></div>'
         f'<div class="scroll tall">{point_table(compared)}</div></section>'
     )
 

@@ -200,7 +200,7 @@ function tables() {
       row.classList.toggle("hidden", !keeps);
       shown += keeps;
     }
-    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} points`;
+    at("filtered").textContent = `${shown < data.points.length ? `${shown} of ` : ""}${data.points.length} ${data.points.length === 1 ? "point" : "points"}`;
   });
   for (const row of document.querySelectorAll("#all tbody tr")) row.addEventListener("click", () => pick(Number(row.dataset.index)));
   for (const cell of document.querySelectorAll("td[data-point]")) {
