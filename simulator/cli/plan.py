@@ -14,19 +14,26 @@ import typer
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.units import format_time
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
-from simulator.cli.plan_output import Progress, print_nearest, print_plan, print_sensitivity, print_sizes
+from simulator.cli.plan_output import (
+    Progress,
+    print_impossible,
+    print_nearest,
+    print_plan,
+    print_sensitivity,
+    print_sizes,
+)
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError
 from simulator.findings.budget import amount_text
 from simulator.planner.asked import Question
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.nearest import Way, least_memory, ways_to_fit
+from simulator.planner.nearest import Way, least_memory, possible_numbers, ways_to_fit
 from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import Changed, sensitivity
 from simulator.planner.setting import scenario_of
 from simulator.planner.sizes import Size, sizes
 from simulator.planner.space import Choices
-from simulator.planner.told import document, nearest_document, sentences
+from simulator.planner.told import document, impossible_document, nearest_document, sentences
 from simulator.results import run_directory
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.resolve import to_yaml
@@ -86,14 +93,10 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
         raise typer.Exit(exit_code(ended))
     data = document(found, question.budget, tried)
     if not found.best:
-        need, ways = least_memory(choices, base, sequences), list[Way]()
-        found_ways = ways_to_fit(choices, base, sequences, need) if need is not None else ()
         try:
-            for way in found_ways if output.as_json else print_nearest(question, need, found_ways):
-                ways.append(way)
+            _add_nearest(data, question, choices, quiet=output.as_json)
         except INTERRUPTIONS as error:
             ended = error
-        data |= nearest_document(need, ways)
     data |= {"sensitivity": [one.to_dict() for one in changed]}
     if output.out is not None:
         _write(found, question, data, output.out)
@@ -114,6 +117,23 @@ def _plan(question: Question, choices: Choices, backend: Backend, output: Output
         shutil.rmtree(own, ignore_errors=True)
     if not found.best:
         raise typer.Exit(1)
+
+
+def _add_nearest(data: dict[str, Any], question: Question, choices: Choices, *, quiet: bool) -> None:
+    """Add to `data` what comes nearest where nothing fits, and print it; an interruption leaves what was found."""
+    need = least_memory(choices, question.base, question.sequences)
+    if need is None:
+        possible = possible_numbers(choices, question.base, question.sequences)
+        data.update(impossible_document(possible))
+        if not quiet:
+            print_impossible(question, possible)
+        return
+    found, ways = ways_to_fit(choices, question.base, question.sequences, need), list[Way]()
+    try:
+        for way in found if quiet else print_nearest(question, need, found):
+            ways.append(way)
+    finally:
+        data.update(nearest_document(need, ways))
 
 
 def _kept(output: Output, backend: Backend) -> Path | None:

@@ -113,13 +113,18 @@ def _interval(report: Mapping[str, Any]) -> str:
     return "" if None in ends else " to ".join(format_time(end) for end in ends)
 
 
-def print_nearest(question: Question, need: Need | None, ways: Iterable[Way]) -> Iterator[Way]:
+def print_impossible(question: Question, possible: Sequence[str]) -> None:
+    """Print that no setting exists for the numbers asked for, and for which numbers nearby one does."""
+    gpus = question.base.cluster.world_size
+    others = f" Possible: {', '.join(possible)}." if possible else ""
+    print_text(
+        f"No setting of {question.model} exists on {gpus:,} GPUs with {question.sequences:,} sequences a step: the "
+        f"reasons follow.{others}"
+    )
+
+
+def print_nearest(question: Question, need: Need, ways: Iterable[Way]) -> Iterator[Way]:
     """Print what comes nearest where nothing fits, and each way to make something fit as soon as it is known."""
-    if need is None:
-        print_text(
-            f"No setting of {question.model} can be on {question.base.cluster.world_size:,} GPUs: see below why."
-        )
-        return
     print_text(
         f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The nearest needs "
         f"{format_memory(need.nbytes)} of {format_memory(need.capacity)}: {need.setting.text}. What would fit:"

@@ -35,6 +35,8 @@ _TRIED: Final = 4
 _FEW_ROUNDS: Final = 4
 # Pairs of changes that are told, where no single one is enough.
 _MOST_PAIRS: Final = 2
+# Numbers of GPUs, and of sequences, that are tried on each side of the one asked for.
+_NEIGHBOURS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,45 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[W
     return bool(known)
 
 
+def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[str]:
+    """Return the options with the nearest other numbers of GPUs and sequences for which a setting exists.
+
+    Parameters
+    ----------
+    choices, base, sequences
+        As for `least_memory`, which found no setting at all.
+
+    Returns
+    -------
+    list of str
+        For 60 GPUs and 64 sequences: ["--gpus 32", "--gpus 64", "--global-batch 60seq", "--global-batch 75seq"].
+        Of each kind the nearest below and the nearest above, without those that are too far away to be found.
+    """
+    asked = _Asked(choices, base, sequences)
+    gpus = base.cluster.world_size
+    tried = [[_with_gpus(number) for number in side] for side in _neighbours(gpus)]
+    tried += [[_with_batch(number) for number in side] for side in _neighbours(sequences)]
+    found = (next((change.text for change in side if _is_possible(change.made(asked))), None) for side in tried)
+    return [text for text in found if text is not None]
+
+
+def _neighbours(number: int) -> tuple[range, range]:
+    """Return the numbers below from the half on, and above up to the double, the nearest first."""
+    below = range(number - 1, max(number // 2, number - _NEIGHBOURS, 1) - 1, -1)
+    return below, range(number + 1, min(2 * number, number + _NEIGHBOURS) + 1)
+
+
+def _is_possible(asked: _Asked) -> bool:
+    """Return whether there is any setting, on a cluster that the topology has."""
+    try:
+        if next(settings(asked.choices, asked.base, asked.sequences, Refused()), None) is None:
+            return False
+        Clusters().of(asked.base)
+    except (ScenarioError, TooLargeError):
+        return False
+    return True
+
+
 def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
     values, sequences, training = asked.choices.values, asked.sequences, asked.base.training
     if holes and training is not None and training.allocator != _SEGMENTS:
@@ -197,11 +238,18 @@ def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
         if value not in values[name]:
             yield _Change(name, f"--among {name}={value}", partial(_among, name=name, value=value))
     if sequences > 1:
-        fewer = sequences // 2
-        yield _Change("batch", f"--global-batch {fewer}seq", lambda asked: replace(asked, sequences=fewer))
+        yield _with_batch(sequences // 2)
     (gpus,) = values["gpus"]
     for number in (2 * gpus, 4 * gpus, 8 * gpus, 16 * gpus):
-        yield _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
+        yield _with_gpus(number)
+
+
+def _with_batch(number: int) -> _Change:
+    return _Change("batch", f"--global-batch {number}seq", lambda asked: replace(asked, sequences=number))
+
+
+def _with_gpus(number: int) -> _Change:
+    return _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
 
 
 def _among(asked: _Asked, name: str, value: Any) -> _Asked:

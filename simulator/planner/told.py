@@ -181,10 +181,13 @@ def _of_one(plan: Plan, one: Played, budget: Budget | None) -> dict[str, Any]:
     }
 
 
-def nearest_document(need: Need | None, ways: Sequence[Way]) -> dict[str, Any]:
-    """What comes nearest where nothing fits, and what would fit, as plain data."""
-    if need is None:
-        return {"nearest": None, "ways": []}
+def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
+    """Return, as plain data, that no setting exists, and with which other numbers one does: options as text."""
+    return {"nearest": None, "ways": [], "possible": list(possible)}
+
+
+def nearest_document(need: Need, ways: Sequence[Way]) -> dict[str, Any]:
+    """Return what comes nearest where nothing fits, and what would fit, as plain data."""
     return {
         "nearest": {"setting": need.setting.text, "needs_bytes": need.nbytes, "capacity_bytes": need.capacity},
         "ways": [

@@ -471,6 +471,22 @@ def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned
     assert cli("plan", "model.json", "--gpus", "4", *options, *offload, "--best", "1").code == 0
 
 
+def test_numbers_that_no_setting_has_are_told_with_possible_ones(planned: Planned) -> None:
+    # 60 GPUs leave a multiple of 15 data-parallel ranks beside powers of two, which does not divide 64 sequences.
+    cli = planned(DENSE)
+    asked = ["plan", "model.json", "--topology", "dgx_h100", "--seq-len", "256", "--best", "1", "--jobs", "1"]
+    gpus, batch = ["--gpus", "60"], ["--global-batch", "64seq"]
+    answer = cli(*asked, *gpus, *batch, "--out", "nothing")
+    possible = "--gpus 32, --gpus 64, --global-batch 60seq, --global-batch 75seq"
+    assert answer.code == 1
+    assert f"with 64 sequences a step: the reasons follow. Possible: {possible}." in " ".join(answer.out.split())
+    told = json.loads(Path("nothing/plan.json").read_text(encoding="utf-8"))
+    assert told["possible"] == possible.split(", ")
+    assert "--global-batch 60seq" in Path("nothing/report.html").read_text(encoding="utf-8")
+    assert cli(*asked, *told["possible"][1].split(), *batch).code == 0
+    assert cli(*asked, *gpus, *told["possible"][2].split()).code == 0
+
+
 PLAIN = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "micro_batch=1", "--fix", "sharding=zero3", "--jobs", "1"]
 
 

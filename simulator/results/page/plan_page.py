@@ -122,6 +122,9 @@ def _best(told: Mapping[str, Any]) -> str:
 
 def _nearest(told: Mapping[str, Any]) -> str:
     """What comes nearest where nothing fits, and the changes after which something does."""
+    if "possible" in told:
+        title = "No setting exists for these numbers of GPUs and sequences"
+        return _rows(title, [("possible", option) for option in told["possible"]] or [("possible", "none nearby")])
     nearest = told.get("nearest")
     if nearest is None:
         return ""
