@@ -50,11 +50,14 @@ def run(*command: str | Path, cwd: Path = ROOT) -> None:
 
 
 def made(folder: Path, python: str, wanted: Iterable[str]) -> Path:
-    """A fresh environment with pytest, this project and what is wanted besides; its Python."""
+    """Make an environment with this project, `wanted`, pytest and hypothesis, which tests/conftest.py imports.
+
+    Returns the environment's Python.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "venv", folder)
     inside = folder / "bin" / "python"
-    run(inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "pytest", *wanted)
+    run(inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "pytest", "hypothesis", *wanted)
     return inside
 
 
