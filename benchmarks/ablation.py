@@ -22,7 +22,7 @@ from benchmarks import scale
 from simulator.engine import collective_routing, link_pruning
 from simulator.engine.compiled import engine, library, playable
 from simulator.engine.jitter import Jitter
-from simulator.playing.scenario_cluster import build_cluster
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.plan import plan_step

@@ -12,7 +12,7 @@ from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 STEPS, RANKS, BATCH, LENGTH = 20, 4, 4, 32

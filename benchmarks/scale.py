@@ -109,7 +109,7 @@ def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 def _step(scenario: dict[str, Any]) -> dict[str, float]:
     import time
 
-    from simulator.run import simulate
+    from simulator.run.simulate import simulate
     from simulator.scenario.load import load_scenario
 
     loaded = load_scenario(scenario)

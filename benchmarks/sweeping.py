@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.cli.app import app, guarded
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 
 # A thousand small collectives of 8 to 32 ranks, sizes varied: some ten milliseconds each.

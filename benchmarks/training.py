@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 

@@ -13,20 +13,20 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator import run as core
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, one_of
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import warn_of_size
 from simulator.report.views.view import NAME, compressed
 from simulator.results.page.page import keeps_views, point_folder, report_page
+from simulator.run import simulate as core
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.size import warn_of_size
 from simulator.scenario.description import describe
 from simulator.scenario.load import check_single_point, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter, view_of_run
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import Backend, play_points, with_axes
 from simulator.sweeps.table import frame
 
@@ -145,7 +145,7 @@ def simulate(
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
 ) -> Run:
-    """Play one scenario, which is a single point; see `simulator.run.simulate`, whose Run this one shows."""
+    """Play one scenario, which is a single point; see `simulator.run.simulate.simulate`, whose Run this one shows."""
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     check_single_point(loaded)
     warn_of_size([loaded])

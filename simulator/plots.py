@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.cluster.cluster import Cluster
-    from simulator.playing.played import Played
     from simulator.records.schedule import Schedule
     from simulator.report.numbers.scaling import ScalingPoint
     from simulator.report.plots.plot import CloseUp
+    from simulator.run.played import Played
 
 __all__ = [
     "bandwidth",

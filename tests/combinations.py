@@ -12,9 +12,9 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import catalog as algorithms
 from simulator.engine.jitter import Jitter
 from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import Clusters
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.sweeps.artifacts import ArtifactWriter
 from tests.interrupting import PATIENCE_S
 

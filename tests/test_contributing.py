@@ -14,7 +14,7 @@ from simulator.collectives.algorithm import Request
 from simulator.collectives.verify import verify
 from simulator.records.transfers import write_out
 from simulator.report.plots.plot import CloseUp
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from simulator.errors import ScenarioError, SimulationError
-from simulator.run import Run
+from simulator.run.simulate import Run
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import dask_cluster
 from simulator.sweeps.artifacts import ArtifactWriter

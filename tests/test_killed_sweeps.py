@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from simulator.errors import SimulationError
 from simulator.results import run_directory
-from simulator.run import Run
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import Run
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps import process_pool
 from simulator.sweeps.journal import NAME, line, open_journal, read_journal
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler
+from simulator.sweeps.outcome import NumberedPoint, RunHandler
 from simulator.sweeps.sweep import play_points
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import contents, ended, running, started, until, wait_for_points

@@ -14,10 +14,10 @@ from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import plotted_points
 from simulator.results.scaling_points import scaling_points
 from simulator.results.spoken_of import spoken_of
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 LATENCY = 10e-6

@@ -17,11 +17,11 @@ from simulator.basics.atomic_files import write_atomically
 from simulator.cli.interruption import TerminatedError
 from simulator.errors import ScenarioError
 from simulator.results import run_directory
-from simulator.run import simulate
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.artifacts import ArtifactWriter, transfers_text
 from simulator.sweeps.journal import open_journal, read_journal
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 from tests.commands import RING, SMALL, Answer, Command, commands_in
 from tests.interrupting import contents, ended, held, running, started, until, wait_for_points

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.run import simulate
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome, play_alone, play_point
+from simulator.sweeps.outcome import play_alone, play_point
 from simulator.sweeps.sweep import play_points, sweep, with_axes
 from simulator.sweeps.table import row
 from tests.commands import Command, commands_in

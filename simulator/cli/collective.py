@@ -16,9 +16,9 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, TooLargeError, in_lines
-from simulator.playing.size import announced
 from simulator.report.tables.nccl_table import NcclRow, write_table
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
+from simulator.run.size import announced
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 

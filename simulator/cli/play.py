@@ -19,16 +19,17 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.playing.size import announced
 from simulator.results import run_directory
 from simulator.results.drawn import Pictures
 from simulator.results.page.page import keeps_views
-from simulator.run import check_ranks
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import check_ranks
+from simulator.run.size import announced
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.journal import open_journal, read_journal_of
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome
+from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.sweep import Backend, play_points
 
 

@@ -15,11 +15,11 @@ from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.errors import ScenarioError, one_of
 from simulator.results import run_directory
 from simulator.results.drawn import Undrawn
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario import error_messages
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome, read_outcome
 
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:

@@ -14,10 +14,10 @@ from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
 from simulator.results.page.page import keeps_views
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 

@@ -13,7 +13,7 @@ from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
 from simulator.errors import ScenarioError
-from simulator.playing.size import announced_topology
+from simulator.run.size import announced_topology
 
 _DEFAULT_RANKS = 8
 # A topology of at most so many GPUs is drawn with a rank on each.

@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from simulator.basics.sections import varied
 from simulator.errors import SimulatorError
-from simulator.playing.scenario_cluster import Clusters
 from simulator.report.numbers.measures import Measure, Report, find
 from simulator.report.tables.setting_text import labelled
-from simulator.run import simulate
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.description import describe
 from simulator.scenario.load import point_of, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import bytes_text
-from simulator.sweeps.outcome import PointOutcome
 
 Settings = Mapping[str, Any]
 # Further points of up to 64 ranks that one scenario's findings may play; a search takes about five for each of two

@@ -15,7 +15,7 @@ from simulator.errors import ScenarioError, one_of
 from simulator.model.load import load_model
 from simulator.planner.size import refuse_too_large, warning_of
 from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.load import load_scenario
 from simulator.scenario.plan_rules import value_of

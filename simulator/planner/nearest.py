@@ -19,8 +19,8 @@ from simulator.errors import ScenarioError, TooLargeError
 from simulator.planner.bound import Bounds
 from simulator.planner.setting import Setting
 from simulator.planner.space import Choices, Refused, settings
-from simulator.playing.memory import checked_need, least_need
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.memory import checked_need, least_need
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Scenario
 from simulator.step.spec import TrainingStep
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from simulator.basics.measured_tables import read_table
 from simulator.planner.setting import Setting, scenario_of
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE

@@ -20,7 +20,8 @@ from simulator.planner.bound import Bounds, LeastDurations, Passing
 from simulator.planner.noted import least_by_notes
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused, default_choices, gpus_per_node, settings
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.plan_rules import not_planned
 from simulator.scenario.plan_shape import BEST
 from simulator.scenario.records import Point, Scenario
@@ -28,7 +29,6 @@ from simulator.step.plan import few_micro_batches
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
 from simulator.sweeps.one_by_one import Player, playing
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import Backend
 
 if TYPE_CHECKING:

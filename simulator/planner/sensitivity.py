@@ -13,7 +13,7 @@ from typing import Any, Final
 from simulator.cluster.upgraded import cards, with_memory, with_network
 from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import scenario_of
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Point, Scenario
 from simulator.sweeps.one_by_one import playing
 from simulator.sweeps.sweep import Backend

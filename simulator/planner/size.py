@@ -11,7 +11,7 @@ from typing import Final
 
 from simulator.basics.this_machine import lacking
 from simulator.errors import TooLargeError
-from simulator.playing.size import Size, size_of
+from simulator.run.size import Size, size_of
 from simulator.scenario.records import Scenario
 
 # A search takes long if a step has more micro-batches.

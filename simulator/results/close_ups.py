@@ -12,13 +12,13 @@ from typing import Final
 
 from simulator.collectives.plan import Plan
 from simulator.errors import SimulatorError
-from simulator.playing.collective import plan_collective
-from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
 from simulator.results.drawn import Undrawn
 from simulator.results.plotted_points import PlottedPoints
-from simulator.run import Run, simulate
+from simulator.run.collective import plan_collective
+from simulator.run.scenario_cluster import build_cluster
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
 

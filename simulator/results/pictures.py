@@ -18,10 +18,10 @@ from simulator.results.drawn import Pictures, Undrawn
 from simulator.results.found_crossings import found_crossings
 from simulator.results.plotted_points import PlottedPoints, plotted_points
 from simulator.results.scaling_points import scaling_points
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.description import describe_point
 from simulator.scenario.load import points
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,10 +14,10 @@ from typing import Any, Final
 from simulator.basics.sections import SECTIONS
 from simulator.report.tables.setting_text import label, setting_text
 from simulator.results.spoken_of import spoken_of
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import matching
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome
 
 # Characters of one setting in the name of a picture's file.
 _LONGEST: Final = 60

@@ -18,9 +18,9 @@ from simulator.basics import document, yaml_dialect
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.basics.sections import SECTIONS, flat
 from simulator.errors import ScenarioError
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
 from simulator.scenario.shape import adapter, axis_keys, fields
-from simulator.sweeps.outcome import PointOutcome, read_outcome
 from simulator.sweeps.table import row
 
 _NOTHING: Final = {"engine": None, "report": None}

@@ -39,12 +39,12 @@ from simulator.errors import ScenarioError
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison
 from simulator.results.page.page import FILE, kept_views, report_page
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import parse_scenario
 from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps import journal
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.table import table_text, write_parquet
 
 # Characters of a file's value that a message repeats.

@@ -7,9 +7,9 @@ from typing import Final
 
 from simulator.report.numbers.scaling import ScalingPoint
 from simulator.report.tables.setting_text import labelled
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.outcome import PointOutcome
 
 # Settings along the axes of a scaling picture; all others together name the line that a point is on.
 _PLACES: Final = ("cluster.world_size", "collective.size")

@@ -10,8 +10,8 @@ from typing import Final
 
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.records import Scenario
-from simulator.sweeps.outcome import PointOutcome
 
 # Of several points that the answer names, the most important ones, which it names first.
 _MOST: Final = 2

@@ -17,11 +17,11 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
-from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.timeline import TransferLog
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.report.views import view as views
-from simulator.run import Run
+from simulator.run.scenario_cluster import build_cluster
+from simulator.run.simulate import Run
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -19,10 +19,11 @@ from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
 from simulator.basics.input_files import read_json
 from simulator.errors import ScenarioError
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.named_files import NamedFiles, digest_of
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, read_outcome
+from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.report_reading import is_report
 
 # Keys of a scenario on which no figure of a report depends.

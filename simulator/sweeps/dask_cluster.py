@@ -23,10 +23,11 @@ from simulator.basics.atomic_files import write_atomically
 from simulator.basics.edition import edition
 from simulator.basics.optional_packages import require_package
 from simulator.errors import ScenarioError, SimulationError
+from simulator.run.outcome import PointOutcome, failed
 from simulator.scenario.named_files import files_of
 from simulator.scenario.records import Point
 from simulator.sweeps.artifacts import ArtifactWriter
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, failed, play_alone, play_point
+from simulator.sweeps.outcome import NumberedPoint, play_alone, play_point
 from simulator.sweeps.process_pool import lost_text
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from typing import Final
 
 from simulator.basics.input_files import MOST_DATA, parse_json, read_bytes
 from simulator.errors import ScenarioError
+from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.records import Point
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, read_outcome
+from simulator.sweeps.outcome import NumberedPoint
 from simulator.sweeps.report_reading import is_report
 
 NAME: Final = "points.jsonl"

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from simulator.playing.scenario_cluster import Clusters
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
 from simulator.sweeps import dask_cluster, process_pool
 from simulator.sweeps.cache import Cache
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, play_point
+from simulator.sweeps.outcome import NumberedPoint, play_point
 from simulator.sweeps.sweep import Backend
 
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Final
 from simulator.errors import SimulationError
 
 if TYPE_CHECKING:
-    from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler
+    from simulator.run.outcome import PointOutcome
+    from simulator.sweeps.outcome import NumberedPoint, RunHandler
 
 # A point fails when so many workers have been killed while they played it; a sweep fails when so many workers in a row
 # end before they could play anything.
@@ -192,7 +193,7 @@ class WorkerPool:
             if self.lost[index] < MOST_LOSSES:
                 self.waiting.append(worker.point)
             else:
-                from simulator.sweeps.outcome import failed
+                from simulator.run.outcome import failed
 
                 failure = failed(index, point, lost_text("process", MOST_LOSSES))
         if self.waiting or self.stays:
@@ -216,7 +217,7 @@ def _worker_main(pipe: Connection) -> None:
     """The worker process: play each point that arrives, until the parent closes the pipe or has ended."""
     # The terminal sends Ctrl-C to workers too; the parent stops them, and they would only print tracebacks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from simulator.playing.scenario_cluster import Clusters
+    from simulator.run.scenario_cluster import Clusters
     from simulator.sweeps.outcome import play_point
 
     clusters = Clusters()

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import warn_of_size
-from simulator.run import warn_of
+from simulator.run.outcome import PointOutcome
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import warn_of
+from simulator.run.size import warn_of_size
 from simulator.scenario.load import check_scenario, load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import resolved
 from simulator.sweeps import dask_cluster, process_pool
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.cache import Cache
-from simulator.sweeps.outcome import NumberedPoint, PointOutcome, RunHandler, play_alone, play_point
+from simulator.sweeps.outcome import NumberedPoint, RunHandler, play_alone, play_point
 from simulator.sweeps.table import frame
 
 if TYPE_CHECKING:

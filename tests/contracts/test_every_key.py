@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import Clusters
-from simulator.run import simulate
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.axes import place
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario

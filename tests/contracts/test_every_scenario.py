@@ -9,7 +9,7 @@ import pytest
 
 from simulator.basics import document, registry
 from simulator.cluster.build import build
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from tests.schemas import scenario_validator

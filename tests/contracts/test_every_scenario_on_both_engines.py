@@ -11,9 +11,9 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.playing.collective import plan_collective
-from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.program import Program
+from simulator.run.collective import plan_collective
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario

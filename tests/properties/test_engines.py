@@ -24,7 +24,7 @@ from simulator.records.operation import Compute
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.link_use import link_uses
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.engines import farthest, left_behind
 from tests.programs import FAMILIES, drawn

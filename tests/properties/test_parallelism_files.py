@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.playing.scenario_cluster import build_cluster
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.pipelines import catalog

@@ -28,8 +28,8 @@ from simulator.planner.search import Plan, Played, search
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, Refused
 from simulator.planner.told import ties
-from simulator.playing.scenario_cluster import Clusters
-from simulator.run import simulate
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Point, Scenario

@@ -28,7 +28,7 @@ from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.records.operation import Compute
 from simulator.records.program import Program
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 # A port of star_100g [B/s], and the latency of the two hops between GPUs [s].

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import OutOfMemoryError
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.artifacts import ArtifactWriter
 

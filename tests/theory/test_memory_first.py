@@ -12,10 +12,10 @@ from simulator import load_scenario
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
 from simulator.errors import OutOfMemoryError
-from simulator.playing.advice import advice
-from simulator.playing.memory import need
-from simulator.playing.scenario_cluster import Clusters
-from simulator.run import simulate
+from simulator.run.advice import advice
+from simulator.run.memory import need
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 
 # Of a few buckets and gathered units, all that depends on when collectives end.

@@ -24,7 +24,7 @@ from simulator.model.cut import ExpertCut
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.cut_linear import CutLinear
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step import update
 from simulator.step.framework import Framework

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Request
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import star, time_of
 

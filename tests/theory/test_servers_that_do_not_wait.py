@@ -16,7 +16,7 @@ from simulator.numerics.flat import flat, unpacked
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, fresh, step
 from simulator.records.timeline import Span
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.artifacts import ArtifactWriter
 

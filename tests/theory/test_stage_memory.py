@@ -13,7 +13,7 @@ from simulator import load_scenario, simulate
 from simulator.cluster.build import build
 from simulator.engine.play import play
 from simulator.model.load import load_model
-from simulator.playing.memory import need
+from simulator.run.memory import need
 from simulator.scenario.build_training import to_step
 from simulator.step.pipelines import catalog
 from simulator.step.pipelines.schedule import PipelineShape, Placement

@@ -13,7 +13,7 @@ import pytest
 from simulator.errors import ScenarioError
 from simulator.numerics.schedule import RateSchedule
 from simulator.report.numbers.training_summary import Learning
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import check_scenario
 from simulator.sweeps.artifacts import npz_bytes
 

@@ -23,7 +23,7 @@ from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.records.operation import Act, Computation, Exchange
 from simulator.records.timeline import Span
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.spec import Lesson, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference

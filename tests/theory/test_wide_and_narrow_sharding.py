@@ -17,7 +17,7 @@ from simulator.numerics import compensated, task
 from simulator.numerics.arithmetic import Array
 from simulator.numerics.optimizer import Sgd
 from simulator.numerics.scaling import grad_scaler
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.spec import LossScaling, Precision
 from tests.training import play, step

@@ -11,9 +11,9 @@ import pytest
 from simulator import load_scenario
 from simulator.engine.compiled.library import is_there
 from simulator.engine.play import BYTES_A_TRANSFER
-from simulator.playing.effort import effort
 from simulator.results.run_differences import Change, ReportedRun, differences
-from simulator.sweeps.outcome import read_outcome
+from simulator.run.effort import effort
+from simulator.run.outcome import read_outcome
 from tests.commands import Command, commands_in
 
 

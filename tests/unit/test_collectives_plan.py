@@ -11,7 +11,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import Request
 from simulator.collectives.plan import Task, packed, plan
 from simulator.errors import ScenarioError, UnknownNameError
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import nodes, planned, regular, star, time_of
 

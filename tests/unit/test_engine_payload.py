@@ -9,7 +9,7 @@ import pytest
 
 from simulator.collectives import catalog
 from simulator.collectives.algorithm import REDUCING, Request
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import NODED, TOLD_NODES, Array, nodes, played, same_bits, star, starts, time_of
 

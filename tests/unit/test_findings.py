@@ -27,9 +27,9 @@ from simulator.findings.words import bracket_text, bracketed
 from simulator.planner.setting import Setting
 from simulator.report.numbers.measures import find, interval_width, percent_text
 from simulator.results.small_table import small_tables
+from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_shape import FINDINGS
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeps.outcome import PointOutcome
 from simulator.sweeps.sweep import play_points
 
 # One switch, 100 Gb/s a port, 10 us from port to port.

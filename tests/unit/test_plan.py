@@ -16,7 +16,7 @@ from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import runs
 from simulator.collectives.plan import Plan, Task, plan
 from simulator.errors import ScenarioError
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import equal_nodes, star
 

@@ -16,7 +16,7 @@ from simulator.planner.search import Plan, search
 from simulator.planner.sensitivity import Changed, sensitivity
 from simulator.planner.setting import Setting
 from simulator.planner.told import sensitivity_sentence
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.sweep import Backend
 

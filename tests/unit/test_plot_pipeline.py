@@ -15,7 +15,7 @@ from simulator.report.numbers.link_use import link_uses
 from simulator.report.numbers.measures import find
 from simulator.report.plots import dimensions_on_links, memory_by_stage, pipeline
 from simulator.report.plots.plot import CloseUp
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines import catalog

@@ -21,11 +21,11 @@ from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import LARGE_SEGMENT
 from simulator.errors import ScenarioWarning, SimulatorError, TooLargeError
 from simulator.planner.asked import Question
-from simulator.playing import size
-from simulator.playing.effort import effort
-from simulator.playing.scenario_cluster import Clusters
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
-from simulator.run import simulate
+from simulator.run import size
+from simulator.run.effort import effort
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.step.plan import plan_step
@@ -57,7 +57,7 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*_: object, **__: object) -> None:
         pytest.fail("a cluster was built")
 
-    monkeypatch.setattr("simulator.playing.scenario_cluster.build_cluster", built)
+    monkeypatch.setattr("simulator.run.scenario_cluster.build_cluster", built)
 
 
 def collective(topology: Any, ranks: int, algorithm: str = "ring", **facts: Any) -> dict[str, Any]:

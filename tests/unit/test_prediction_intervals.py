@@ -24,7 +24,7 @@ from simulator.report.numbers.prediction_intervals import (
     shipped,
 )
 from simulator.report.numbers.training_summary import TrainingReport
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.plan import plan_step

@@ -13,7 +13,7 @@ from simulator.records.transfers import write_out
 from simulator.report.plots import style
 from simulator.report.plots import timeline as plot_timeline
 from simulator.report.plots.timeline import _Bar, merge
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
 

@@ -13,7 +13,7 @@ from simulator.basics.units import format_time
 from simulator.records.timeline import LinkUse, Timeline
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.tables.table import points_tables
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import load_scenario
 
 LATENCY, BANDWIDTH = 10e-6, 12.5e9

@@ -17,7 +17,7 @@ from simulator.collectives.parameter_server import Party, pull, push
 from simulator.engine.play import play
 from simulator.errors import SimulationError
 from simulator.records.schedule import Schedule
-from simulator.run import simulate
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import planned, star
 

@@ -40,8 +40,8 @@ from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, Operation
-from simulator.playing.training import play_step
 from simulator.report.plots import validation as plot_validation
+from simulator.run.training import play_step
 from simulator.step.framework import BARE, Framework, Sustained, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import (

@@ -17,7 +17,7 @@ from simulator.results.page.page import report_page, without_files
 from simulator.results.page.page_data import page_data
 from simulator.results.page.point_table import point_table
 from simulator.results.small_table import small_tables
-from simulator.run import Run, simulate
+from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 from simulator.cluster.cluster import Cluster
 from simulator.errors import SimulatorError
 from simulator.findings.comparison import Comparison
-from simulator.playing.scenario_cluster import Clusters
 from simulator.report.plots.layout import places, selected
+from simulator.run.scenario_cluster import Clusters
 
 # Vertices that are drawn of a machine, and machines of a run.
 _MOST_VERTICES: Final = 150

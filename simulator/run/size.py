@@ -23,11 +23,11 @@ from simulator.errors import ScenarioWarning, TooLargeError
 from simulator.model.flops import model_flops_per_token
 from simulator.model.load import load_model
 from simulator.model.parameters import total
-from simulator.playing.collective import refuse_large_payload, request_of
-from simulator.playing.scenario_cluster import servers_of
-from simulator.playing.schedule_rows import StepRows
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
+from simulator.run.collective import refuse_large_payload, request_of
+from simulator.run.scenario_cluster import servers_of
+from simulator.run.schedule_rows import StepRows
 from simulator.scenario.build_training import sequences, to_step
 from simulator.scenario.records import ClusterSpec, Scenario
 from simulator.step.plan import StageNotes, few_micro_batches

@@ -14,12 +14,12 @@ from simulator.engine.compiled.prepared import REDUCED_FROM
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
 from simulator.engine.progress import stage
 from simulator.model.parameters import total
-from simulator.playing.collective import plan_collective
-from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.schedule_rows import SimulatedCollective, rows, simulated_collectives
-from simulator.playing.size import A_FLOP, A_PASS, BYTES_A_PARAMETER, BYTES_AN_OPERATION_OF_A_RANK, refuse_too_large
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList
+from simulator.run.collective import plan_collective
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.schedule_rows import SimulatedCollective, rows, simulated_collectives
+from simulator.run.size import A_FLOP, A_PASS, BYTES_A_PARAMETER, BYTES_AN_OPERATION_OF_A_RANK, refuse_too_large
 from simulator.scenario.build_training import to_step
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario

@@ -13,7 +13,7 @@ from typing import Final
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.playing.memory import checked_need, least_need, need
+from simulator.run.memory import checked_need, least_need, need
 from simulator.step.alternatives import Alternative, double_changes, single_changes
 from simulator.step.spec import TrainingStep
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, fields
 from simulator.engine.jitter import Jitter
 from simulator.engine.payload import Tamper
 from simulator.errors import ScenarioError, ScenarioWarning
-from simulator.playing.collective import play_collective
-from simulator.playing.defects import refuse_not_finite, told_with
-from simulator.playing.played import Played
-from simulator.playing.scenario_cluster import Clusters
-from simulator.playing.size import refuse_too_large
-from simulator.playing.training import play_step
+from simulator.run.collective import play_collective
+from simulator.run.defects import refuse_not_finite, told_with
+from simulator.run.played import Played
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.size import refuse_too_large
+from simulator.run.training import play_step
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point
 from simulator.scenario.records import Scenario

@@ -15,11 +15,11 @@ from simulator.engine.progress import stage
 from simulator.engine.recording import of_ranks
 from simulator.errors import OutOfMemoryError, ScenarioError
 from simulator.learning.learn import learn
-from simulator.playing.advice import advice
-from simulator.playing.memory import refuse_unfit
-from simulator.playing.played import Played
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
+from simulator.run.advice import advice
+from simulator.run.memory import refuse_unfit
+from simulator.run.played import Played
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from simulator.errors import DefectError
-from simulator.playing.played import Played
 from simulator.report.numbers.finite import not_finite, unusable_links
+from simulator.run.played import Played
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
 

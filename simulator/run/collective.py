@@ -23,9 +23,9 @@ from simulator.engine.payload import Payload, Tamper, ended_order
 from simulator.engine.play import play, refuse_too_many, whose
 from simulator.engine.progress import stage
 from simulator.errors import ScenarioError, TooLargeError
-from simulator.playing.played import Played
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
+from simulator.run.played import Played
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import BucketFusion, BufferFusion, ClusterSpec, CollectiveSpec, Scenario
 

@@ -12,9 +12,9 @@ from math import lcm, log2
 from typing import Final
 
 from simulator.cluster.build import facts
-from simulator.playing.scenario_cluster import build_cluster
 from simulator.records.operation import Collective
 from simulator.records.program import Program
+from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.records import Scenario
 from simulator.step.plan import groups_of, plan_step
 from simulator.step.spec import TrainingStep
