@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.api import Run, Sweep, play, simulate
+    from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
-    from simulator.planner.planning import plan
+    from simulator.api.plans import plan
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
     from simulator.scenario.records import Scenario
@@ -38,15 +38,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Run": ("simulator.api", "Run"),
-    "Sweep": ("simulator.api", "Sweep"),
-    "plan": ("simulator.planner.planning", "plan"),
-    "play": ("simulator.api", "play"),
+    "Run": ("simulator.api.runs", "Run"),
+    "Sweep": ("simulator.api.runs", "Sweep"),
+    "plan": ("simulator.api.plans", "plan"),
+    "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
     "build_cluster": ("simulator.cluster.build", "build"),
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
-    "simulate": ("simulator.api", "simulate"),
+    "simulate": ("simulator.api.runs", "simulate"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
     "training_scenario": ("simulator.scenario.from_python", "training_scenario"),
 }

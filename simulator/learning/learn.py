@@ -25,7 +25,7 @@ from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.training_summary import Learning
+from simulator.records.learning import Learning
 from simulator.step.plan import StepPlan
 from simulator.step.spec import InjectedFault, Lesson, LossScaling, TrainingStep
 

@@ -12,7 +12,7 @@ from simulator.basics.arrays import Array
 from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
-from simulator.report.numbers.training_summary import Learning
+from simulator.records.learning import Learning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 

@@ -13,7 +13,7 @@ import pytest
 from simulator.errors import ScenarioError
 from simulator.learning.checks import CHECKS, is_sum
 from simulator.learning.faults import flipped
-from simulator.report.numbers.training_summary import Learning
+from simulator.records.learning import Learning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.training import EVERY_STRATEGY, SHARDED, WITHOUT_SERVERS

@@ -12,7 +12,7 @@ import pytest
 
 from simulator.errors import ScenarioError
 from simulator.numerics.schedule import RateSchedule
-from simulator.report.numbers.training_summary import Learning
+from simulator.records.learning import Learning
 from simulator.run.simulate import Run, simulate
 from simulator.scenario.load import check_scenario
 from simulator.sweeps.artifacts import npz_bytes

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from simulator import api
+from simulator.api import runs as api
 from simulator.basics import registry
 from simulator.basics.units import format_duration
 from simulator.cluster.build import build, graph_size
